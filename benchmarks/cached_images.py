@@ -24,7 +24,7 @@ from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
 from os_acc.store.locks import Locks
 from os_acc.testing import HostSpec, hosts
-from tests.stress.simulated_host import Bench
+from tests.stress.simulated_host import simulated_host
 
 NAME = "cache"
 START = "initialize()"
@@ -34,7 +34,7 @@ _EMPTY = "the same with an empty cache"
 _STATS = "scandir, stat of each"
 _BARE = "scandir, stat of each, unlink, write, fsync, rename"
 _IMAGES = (100, 1000, 4000)
-# Nobody reads them but for the one that is fetched.
+# Only the image that is fetched is read.
 _BYTES = 4096
 
 
@@ -69,9 +69,8 @@ def _row(
 
 def _started(plan: Plan, place: Path, images: int) -> Row:
     """A service of a host with one FPGA."""
-    bench = Bench(str(place / "bench"))
-    bench.build(HostSpec((hosts.dfl("0000:3b", 0),)))
-    cache, aside = Path(bench.directory, "state", DIRECTORY), place / "full"
+    bench = simulated_host(str(place / "bench"), HostSpec((hosts.dfl("0000:3b", 0),)))
+    cache, aside = Path(bench.state_path, DIRECTORY), place / "full"
     aside.mkdir()
     _fill(aside, images)
 
@@ -82,12 +81,12 @@ def _started(plan: Plan, place: Path, images: int) -> Row:
         assert not cache.exists(), "images are there"
 
     full = measure.Work(
-        bench.manager,
+        bench.start,
         check,
         before=lambda: os.rename(aside, cache),
         after=lambda: os.rename(cache, aside),
     )
-    empty = measure.Work(bench.manager, check_empty)
+    empty = measure.Work(bench.start, check_empty)
     with leased.privileged_here(bench):
         return _row(plan, START, images, full, empty, _EMPTY)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 import random
 import tempfile
@@ -20,10 +19,10 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Aim, Row
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.testing import HostSpec, bitstreams, hosts
+from os_acc.testing import HostSpec, TestHost, bitstreams, hosts
 from os_acc.testing.privileged import privileged_by
 from os_acc.testing.writes import WriteOutcome
-from tests.stress.simulated_host import Bench, request
+from tests.stress.simulated_host import request, simulated_host
 
 NAME = "cached-plug"
 CASE = "plug with a cached image"
@@ -50,18 +49,19 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 
 @contextlib.contextmanager
-def _host(plan: Plan) -> Iterator[Bench]:
+def _host(plan: Plan) -> Iterator[TestHost]:
     """A card, helpers in processes of their own, the store and the cache on a disk."""
     os.makedirs(plan.output, exist_ok=True)
     with (
         scratch() as directory,
         tempfile.TemporaryDirectory(dir=os.path.abspath(plan.output)) as disk,
     ):
-        bench = Bench(os.path.join(directory, "bench"))
-        bench.build(HostSpec((hosts.dfl(_CARD[:7], 0),)))
+        place = os.path.join(directory, "bench")
+        os.mkdir(place)
         for name in ("state", "images"):
             os.mkdir(os.path.join(disk, name))
-            os.symlink(os.path.join(disk, name), os.path.join(bench.directory, name))
+            os.symlink(os.path.join(disk, name), os.path.join(place, name))
+        bench = simulated_host(place, HostSpec((hosts.dfl(_CARD[:7], 0),)))
         config_file = os.path.join(directory, "os-acc.conf")
         with open(config_file, "w", encoding="utf-8") as file:
             file.write(f"[os_acc]\nstate_path = {disk}/state\n")
@@ -70,36 +70,25 @@ def _host(plan: Plan) -> Iterator[Bench]:
             yield bench
 
 
-def _fill(bench: Bench, size: int) -> None:
+def _fill(bench: TestHost, size: int) -> None:
     """Put an image for each function where the library finds it."""
     for number, function in enumerate(_FUNCTIONS):
         made = random.Random(number)
         rest = b"".join(made.randbytes(_MIB) for _ in range(size))
         payload = uuid.UUID(function).bytes + rest[16:]
         content = bitstreams.gbs(hosts.DFL_INTERFACE, function, payload)
-        told = {
-            "id": function,
-            "name": function,
-            "tags": ["FPGA"],
-            "accel:function_id": function,
-            "os_hash_algo": "sha512",
-            "os_hash_value": hashlib.sha512(content).hexdigest(),
-        }
-        path = os.path.join(bench.images, function)
-        with open(path, "wb") as file:
-            file.write(content)
-        with open(f"{path}.json", "w", encoding="utf-8") as properties:
-            json.dump(told, properties)
+        properties = {"id": function, "accel:function_id": function}
+        bench.images.put(function, content, **properties)
 
 
 class _Guests:
     """Plugs the card for one guest after the other."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TestHost) -> None:
         self._kernel = bench.kernel
-        self._manager: Manager = bench.manager()
+        self._manager: Manager = bench.start()
         self._asked = request(self._manager, [_CARD])
-        self._cache = os.path.join(bench.directory, "state", DIRECTORY)
+        self._cache = os.path.join(bench.state_path, DIRECTORY)
         self._functions = itertools.cycle(_FUNCTIONS)
         self._wanted = ""
         self._guest: dict[str, Any] = {}
@@ -132,7 +121,7 @@ class _Guests:
         assert self._manager.unplug(self._guest) == 1, "nothing was given back"
 
     def files(self) -> list[str]:
-        """What is in the cache."""
+        """Return the files in the cache."""
         return [os.path.join(self._cache, name) for name in os.listdir(self._cache)]
 
     def _programmed(self) -> int:

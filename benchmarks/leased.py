@@ -17,27 +17,25 @@ from os_acc.attach.manager import Manager
 from os_acc.host import pci
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import drivers, privileged, sriov
+from os_acc.testing import TestHost, drivers, privileged, sriov
 from os_acc.testing.tree import Tree
-from tests.stress.simulated_host import Bench
+from tests.stress.simulated_host import simulated_host
 
 #: Names the VFs of the hosts here, and so makes no line of the log for PFs.
 VFS = '{"vendor_id": "8086", "product_id": "4941"}'
 _CONSUMERS = uuid.UUID("6f1d9a2e-3b0c-4f59-9f5d-2f6c5f1a7c11")
 
 
-def bench(directory: str, functions: int) -> Bench:
+def bench(directory: str, functions: int) -> TestHost:
     """A host with as many functions, none of them leased."""
-    made = Bench(directory, device_spec=(VFS,))
-    made.build(host.of(functions))
-    return made
+    return simulated_host(directory, host.of(functions), device_spec=[VFS])
 
 
 @contextlib.contextmanager
-def privileged_here(bench: Bench) -> Iterator[Manager]:
+def privileged_here(bench: TestHost) -> Iterator[Manager]:
     """A manager whose privileged steps run in this process."""
-    with privileged.privileged_here(), bench.kernel.installed():
-        yield bench.manager()
+    with privileged.privileged_here(), bench.installed():
+        yield bench.start()
 
 
 def consumer(number: int) -> str:

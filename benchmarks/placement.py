@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from oslo_config import cfg
 
 from os_acc.objects import naming
-from os_acc.objects.device import Device, Handle, Provider
+from os_acc.objects.device import AttachHandle, Device, Provider
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import Publisher, SyncResult
@@ -90,7 +90,7 @@ class _Host:
 
 def _capacity(node_name: str, number: int) -> Capacity:
     place = PciAddress(0, number, 0, 0)
-    handle = Handle(place, (place,), iommu_group=number, numa_node=None)
+    handle = AttachHandle(place, (place,), iommu_group=number, numa_node=None)
     name = naming.of_device(node_name, naming.key(_IDENTITY, place))
     device = Device("pci", place, _IDENTITY, _CLASS, _TRAITS, (handle,), None)
     uuid = naming.uuid_of(name)

@@ -17,9 +17,9 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc import privsep
 from os_acc.attach.manager import Manager
-from os_acc.testing import helper
+from os_acc.testing import TestHost, helper
 from tests.stress import processes
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.simulated_host import plug
 
 NAME = "initialize"
 READY, STARTED = "initialize()", "initialize(), the helpers' start included"
@@ -58,13 +58,13 @@ def _card(vf: str) -> str:
     return vf[: -len("00.0")] + "00.0"
 
 
-def _ready(plan: Plan, bench: Bench, leases: int) -> Row:
+def _ready(plan: Plan, bench: TestHost, leases: int) -> Row:
     def check(ready: Manager) -> None:
         assert len(ready.store.leases()) == leases, "leases are missing"
 
-    subject = measure.Work(bench.manager, check)
+    subject = measure.Work(bench.start, check)
     reads = record.record(bench.root, subject.run)
-    floor = leased.both(discovery.reading(reads), leased.rows_of(bench.manager()))
+    floor = leased.both(discovery.reading(reads), leased.rows_of(bench.start()))
     pairs = measure.paired(subject, floor, plan.times(21))
     return measure.row(
         pairs,
@@ -77,7 +77,7 @@ def _ready(plan: Plan, bench: Bench, leases: int) -> Row:
     )
 
 
-def _started(plan: Plan, bench: Bench) -> Row:
+def _started(plan: Plan, bench: TestHost) -> Row:
     pairs = measure.alternating(
         lambda: _in_child(lambda: _start(bench)),
         lambda: _in_child(_two_pythons),
@@ -94,14 +94,14 @@ def _started(plan: Plan, bench: Bench) -> Row:
 
 
 def _in_child(function: Callable[[], float]) -> float:
-    """What started a helper once has it for good: so in a new child each time."""
+    """Call it in a new child, as a process keeps the helper that it has started."""
     ended = processes.call(function)
     if ended.trouble:
         raise RuntimeError(ended.trouble)
     return float(ended.value)
 
 
-def _start(bench: Bench) -> float:
+def _start(bench: TestHost) -> float:
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
     for context in (privsep.base, privsep.inspect):
         context.set_client_mode(True)
@@ -109,7 +109,7 @@ def _start(bench: Bench) -> float:
             "helper_command", helper.command(bench.root), group=context.cfg_section
         )
     start = time.perf_counter()
-    bench.manager()
+    bench.start()
     seconds = time.perf_counter() - start
     for context in (privsep.base, privsep.inspect):
         assert context.channel is not None, "no helper was started"

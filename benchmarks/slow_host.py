@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from benchmarks import delays, documentation, rows, slow_helper
 from benchmarks.plan import Plan, scratch
 from os_acc import privsep
-from os_acc.testing import HostSpec
+from os_acc.testing import HostSpec, TestHost
 from os_acc.testing.privileged import privileged_by
-from tests.stress.simulated_host import Bench
+from tests.stress.simulated_host import simulated_host
 
 _SECONDS = "seconds.json"
 _CONTEXTS = (privsep.base, privsep.inspect)
@@ -23,15 +23,15 @@ _CONTEXTS = (privsep.base, privsep.inspect)
 @contextlib.contextmanager
 def made(
     plan: Plan, host: HostSpec, device_spec: str, *, on_disk: bool
-) -> Iterator[Bench]:
+) -> Iterator[TestHost]:
     """A host with a privileged helper of its own for each context.
 
     :param on_disk: each commit waits for a disk, as on a host; False: the store
         is in memory.
     """
     with scratch() as directory:
-        bench = Bench(os.path.join(directory, "bench"), (device_spec,))
-        bench.build(host)
+        place = os.path.join(directory, "bench")
+        bench = simulated_host(place, host, device_spec=[device_spec])
         seconds = os.path.join(directory, _SECONDS)
         delays.save(seconds, measured(plan))
         os.makedirs(plan.output, exist_ok=True)

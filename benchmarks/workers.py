@@ -37,7 +37,7 @@ def measured(plan: Plan) -> Iterator[Row]:
         host = HostSpec(tuple(_device(each) for each in _addresses()))
         with slow_host.made(plan, host, EVERYTHING, on_disk=case == DISK) as bench:
             before = bench.kernel.snapshot()
-            manager = bench.manager()
+            manager = bench.start()
             requests = [request(manager, [address]) for address in _addresses()]
             for workers in plan.sizes(*reversed(_WORKERS)):
                 yield _row(plan, manager, requests, case, workers)

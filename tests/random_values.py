@@ -132,7 +132,7 @@ _OTHERS: tuple[object, ...] = (
 )
 
 
-class Rubbish:
+class RandomValues:
     """What a seed makes.
 
     :param familiar: texts that mean something where the values go.

@@ -19,7 +19,6 @@ from unittest import mock
 
 import requests
 import urllib3
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 from os_acc.bitstreams.glance import options as glance
@@ -168,16 +167,9 @@ _IMAGE: Final = {
 
 
 def _conf(service: Service) -> cfg.ConfigOpts:
-    conf = cfg.ConfigOpts()
-    conf([], default_config_files=[], default_config_dirs=[])
-    service.register(conf)
-    group = service.group.name
-    conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
     told = keystone_double.credentials(URL, "secret")
     delays = ("connect_retry_delay", "status_code_retry_delay")
-    for name, value in {**told, **dict.fromkeys(delays, 0)}.items():
-        conf.set_override(name, value, group)
-    return conf
+    return keystone_double.config(service, {**told, **dict.fromkeys(delays, 0)})
 
 
 def _soon() -> float:

@@ -71,8 +71,9 @@ class RegionRequirement:
 
         :raises InvalidExtraSpec: a trait requires another function than the
             bitstream has.
-        :raises RegionUnusable: the present contents are accepted, but unverified.
-        :raises RegionUnusable: the region lacks a trait that Placement has for it.
+        :raises RegionUnusable: the present contents are accepted, but unverified
+            (UNKNOWN), or the region lacks a trait that Placement has for it
+            (MISMATCH).
         """
         lacking = self._lacking(
             bitstream_requests.names_region, region_traits.interface_traits(now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 
 from os_acc.cmd import base
-from os_acc.testing.demo import stage
+from os_acc.testing.demo import host
 from os_acc.testing.demo.story import Story
 from os_acc.testing.demo.terminal import Terminal
 
@@ -33,8 +33,8 @@ class Demo(base.Acting):
         pass
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        with stage.build(parsed_args.keep) as built:
-            is_restored = Story(built, Terminal()).tell()
+        with host.build(parsed_args.keep) as built:
+            is_restored = Story(built, Terminal()).run()
         if parsed_args.keep:
             print(f"\nThe host, the state and the log are in {built.directory}")
         return 0 if is_restored else 1

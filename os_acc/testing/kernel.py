@@ -34,15 +34,15 @@ from os_acc.testing.writes import (
 
 Address = str | pci.PciAddress
 
-# How often a write that is blocked looks whether it may go on, in seconds.
+# Seconds between two looks of a blocked write whether it may go on.
 _POLL = 0.005
-# What device_lock() guards in the kernel, reading included.
+# Attributes whose reads take device_lock(), too.
 _LOCKED_READS = ("driver_override", "sriov_numvfs")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FunctionState:
-    """What os_acc could change about one function."""
+    """The state of one function, as far as os_acc can change it."""
 
     address: str
     driver: str | None
@@ -64,22 +64,25 @@ class FakeKernel(DflNodes):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.realpath(root)
         self._tree = Tree(self.root)
-        # What a killed process has begun is visible only when it is whole.
-        with self._tree.transaction():
-            pass
+        self.complete()
 
     @classmethod
     def build(cls, root: str | os.PathLike[str], host: HostSpec) -> Self:
-        """Make the tree of a host in an empty directory, and boot it."""
+        """Make the tree of a host in an empty directory, and boot the host."""
         os.makedirs(root, exist_ok=True)
         kernel = cls(root)
         with kernel._tree.transaction() as tree:
             boot.build(tree, host)
         return kernel
 
+    def complete(self) -> None:
+        """Carry out the rest of a change that a killed process has begun."""
+        with self._tree.transaction():
+            pass
+
     @contextlib.contextmanager
     def installed(self) -> Iterator[Self]:
-        """Be the kernel that the privileged code of this process talks to."""
+        """Let privileged code of this process write to this kernel."""
         before = privsep_kernel.current
         privsep_kernel.current = self
         try:
@@ -87,12 +90,12 @@ class FakeKernel(DflNodes):
         finally:
             privsep_kernel.current = before
 
-    # -- what os_acc calls ---------------------------------------------------
+    # -- called by os_acc ----------------------------------------------------
 
     def write(self, path: str, text: str) -> None:
-        """Write an attribute, as Linux takes it or refuses it.
+        """Write an attribute, with the effect or error that Linux has.
 
-        :raises OSError: with the error number that Linux gives.
+        :raises OSError: with Linux's error number.
         """
         try:
             target = target_of(self.root, path, text)
@@ -112,7 +115,7 @@ class FakeKernel(DflNodes):
                     return
 
     def read(self, path: str) -> str:
-        """Read an attribute; some wait while the function is locked."""
+        """Read an attribute; some reads wait while the function is locked."""
         directory, name = os.path.split(path)
         if name == "afu_id":
             with self._tree.transaction() as tree:
@@ -127,7 +130,7 @@ class FakeKernel(DflNodes):
             return super().read(path)
 
     def probe_vfio_group(self, group: int) -> int:
-        """0, or ENOENT, EACCES (:meth:`chown`), EBUSY (:meth:`hold`)."""
+        """Return 0, or ENOENT, EACCES (:meth:`chown`), EBUSY (:meth:`hold`)."""
         with self._tree.transaction() as tree:
             if not tree.exists(f"dev/vfio/{group}"):
                 return errno.ENOENT
@@ -148,13 +151,13 @@ class FakeKernel(DflNodes):
     ) -> None:
         """Let a write fail with an error number and without effect.
 
-        :param address: the function that is written about; None for any.
+        :param address: the function whose attribute is written; None: any.
         :param attribute: ``driver_override``, ``bind``, ``unbind``,
             ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``,
             ``reset`` or ``reset_method``; of a card on the DFL driver
             ``program``, ``release`` or ``assign``; empty for any.
-        :param times: how many writes it strikes; None for ever.
-        :param nth: the first of them, counted from 1.
+        :param times: number of writes that it strikes; None: all.
+        :param nth: the first write that it strikes, counted from 1.
         """
         self._fault(Effect.FAIL, address, attribute, times, nth, error)
 
@@ -194,21 +197,21 @@ class FakeKernel(DflNodes):
         self._fault(effect, address, attribute, times, nth)
 
     def lift(self, address: Address | None = None, attribute: str = "") -> None:
-        """Remove faults, all by default; writes that hang go on."""
+        """Remove faults, all by default, and resume writes that hang."""
         with self._tree.transaction() as tree:
             faults.lift(tree, str(address or ""), attribute)
 
-    # -- what happens around the kernel --------------------------------------
+    # -- events around the kernel --------------------------------------------
 
     def hold(
         self, address: Address, pid: int = 4711, command: str = "qemu-system-x86"
     ) -> None:
         """Let a process hold a function open, as a guest's QEMU does.
 
-        Until :meth:`let_go`, probing its group finds it busy and taking it
+        Until :meth:`let_go`, a probe of its group finds it busy and an unbind
         from vfio-pci blocks.
 
-        :raises OSError: ENODEV, it is not bound to vfio-pci.
+        :raises OSError: ENODEV: it is not bound to vfio-pci.
         """
         function = str(address)
         with self._tree.transaction() as tree:
@@ -219,19 +222,19 @@ class FakeKernel(DflNodes):
     def let_go(self, address: Address) -> None:
         """Let the process that holds a function close it.
 
-        What has waited for that goes on and ends.
+        Writes that wait for it go on and end.
         """
         with self._tree.transaction() as tree:
             holders.let_go(tree, str(address))
             tree.notes.extend(record(write) for write in pending.resume(tree))
 
     def chown(self, address: Address, *, back: bool = False) -> None:
-        """Let probing a function's group fail with EACCES, held or not.
+        """Let probes of a function's group fail with EACCES, held or not.
 
-        This is what root without capabilities meets after libvirt has given
+        Root without capabilities gets this error after libvirt has given
         the node to QEMU's user; ``back`` gives it to root again.
 
-        :raises OSError: ENOENT, it is in no group.
+        :raises OSError: ENOENT: it is in no group.
         """
         with self._tree.transaction() as tree:
             group = functions.group_of(tree, str(address))
@@ -240,9 +243,9 @@ class FakeKernel(DflNodes):
             holders.chown(tree, group, back=back)
 
     def hot_plug(self, function: FunctionSpec) -> None:
-        """Plug in a function; it gets its host driver.
+        """Plug in a function, and bind it to its host driver.
 
-        :raises OSError: EEXIST, there is one at this address.
+        :raises OSError: EEXIST: the address is taken.
         """
         with self._tree.transaction() as tree:
             if tree.exists(f"{functions.DEVICES}/{function.address}"):
@@ -250,13 +253,13 @@ class FakeKernel(DflNodes):
             boot.hot_plug(tree, function)
 
     def hot_unplug(self, address: Address) -> FunctionSpec:
-        """Pull out a function with its VFs and what is below it.
+        """Pull out a function with its VFs and the functions below it.
 
-        While a process holds any of them it only begins to leave: it is
+        While a process holds any of them, the removal only begins: it is
         listed without driver until :meth:`let_go`.
 
-        :returns: what :meth:`hot_plug` puts in again.
-        :raises OSError: ENODEV, there is none; EINVAL, it is a VF.
+        :returns: the specification, for :meth:`hot_plug`.
+        :raises OSError: ENODEV: no such function; EINVAL: it is a VF.
         """
         with self._tree.transaction() as tree:
             function = functions.spec(tree, str(address))
@@ -275,10 +278,10 @@ class FakeKernel(DflNodes):
         subsystem: Ids | None = None,
         revision: int | None = None,
     ) -> None:
-        """Put a card with other ids at an address, in place of the one there.
+        """Replace the card at an address by one with other ids.
 
-        :param ids: vendor and product; what else is not given stays the same.
-        :raises OSError: as :meth:`hot_unplug`; EBUSY, a process holds it.
+        :param ids: vendor and product; all else stays the same unless given.
+        :raises OSError: as :meth:`hot_unplug`; EBUSY: a process holds it.
         """
         with self._tree.transaction() as tree:
             if boot.is_held(tree, str(address)):
@@ -304,46 +307,46 @@ class FakeKernel(DflNodes):
             pending.forget(tree)
             boot.reboot(tree)
 
-    # -- what tests look at --------------------------------------------------
+    # -- observed by tests -----------------------------------------------------
 
     def writes(self, since: int = 0) -> list[Write]:
-        """Every write that reached the kernel, oldest first.
+        """Return the writes that reached the kernel, oldest first.
 
-        :param since: how many of the oldest to leave out.
+        :param since: number of the oldest to omit.
         """
-        # Within a transaction: what is noted has also happened.
+        # Within a transaction, so that a noted write has also happened.
         with self._tree.transaction():
             return [revive(line) for line in self._tree.notes()[since:]]
 
     def snapshot(self) -> Snapshot:
-        """What os_acc could change, to compare before and after."""
+        """Return the state that os_acc can change, to compare before and after."""
         with self._tree.transaction() as tree:
             addresses = tree.list(functions.DEVICES)
             return tuple(_state(tree, address) for address in addresses)
 
     def state(self, address: Address) -> FunctionState:
-        """One function of :meth:`snapshot`.
+        """Return one function of :meth:`snapshot`.
 
-        :raises OSError: ENODEV, there is no such function.
+        :raises OSError: ENODEV: no such function.
         """
         with self._tree.transaction() as tree:
             return _state(tree, str(address))
 
     def drivers(self, address: Address) -> tuple[str, ...]:
-        """Every driver that has taken a function since the tree was made, in order."""
+        """Return every driver that a function was bound to, in order."""
         with self._tree.transaction() as tree:
             return drivers.history(tree, str(address))
 
     def group(self, address: Address) -> int | None:
-        """The IOMMU group of a function."""
+        """Return the IOMMU group of a function."""
         with self._tree.transaction() as tree:
             return functions.group_of(tree, str(address))
 
     def wait_until_blocked(self, count: int = 1, timeout: float = 300.0) -> None:
-        """Wait until so many writes have been blocked since the tree was made.
+        """Wait until a number of writes have been blocked since the tree was made.
 
         :param timeout: in seconds.
-        :raises TimeoutError: they were not within that time.
+        :raises TimeoutError: fewer were blocked within that time.
         """
         deadline = time.monotonic() + timeout
         while (
@@ -357,7 +360,7 @@ class FakeKernel(DflNodes):
     # -- within --------------------------------------------------------------
 
     def _lock_of(self, target: WriteTarget) -> str:
-        # drivers_probe_store() asks for no lock where there is a driver.
+        # drivers_probe_store() takes no lock if the function has a driver.
         if target.attribute == "drivers_probe" and target.lock == target.address:
             with self._tree.transaction() as tree:
                 there = tree.exists(f"{functions.DEVICES}/{target.address}")
@@ -367,7 +370,7 @@ class FakeKernel(DflNodes):
 
     @contextlib.contextmanager
     def _programmed(self, target: WriteTarget) -> Iterator[None]:
-        """cci_pci_remove() waits until nobody programs the card any more."""
+        """Wait as cci_pci_remove() for the end of a programming of the card."""
         engine = ""
         if target.attribute == "unbind":
             with self._tree.transaction() as tree:
@@ -398,9 +401,9 @@ class FakeKernel(DflNodes):
     def _carry_out(
         self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
     ) -> int | None:
-        """Write; the number of what is still under way, or None at its end.
+        """Write; return the number of a write that is under way, None at its end.
 
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the write.
         """
         with self._tree.transaction() as tree:
             try:

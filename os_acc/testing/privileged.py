@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The process in which privileged code runs."""
+"""Select the process in which privileged code runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ from os_acc import privsep
 CONTEXTS: Final = (privsep.base, privsep.inspect, privsep.image)
 
 
+def read_config(path: str) -> None:
+    """Let ``cfg.CONF`` read one configuration file, and none of the real host."""
+    cfg.CONF(
+        ["--config-file", path],
+        project="os-acc",
+        default_config_files=[],
+        default_config_dirs=[],
+        use_env=False,
+    )
+
+
 @contextlib.contextmanager
 def privileged_here() -> Iterator[None]:
     """Run privileged code in this process; its writes in forked children."""
@@ -26,7 +37,7 @@ def privileged_here() -> Iterator[None]:
 def privileged_by(
     command: str, contexts: Sequence[privsep.Context] = CONTEXTS
 ) -> Iterator[None]:
-    """Run privileged code in helper processes, which end with this.
+    """Run privileged code in helper processes, and end them.
 
     :param command: the value of ``helper_command``; see
         :func:`os_acc.testing.helper.command`.

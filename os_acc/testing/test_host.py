@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from oslo_config import cfg
 
-from os_acc import conf, plugins, service
+from os_acc import conf, plugins, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.api import AcceleratorEntry
@@ -23,7 +24,7 @@ from os_acc.placement import options as placement
 from os_acc.privsep import images, record, tools, worker
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.profiles import options as profiles
-from os_acc.testing import helper, privileged
+from os_acc.testing import helper, privileged, tree
 from os_acc.testing.image_directory import ImageDirectory
 from os_acc.testing.instances import instance, request, uuid_of
 from os_acc.testing.kernel import FakeKernel
@@ -50,18 +51,19 @@ def _register(config: cfg.ConfigOpts, group: str) -> None:
             config.register_opts(options, group=group)
 
 
-def no_files() -> cfg.ConfigOpts:
-    """Return a configuration without files."""
+def config_of(*files: str | os.PathLike[str]) -> cfg.ConfigOpts:
+    """Return a configuration of these files, and none of the real host."""
     config = cfg.ConfigOpts()
-    config([], default_config_files=[], default_config_dirs=[])
+    arguments = [f"--config-file={os.fspath(file)}" for file in files]
+    config(arguments, default_config_files=[], default_config_dirs=[])
     return config
 
 
 class TestHost:
     """A host with a simulated kernel, and os_acc's service on it.
 
-    Use it as a context manager: meanwhile privileged code finds this host, and
-    afterwards all that hangs has ended::
+    As a context manager it lets privileged code find this host, and in the end
+    resumes writes that hang, and stops helpers::
 
         spec = HostSpec((hosts.dfl("0000:3b"),))
         with TestHost(tmp_path, spec) as host:
@@ -73,16 +75,17 @@ class TestHost:
     The service starts when :attr:`manager` is first used. By default it may use
     every function, and programs images of the directory :attr:`images`.
 
-    :param directory: of the simulated tree, the state and the images.
+    :param directory: directory of the simulated tree, the state and the images.
     :param spec: the hardware; None: the directory has a host already.
     :param groups: options by group, other than ``[os_acc]``; those of installed
         plugins too.
-    :param read: reads the configuration files, for which options are set.
+    :param read: returns the configuration whose options are set.
     :param xrt_tools: directory of programs that stand in for XRT's.
-    :param separate_helper: privileged code runs in helper processes, as in
-        production. False: it runs in this process, its writes in forked children.
+    :param separate_helper: run privileged code in helper processes, as in
+        production. False: run it in this process, and its writes in forked children.
+    :param kernel_type: class of the simulated kernel.
     :param options: of ``[os_acc]``.
-    :ivar kernel: what hardware and drivers do, and failures to inject.
+    :ivar kernel: the simulated kernel, which also injects failures.
     :ivar options: as given; a change counts from the next start of the service.
     """
 
@@ -94,14 +97,15 @@ class TestHost:
         spec: HostSpec | None = None,
         *,
         groups: Mapping[str, Mapping[str, object]] | None = None,
-        read: Callable[[], cfg.ConfigOpts] = no_files,
+        read: Callable[[], cfg.ConfigOpts] = config_of,
         xrt_tools: str = "",
         separate_helper: bool = False,
+        kernel_type: type[FakeKernel] = FakeKernel,
         **options: object,
     ) -> None:
         self.directory = Path(directory)
         root = self.directory / "host"
-        self.kernel = FakeKernel.build(root, spec) if spec else FakeKernel(root)
+        self.kernel = kernel_type.build(root, spec) if spec else kernel_type(root)
         self.root = self.kernel.root
         self.state_path = str(self.directory / "state")
         self.images = ImageDirectory(self.directory / "images")
@@ -115,6 +119,7 @@ class TestHost:
         self.groups: dict[str, dict[str, object]] = {_BITSTREAMS: dict(source)}
         for name, values in (groups or {}).items():
             self.groups.setdefault(name, {}).update(values)
+        self._given: dict[str, Any] = {"groups": groups, **options}
         self._read = read
         self._xrt_tools = xrt_tools
         self._separate_helper = separate_helper
@@ -139,7 +144,7 @@ class TestHost:
         self.close()
 
     def close(self) -> None:
-        """End all that hangs, and the helpers; privileged code is as before."""
+        """Resume writes that hang, stop the helpers, and restore privileged code."""
         self._entered.close()
 
     @contextlib.contextmanager
@@ -147,8 +152,7 @@ class TestHost:
         """Let privileged code of this process find the kernel, cache and tools."""
         before = privsep_kernel.current, images.current, tools.current
         privsep_kernel.current = self.kernel
-        cache = os.path.join(self.state_path, bitstreams.DIRECTORY)
-        images.current = images.Images(cache)
+        images.current = images.Images(self._cache)
         if self._xrt_tools:
             tools.current = tools.Tools(self._xrt_tools)
         try:
@@ -156,15 +160,61 @@ class TestHost:
         finally:
             privsep_kernel.current, images.current, tools.current = before
 
+    def install(self) -> None:
+        """Let privileged code of this process find the host for good.
+
+        For processes that end with the test. A kernel on the same tree that a test
+        has installed stays.
+        """
+        if privsep_kernel.current.root != self.root:
+            privsep_kernel.current = self.kernel
+        images.current = images.Images(self._cache)
+
     def let_go(self) -> None:
-        """Let everything that hangs go on, and wait until it has ended."""
-        self.kernel.lift()
+        """Let guests close their functions, and end all faults."""
         for function in self.kernel.snapshot():
             self.kernel.let_go(function.address)
+        self.end_faults()
+
+    def end_faults(self) -> None:
+        """End injected failures, and wait until writes that hang have ended."""
+        self.kernel.lift()
         for pid in tuple(worker._stuck):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         worker._stuck.clear()
+
+    @property
+    def _cache(self) -> str:
+        return os.path.join(self.state_path, bitstreams.DIRECTORY)
+
+    # -- copies ------------------------------------------------------------------
+
+    def copy(self, directory: str | os.PathLike[str]) -> TestHost:
+        """Copy the host with its state, images and profiles.
+
+        A copy costs little, as most files are linked. No process may use the host
+        meanwhile.
+
+        :param directory: of the copy; it does not exist yet.
+        """
+        os.mkdir(directory)
+        tree.copy(self.root, os.path.join(directory, "host"))
+        for name in ("state", "images", "profiles"):
+            source = os.path.join(self.directory, name)
+            tree.copy_in_place(source, os.path.join(directory, name))
+        return TestHost(
+            directory,
+            read=self._read,
+            xrt_tools=self._xrt_tools,
+            separate_helper=self._separate_helper,
+            kernel_type=type(self.kernel),
+            **self._given,
+        )
+
+    def remove(self) -> None:
+        """Remove the directory of the host."""
+        shutil.rmtree(self.directory)
 
     # -- configuration and service -----------------------------------------------
 
@@ -178,14 +228,53 @@ class TestHost:
 
         :param options: of ``[os_acc]``, for this start only.
         """
-        self._manager = service.build(self.config(**options), self.root, Owner.NOVA)
+        self._manager = self.start(**options)
         return self._manager
+
+    def start(
+        self, config: cfg.ConfigOpts | None = None, /, **options: object
+    ) -> Manager:
+        """Start and return another service on this host, beside :attr:`manager`.
+
+        :param config: its configuration; None: that of :meth:`config`.
+        :param options: of ``[os_acc]``, for this service only.
+        """
+        # A killed process may have left a change of the tree half-way.
+        self.kernel.complete()
+        config = config or self.config(**options)
+        return service.build(config, self.root, Owner.NOVA)
+
+    def start_here(self, **options: object) -> Manager:
+        """Install the host for good, then start another service.
+
+        See :meth:`install` and :meth:`start`.
+        """
+        self.install()
+        return self.start(**options)
+
+    def start_with_helpers(
+        self,
+        config_file: str,
+        contexts: Sequence[privsep.Context] = privileged.CONTEXTS,
+    ) -> Manager:
+        """Start another service, in a process that ends with the test.
+
+        Its helpers are processes, as in production.
+
+        :param config_file: from :meth:`write_config`.
+        :param contexts: which have helpers. Privileged code of the others runs in
+            this process.
+        """
+        self.install()
+        for context in privileged.CONTEXTS:
+            context.set_client_mode(context in contexts)
+        privileged.read_config(config_file)
+        return service.build(cfg.CONF, self.root, Owner.NOVA)
 
     @contextlib.contextmanager
     def short_timeout(self) -> Iterator[None]:
-        """Use another service meanwhile, which soon gives up a write."""
-        before = self.manager
-        self.restart(write_timeout=0.2)
+        """Use another service meanwhile, with a short timeout for writes."""
+        before, self._manager = self.manager, self.start(write_timeout=0.2)
         try:
             yield
         finally:
@@ -203,20 +292,39 @@ class TestHost:
                 config.set_override(name, value, group=group)
         return config
 
-    def write_config(self, **options: object) -> str:
-        """Write ``os-acc.conf`` for other processes; return its path."""
-        lines: list[str] = []
+    def write_config(
+        self,
+        name: str = "os-acc.conf",
+        *,
+        helper_command: str = "",
+        threads: int = 0,
+        **options: object,
+    ) -> str:
+        """Write a configuration file for other processes; return its path.
+
+        :param helper_command: starts the privileged helpers, which read the file
+            as well; empty: helpers on this host.
+        :param threads: of each helper; 0: as by default.
+        :param options: of ``[os_acc]``, beside and instead of :attr:`options`.
+        """
+        path = self.directory / name
+        command = helper_command or helper.command(self.root)
         values_of = self._values(options)
         if self._xrt_tools:
             values_of["os_acc_xrt"] = {"tools": self._xrt_tools}
+        for context in privileged.CONTEXTS:
+            of_helper = values_of.setdefault(context.cfg_section, {})
+            of_helper["helper_command"] = f"{command} --config-file {path}"
+            if threads:
+                of_helper["thread_pool_size"] = threads
+        lines: list[str] = []
         for group, values in values_of.items():
             lines.append(f"[{group}]")
-            for name, value in values.items():
+            for option, value in values.items():
                 several = value if isinstance(value, list | tuple) else [value]
                 # oslo.config replaces $name in values.
                 texts = [str(each).replace("$", "$$") for each in several]
-                lines += [f"{name} = {text}" for text in texts]
-        path = self.directory / "os-acc.conf"
+                lines += [f"{option} = {text}" for text in texts]
         path.write_text("\n".join(lines) + "\n")
         return str(path)
 
@@ -240,7 +348,7 @@ class TestHost:
     def rejected(self, address: str) -> RejectedDevice:
         """Return a function that is not offered, with the reason.
 
-        :raises LookupError: it is not among those.
+        :raises LookupError: no such function is rejected.
         """
         for rejected in self.manager.discover().refused:
             if str(rejected.address) == address:

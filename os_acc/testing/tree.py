@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Changes to a directory tree that happen as a whole or not at all.
+"""Atomic changes of a directory tree.
 
 A process may be killed at any moment while it changes the tree. A real
-kernel finishes what a write has begun; here a record of the changes is
-stored first, and whoever uses the tree next carries out what is left of it.
+kernel carries a write out to its end; here a record of the changes is
+stored first, and the next user of the tree carries out the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 _CHUNK = 65536
 
-#: Where the fake keeps what a real kernel keeps in its memory.
+#: Directory of the state that a real kernel keeps in memory.
 PRIVATE = ".kernel"
 
 
@@ -34,9 +34,9 @@ class Change(NamedTuple):
 
 
 class Transaction:
-    """The tree as it will be; paths are relative and free of symlinks.
+    """The tree after the changes; paths are relative and free of symlinks.
 
-    Reading shows what is on disk with the changes made so far on top.
+    Reads see the changes made so far on top of the files.
     """
 
     def __init__(self, root: str) -> None:
@@ -72,9 +72,9 @@ class Transaction:
         self._changes[path, True] = Change("drop", path)
 
     def read(self, path: str) -> str:
-        """The text of a file.
+        """Return the text of a file.
 
-        :raises OSError: there is none.
+        :raises OSError: no such file.
         """
         change = self._made(path)
         if change is not None and change.kind == "file":
@@ -88,7 +88,7 @@ class Transaction:
             os.close(fd)
 
     def follow(self, path: str) -> str | None:
-        """Where a link leads, or None where there is no link."""
+        """Return the target of a link; None if there is no link."""
         change = self._made(path)
         if change is not None or self._is_dropped(path):
             if change is None or change.kind != "link":
@@ -102,14 +102,14 @@ class Transaction:
         return os.path.normpath(os.path.join(_above(path), target))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file, link or directory."""
+        """Return whether there is a file, link or directory."""
         if self._made(path) is not None:
             return True
         on_disk = not self._is_dropped(path)
         return on_disk and os.path.lexists(f"{self._root}/{path}")
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory, sorted; none where it does not exist."""
+        """Return the sorted names in a directory; none if it does not exist."""
         names = {child.rpartition("/")[2] for child in self._below.get(path, ())}
         if not self._is_dropped(path):
             with contextlib.suppress(FileNotFoundError):
@@ -130,7 +130,7 @@ class Transaction:
         self._changes[change.path, False] = change
 
     def _list(self, path: str) -> None:
-        """Let the directory above know a path, and so on up to the root."""
+        """List a path in the directory above, and that one in turn up to the root."""
         parent = _above(path)
         known = self._below.setdefault(parent, set())
         if path in known:
@@ -154,14 +154,14 @@ class Transaction:
         return False
 
     def abandon(self) -> None:
-        """Take back all changes."""
+        """Drop all changes."""
         self._changes.clear()
         self._below.clear()
         self._dropped.clear()
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What there is to do, in order."""
+        """The changes in order."""
         return tuple(self._changes.values())
 
 
@@ -170,7 +170,7 @@ def _above(path: str) -> str:
 
 
 def _relative(to: str, start: str) -> str:
-    """A path as it is seen from a directory, both below the root."""
+    """Return a path relative to a directory, both below the root."""
     there, here = to.split("/"), start.split("/") if start else []
     shared = 0
     for one, other in zip(there, here, strict=False):
@@ -191,7 +191,7 @@ def _read_all(fd: int) -> bytes:
 
 
 def serial(tree: Transaction) -> int:
-    """A number that this tree has not given away before."""
+    """Return a number that is new in this tree."""
     path = f"{PRIVATE}/serial"
     number = int(tree.read(path)) + 1 if tree.exists(path) else 1
     tree.put(path, str(number))
@@ -209,7 +209,7 @@ class Tree:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """What is changed within happens at its end, if nothing is raised."""
+        """Carry out the changes at the end, unless an error is raised."""
         with self.lock("tree"):
             self._finish()
             transaction = Transaction(self.root)
@@ -218,7 +218,7 @@ class Tree:
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Exclusive among all threads and processes; a killed one lets go."""
+        """Hold a lock that excludes all threads and processes; a kill releases it."""
         path = os.path.join(self._private, "locks", name)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -232,7 +232,7 @@ class Tree:
             os.close(fd)
 
     def notes(self) -> list[str]:
-        """The notes of all transactions so far."""
+        """Return the notes of all transactions so far."""
         try:
             with open(self._own("notes"), encoding="utf-8") as file:
                 return file.read().splitlines()
@@ -263,7 +263,7 @@ class Tree:
 
     def _finish_with(self, changes: tuple[Change, ...], notes: list[str]) -> None:
         self._append(notes)
-        # Files are replaced, never written to, so equal ones can be one.
+        # Files are replaced, never written to, so equal ones can be linked.
         self._twins.clear()
         for change in changes:
             self._apply(change)
@@ -288,7 +288,7 @@ class Tree:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._create(path, change)
         except FileExistsError:
-            # A reader without the lock must find the old text or the new.
+            # A reader without the lock must find either the old or the new text.
             fresh = self._own("fresh")
             _remove(fresh)
             self._create(fresh, change)
@@ -319,6 +319,38 @@ def _is_linked(twin: str, path: str) -> bool:
         # Too many links, none on this file system, or the twin is gone.
         return False
     return True
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a tree that no process uses; files that are only replaced are linked."""
+    _link(source, target)
+    for name in ("run", f"{PRIVATE}/notes"):
+        copy_in_place(os.path.join(source, name), os.path.join(target, name))
+
+
+def copy_in_place(source: str, target: str) -> None:
+    """Replace a file or directory by a copy of another, if there is one."""
+    if os.path.isdir(source):
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+    elif os.path.exists(source):
+        _remove(target)
+        shutil.copyfile(source, target)
+
+
+def _link(source: str, target: str) -> None:
+    os.mkdir(target)
+    with os.scandir(source) as found:
+        for entry in found:
+            path = os.path.join(target, entry.name)
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), path)
+            elif entry.is_file():
+                # A card's node is locked by a process that opens it exclusively.
+                copy = shutil.copyfile if entry.name.startswith("dfl-") else os.link
+                copy(entry.path, path)
+            elif entry.name != "locks":
+                _link(entry.path, path)
 
 
 def _remove(path: str) -> None:

@@ -4,27 +4,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
 import threading
 from pathlib import Path
+from unittest import mock
 
 from os_acc import service
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders as privsep_holders
-from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
     DriverSpec,
     FakeKernel,
     FunctionSpec,
     HostSpec,
     NodeSpec,
+    TestHost,
     drivers,
     helper,
     holders,
     hosts,
     nodes,
+    privileged,
     specs,
 )
 from os_acc.testing.tree import Transaction, Tree
@@ -66,7 +69,7 @@ def _edu(
 
 
 def machine() -> HostSpec:
-    """What the machine of the kernel lane has, as far as scenarios use it."""
+    """Return the machine of the kernel lane, as far as scenarios use it."""
     near, pf = hosts.nvme_sriov("0000:41", 1, 0), hosts.nvme_sriov("0000:81", 0, 1)
     disk = FunctionSpec(
         PLACES.card[1],
@@ -124,39 +127,26 @@ class _Kernel(FakeKernel):
 _PROBE = privsep_holders._probe
 
 
-class _Before:
-    """What of this process a scenario changes, for the tests after it."""
-
-    def __init__(self) -> None:
-        self._kernel = privsep_kernel.current
-        self._probe = privsep_holders._probe
-        self._manager = service._manager
-        self._modes = [each.client_mode for each in library.CONTEXTS]
-
-    def restore(self) -> None:
-        privsep_kernel.current = self._kernel
-        privsep_holders._probe = self._probe
-        service._manager = self._manager
-        for context, mode in zip(library.CONTEXTS, self._modes, strict=True):
-            context.set_client_mode(mode)
-
-
 class FakeHost(HostUnderTest):
     """A simulated machine in an empty directory."""
 
     short_timeout = 3.0
 
     def __init__(self, directory: Path) -> None:
-        self.kernel = _Kernel.build(directory / "host", machine())
+        host = TestHost(directory, machine(), kernel_type=_Kernel)
+        self.kernel = host.kernel
         self._held: str | None = None
         self._pulled_out: FunctionSpec | None = None
-        self._before = _Before()
-        privsep_kernel.current = self.kernel
-        privsep_holders._probe = self.kernel.probe_with_capability
-        super().__init__(
-            PLACES,
-            library.Options(self.kernel.root, os.fspath(directory / "state")),
-        )
+        self._changes = contextlib.ExitStack()
+        probe = self.kernel.probe_with_capability
+        for change in (
+            host.installed(),
+            privileged.privileged_here(),
+            mock.patch.object(privsep_holders, "_probe", probe),
+            mock.patch.object(service, "_manager", service._manager),
+        ):
+            self._changes.enter_context(change)
+        super().__init__(PLACES, library.Options(host.root, host.state_path))
 
     def helper_command(self, *, needed: bool) -> str:
         return helper.command(self.root) if needed else ""
@@ -223,7 +213,7 @@ class FakeHost(HostUnderTest):
 
     def close(self) -> None:
         library.end()
-        self._before.restore()
+        self._changes.close()
 
     def _put(self, path: str, text: str) -> None:
         tree: Transaction

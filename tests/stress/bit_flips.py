@@ -24,7 +24,7 @@ from os_acc.store import readonly
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.provider_tree import FakeProviderTree
 from tests.stress import fault_trials
-from tests.stress.simulated_host import Bench, plug, request
+from tests.stress.simulated_host import plug, request, simulated_host
 from tests.unit.store.store_files import execute, file_in
 
 CARD, NIC = "0000:17:00.0", "0000:3b:00.0"
@@ -72,21 +72,21 @@ class Flips:
     """A host and the sound store of its service, in a directory."""
 
     def __init__(self, directory: str) -> None:
-        self.bench = Bench(directory)
         nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=4)
-        kernel = self.bench.build(HostSpec((*hosts.gpu("0000:17"), nic)))
+        spec = HostSpec((*hosts.gpu("0000:17"), nic))
+        self.bench = simulated_host(directory, spec)
         self.state = pathlib.Path(directory, "state")
         self.file = file_in(str(self.state))
-        with kernel.installed():
+        with self.bench.installed():
             self._asked = self._fill()
             self.content = self.file.read_bytes()
-            manager = self.bench.manager()
+            manager = self.bench.start()
             self.expected = self._answers(manager)
             self.offered = self._free(manager)
             assert not self.reported
 
     def _fill(self) -> dict[str, Any]:
-        manager = self.bench.manager()
+        manager = self.bench.start()
         store = manager.store
         asked = {
             FIRST: request(manager, [CARD]),
@@ -108,7 +108,7 @@ class Flips:
             f" (SELECT uuid FROM leases WHERE consumer = '{UNLEASED}')",
             f"DELETE FROM leases WHERE consumer = '{UNLEASED}'",
         )
-        self.bench.manager().discover()
+        self.bench.start().discover()
         store.record_providers({_GONE: "CUSTOM_GONE"}, plugins={_GONE: "pci"})
         names = frozenset({_FAST, _CLASS})
         store.change_published_names(
@@ -153,7 +153,7 @@ class Flips:
 
     @property
     def reported(self) -> bool:
-        """Whether a damaged file lies beside the store."""
+        """Return whether a damaged file is kept beside the store."""
         return any(".damaged-" in each.name for each in self.state.iterdir())
 
     def trouble(self, bit: int) -> str:
@@ -170,9 +170,9 @@ class Flips:
         for file in self.state.glob("os_acc.sqlite*"):
             file.unlink()
         self.file.write_bytes(content)
-        with self.bench.kernel.installed(), fault_trials.listening() as log:
+        with self.bench.installed(), fault_trials.listening() as log:
             try:
-                manager = self.bench.manager()
+                manager = self.bench.start()
                 if self.reported or any(map(_REPORT.search, log)):
                     # Nothing is plugged: a lease that is set aside would be made
                     # anew, and the host would be another one.

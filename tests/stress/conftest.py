@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Survival, counted."""
+"""Set-up of the stress lane: settings, places for hosts, result tables."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import hypothesis
 import pytest
 
 from os_acc.testing.privileged import privileged_here
-from tests.stress import fault_tally, host_directory, survival_table
-from tests.stress.fault_tally import counting
+from tests.stress import host_directory, result_tables
 from tests.stress.fuzzing import fuzzed, seed
 from tests.stress.process_host import host, pristine, survived
-from tests.stress.survival_table import survival
+from tests.stress.result_tables import counting, note_kills
 
 __all__ = [
     "counting",
     "fuzzed",
     "host",
+    "note_kills",
     "pristine",
     "seed",
-    "survival",
     "survived",
 ]
 
@@ -45,34 +44,33 @@ for _name, _examples, _steps in (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes minutes, so that nobody waits for it at the end."""
+    """Begin with the tests that take minutes, so that no process waits for them."""
     longest = ("test_soak", "test_machine", "test_crash", "test_fuzz_privileged")
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture(scope="session")
-def own_ground() -> Iterator[str]:
-    """What this process has in memory, where there is any."""
+def memory_directory() -> Iterator[str]:
+    """Return the directory of this process in memory, or on disk."""
     with host_directory.own(host_directory.memory()) as directory:
         yield directory
 
 
 @pytest.fixture
-def place(own_ground: str) -> Iterator[str]:
-    """A directory of the test's own: hosts are copied very often."""
-    with tempfile.TemporaryDirectory(dir=own_ground) as directory:
+def place(memory_directory: str) -> Iterator[str]:
+    """Return a directory of the test: hosts are copied very often."""
+    with tempfile.TemporaryDirectory(dir=memory_directory) as directory:
         yield directory
 
 
 @pytest.fixture(autouse=True)
 def _in_this_process() -> Iterator[None]:
-    """Privileged code runs in the process that calls it."""
+    """Run privileged code in the process that calls it."""
     with privileged_here():
         yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was tried and survived."""
-    for each in (fault_tally, survival_table):
-        each.summarize(terminalreporter)
+    """Write the tables of faults and kills."""
+    result_tables.summarize(terminalreporter)

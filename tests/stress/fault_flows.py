@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is struck by faults: every flow of the library that writes.
+"""The flows that faults strike: every flow of the library that writes.
 
 A flow brings a host to where it begins and then does one thing. What of it
 reaches the kernel is recorded, never listed here.
@@ -19,7 +19,7 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import FunctionSpec, HostSpec
+from os_acc.testing import FunctionSpec, HostSpec, TestHost
 from tests.expected_errors import suppress
 from tests.stress import flows
 from tests.stress.flows import (
@@ -31,7 +31,7 @@ from tests.stress.flows import (
     NIC,
     OTHER_FPGA,
 )
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.simulated_host import plug
 
 VFIO = "vfio-pci"
 #: Whose plug comes next.
@@ -40,7 +40,7 @@ _ALL = '{"address": "*:*:*.*"}'
 
 
 class Kind(enum.Enum):
-    """What a flow does to a device; where a failure has to leave it.
+    """The effect of a flow on a device; the state that a failure has to leave.
 
     The value is the state of the lease that a write which fails leaves
     behind; None: no lease.
@@ -57,14 +57,14 @@ class Kind(enum.Enum):
 class Flow:
     """One flow.
 
-    :ivar kind: what it does to its devices.
+    :ivar kind: the effect on its devices.
     :ivar places: the cards that it is about.
     :ivar elsewhere: a card that it has nothing to do with.
     :ivar starts: whether it is the start of the library itself, which tells by
         the log what it could not do.
     :ivar fails: whether it fails by itself: then what follows is struck.
     :ivar makes_vfs: the PF that it gives VFs, or empty.
-    :ivar more: what the host has besides.
+    :ivar more: further functions of the host.
     """
 
     name: ClassVar[str]
@@ -77,30 +77,30 @@ class Flow:
     makes_vfs: ClassVar[str] = ""
     more: ClassVar[tuple[FunctionSpec, ...]] = ()
 
-    def dress(self, bench: Bench) -> None:
-        """What somebody else has done to the host before."""
+    def dress(self, bench: TestHost) -> None:
+        """Do what an operator has done to the host before."""
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         """Bring host and state to where the flow begins."""
 
-    def ready(self, bench: Bench) -> Manager:
+    def ready(self, bench: TestHost) -> Manager:
         """The library, started, where it is not the start that is struck."""
-        return bench.manager()
+        return bench.start()
 
-    def begin(self, bench: Bench) -> None:
-        """What goes wrong by itself, besides the fault."""
+    def begin(self, bench: TestHost) -> None:
+        """Add the failure of the flow itself, besides the fault."""
 
     def act(self, manager: Manager) -> None:
-        """What is struck, where it is not the start."""
+        """Run the flow, unless it is the start of the library."""
 
     def again(self, manager: Manager) -> None:
-        """What the caller does when the fault is over; then all is unplugged."""
+        """Act as the caller after the fault; then all is unplugged."""
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         """Make sure that a flow which reported success has done its work."""
         raise NotImplementedError
 
-    def check_always(self, bench: Bench, manager: Manager) -> None:
+    def check_always(self, bench: TestHost, manager: Manager) -> None:
         """Make sure of what has to be true however the flow went."""
 
     def next_plug(self, manager: Manager) -> None:
@@ -122,14 +122,14 @@ def members(place: str) -> tuple[str, ...]:
     return (GPU, AUDIO) if place == GPU else (place,)
 
 
-def write(bench: Bench, address: str, attribute: str, text: str) -> None:
-    """What somebody else writes about a function."""
+def write(bench: TestHost, address: str, attribute: str, text: str) -> None:
+    """Write an attribute of a function, as an operator."""
     kernel = bench.kernel
     kernel.write(kernel.path("sys/bus/pci/devices", address, attribute), text)
 
 
-def probe(bench: Bench, address: str) -> None:
-    """Somebody else lets the bus offer a function to its drivers."""
+def probe(bench: TestHost, address: str) -> None:
+    """Let the bus offer a function to its drivers, as an operator."""
     bench.kernel.write(bench.kernel.path("sys/bus/pci/drivers_probe"), address)
 
 
@@ -142,7 +142,7 @@ class Take(Flow):
     def act(self, manager: Manager) -> None:
         plug(manager, INSTANCE, *self.places)
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         leases = manager.store.leases(INSTANCE)
         assert [lease.state for lease in leases] == [LeaseState.HELD] * len(self.places)
         for lease in leases:
@@ -168,7 +168,7 @@ class TakeWithoutDriver(Take):
 class TakeOverridden(Take):
     name = "take a card with an override"
 
-    def dress(self, bench: Bench) -> None:
+    def dress(self, bench: TestHost) -> None:
         write(bench, GPU, "driver_override", "nouveau")
 
 
@@ -183,13 +183,13 @@ class TakeSeveral(Take):
 class GiveBack(Flow):
     """Unplug what is plugged."""
 
-    def prepare(self, bench: Bench) -> None:
-        plug(bench.boot(), INSTANCE, *self.places)
+    def prepare(self, bench: TestHost) -> None:
+        plug(bench.start_here(), INSTANCE, *self.places)
 
     def act(self, manager: Manager) -> None:
         assert manager.unplug({"uuid": INSTANCE}) == len(self.places)
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         assert manager.store.leases() == ()
 
 
@@ -210,7 +210,7 @@ class GiveBackWithoutDriver(GiveBack):
 class GiveBackOverridden(GiveBack):
     name = "give back a card with an override"
 
-    def dress(self, bench: Bench) -> None:
+    def dress(self, bench: TestHost) -> None:
         write(bench, GPU, "driver_override", "nouveau")
 
 
@@ -222,7 +222,7 @@ class GiveBackOdd(GiveBack):
     # Whose driver it is.
     elsewhere = NIC
 
-    def dress(self, bench: Bench) -> None:
+    def dress(self, bench: TestHost) -> None:
         write(bench, FPGA, "driver_override", "ice")
         probe(bench, FPGA)
         write(bench, FPGA, "driver_override", "\n")
@@ -240,10 +240,10 @@ class RollBack(GiveBack):
     name = "go back from a refused plug"
     fails = True
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         """Nothing is plugged."""
 
-    def begin(self, bench: Bench) -> None:
+    def begin(self, bench: TestHost) -> None:
         bench.kernel.ignore(AUDIO, "drivers_probe")
 
     def act(self, manager: Manager) -> None:
@@ -251,23 +251,23 @@ class RollBack(GiveBack):
 
 
 class Replay(GiveBack):
-    """What a killed worker has left half-way, at the next start."""
+    """Complete the operation of a killed worker at the next start."""
 
     name = "replay at initialize"
     starts = True
 
-    def prepare(self, bench: Bench) -> None:
-        leave_half_way(bench, bench.boot())
+    def prepare(self, bench: TestHost) -> None:
+        leave_half_way(bench, bench.start_here())
 
 
 class SettleAtUnplug(GiveBack):
     name = "settle at unplug"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         """Nothing is left before the library has started."""
 
-    def ready(self, bench: Bench) -> Manager:
-        manager = bench.manager()
+    def ready(self, bench: TestHost) -> Manager:
+        manager = bench.start()
         leave_half_way(bench, manager)
         return manager
 
@@ -280,7 +280,7 @@ class SettleAtPlug(SettleAtUnplug):
             manager.plug({"uuid": INSTANCE}, None, None)
 
 
-def leave_half_way(bench: Bench, manager: Manager) -> None:
+def leave_half_way(bench: TestHost, manager: Manager) -> None:
     """A plug whose worker is killed, also while it goes back."""
     bench.kernel.kill(AUDIO, "drivers_probe")
     bench.kernel.kill(GPU, "reset")
@@ -298,8 +298,8 @@ class Reboot(Flow):
     name = "make ready after a reboot"
     kind = Kind.MAKE_READY
 
-    def prepare(self, bench: Bench) -> None:
-        plug(bench.boot(), INSTANCE, *self.places)
+    def prepare(self, bench: TestHost) -> None:
+        plug(bench.start_here(), INSTANCE, *self.places)
         bench.kernel.reboot()
 
     def act(self, manager: Manager) -> None:
@@ -308,7 +308,7 @@ class Reboot(Flow):
     def again(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         (lease,) = manager.store.leases(INSTANCE)
         assert lease.state is LeaseState.HELD
         for place in self.places:
@@ -323,22 +323,22 @@ class Reboot(Flow):
 class ReleaseQuarantined(GiveBack):
     name = "an operator releases a quarantined card"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         bench.kernel.fail(AUDIO, "driver_override", errno.EIO)
         with contextlib.suppress(exception.DevicesUnreleased):
-            bench.boot().unplug({"uuid": INSTANCE})
+            bench.start_here().unplug({"uuid": INSTANCE})
 
     def act(self, manager: Manager) -> None:
         operations.release_device(manager, PciAddress.parse(GPU), None)
 
 
 class ReleaseUnknown(GiveBack):
-    """A card that somebody else has put on vfio-pci."""
+    """A card that an operator has bound to vfio-pci."""
 
     name = "an operator releases an unknown card"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         for address in members(GPU):
             write(bench, address, "driver_override", VFIO)
             write(bench, address, "driver/unbind", address)
@@ -355,12 +355,12 @@ class ReleaseUnknown(GiveBack):
 class GiveBackAdopted(ReleaseUnknown):
     name = "give back an adopted card"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
         gpu = PciAddress.parse(GPU)
         operations.adopt_device(
-            bench.boot(), gpu, INSTANCE, "nouveau", siblings=sibling
+            bench.start_here(), gpu, INSTANCE, "nouveau", siblings=sibling
         )
 
     def act(self, manager: Manager) -> None:
@@ -383,7 +383,7 @@ class NumVfs(Flow):
     starts = True
     makes_vfs = EMPTY_NIC
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         state = bench.kernel.state(EMPTY_NIC)
         assert (state.numvfs, state.autoprobe) == (2, True)
         for vf in ("0000:af:02.0", "0000:af:02.1"):
@@ -395,9 +395,9 @@ class NumVfsAgain(NumVfs):
 
     name = "num_vfs after a killed worker"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         bench.kernel.kill(EMPTY_NIC, "sriov_numvfs", after=True)
-        bench.boot()
+        bench.start_here()
         assert bench.kernel.state(EMPTY_NIC).autoprobe is False
 
 

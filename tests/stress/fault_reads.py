@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager
 
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.testing import TestHost
 from tests.stress import fault_trials
 from tests.stress.fault_flows import NEXT, Kind
 from tests.stress.fault_trials import Stage, Told
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.simulated_host import plug
 from tests.stress.unreadable_attributes import Reads
 
 #: Refuses one read: of a root, which one, and with what; none without more.
@@ -22,9 +23,9 @@ Reader = Callable[..., AbstractContextManager[Reads]]
 Check = Callable[[Told, int], None]
 
 
-def record(stage: Stage, bench: Bench, reader: Reader) -> int:
-    """How many reads a flow has that is not struck."""
-    with bench.kernel.installed():
+def record(stage: Stage, bench: TestHost, reader: Reader) -> int:
+    """Return the number of reads of a flow without a fault."""
+    with bench.installed():
         manager = None if stage.flow.starts else stage.flow.ready(bench)
         stage.flow.begin(bench)
         with reader(bench.root) as reads:
@@ -39,17 +40,17 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 
 
 def strike(
-    stage: Stage, bench: Bench, *, reader: Reader, at: int, error: int, check: Check
+    stage: Stage, bench: TestHost, *, reader: Reader, at: int, error: int, check: Check
 ) -> None:
     """Strike one read, and look at everything."""
     flow = stage.flow
-    with bench.kernel.installed():
+    with bench.installed():
         manager = None if flow.starts else flow.ready(bench)
         flow.begin(bench)
         with reader(bench.root, at, error) as reads:
             told, manager = fault_trials.act(flow, bench, manager)
         assert reads.count >= at, "the read is not there any more"
-        # What is not there, or of no use to the flow, is no failure.
+        # A missing value that the flow does not need is no failure.
         if told.text:
             check(told, error)
         else:
@@ -67,7 +68,7 @@ def strike(
         assert manager.unplug({"uuid": NEXT}) == 1
         fault_trials.check_not_given_twice(manager, flow)
         # The flow's own fault, too, where it was not reached.
-        fault_trials.end(bench)
+        bench.end_faults()
         fault_trials.put_in_order(stage, bench)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is struck where a region is programmed: its flows, and its truth.
+"""Flows that program a region, and the checks of its contents.
 
 A card is handed over whole, or as VFs with the ports that were released for
 them.
@@ -18,13 +18,13 @@ from os_acc.host.function import read_function
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.testing import hosts
+from os_acc.testing import TestHost, hosts
 from os_acc.testing.demo import shelf
 from tests.expected_errors import suppress
 from tests.stress import fault_flows
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
 from tests.stress.flows import DFL, INSTANCE
-from tests.stress.simulated_host import Bench, request
+from tests.stress.simulated_host import request
 
 VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
 _TWO_PORTS = hosts.dfl("0000:b3", 1, functions=(shelf.POWER_ON, shelf.POWER_ON), vfs=2)
@@ -32,7 +32,7 @@ _VFS = '{"address": "*:*:*.*", "num_vfs": "2"}'
 
 
 def ask(manager: Manager, place: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What asks for a region that is programmed with the one image."""
+    """Return a request for a region that is programmed with the one image."""
     selected, specs = request(manager, [place])
     specs["accel1:function_name"] = "gzip"
     return selected, specs
@@ -44,7 +44,7 @@ class RegionFlow(Flow):
     places = (DFL,)
     more = (hosts.dfl("0000:b3", 1),)
 
-    def dress(self, bench: Bench) -> None:
+    def dress(self, bench: TestHost) -> None:
         shelf.fill(bench.images)
 
     def next_plug(self, manager: Manager) -> None:
@@ -52,8 +52,8 @@ class RegionFlow(Flow):
         assert manager.plug({"uuid": NEXT}, *ask(manager, place))
         assert not manager.store.recorded_state().unverified_regions
 
-    def check_always(self, bench: Bench, manager: Manager) -> None:
-        """What is not in doubt is known, and so is what a guest would get."""
+    def check_always(self, bench: TestHost, manager: Manager) -> None:
+        """Check that the recorded contents of regions are the real ones."""
         recorded_state = manager.store.recorded_state()
         (held, *_) = bench.kernel.held_by_hardware(DFL)
         doubted = region(bench) in recorded_state.unverified_regions
@@ -66,7 +66,7 @@ class RegionFlow(Flow):
                 assert not doubted, "handed over, and not read back"
 
 
-def region(bench: Bench) -> Region:
+def region(bench: TestHost) -> Region:
     """The first region of the card, by its name in the store."""
     address = PciAddress.parse(DFL)
     function = read_function(bench.root, address)
@@ -74,7 +74,7 @@ def region(bench: Bench) -> Region:
     return Region(address, function.identity, 0, hosts.DFL_INTERFACE, None)
 
 
-def check_programmed(bench: Bench, manager: Manager, consumer: str) -> None:
+def check_programmed(bench: TestHost, manager: Manager, consumer: str) -> None:
     """A guest has the region, with what it has asked for."""
     (lease,) = manager.store.leases(consumer)
     assert lease.state is LeaseState.HELD
@@ -94,8 +94,8 @@ class Program(RegionFlow):
     name = "program a card, and take it"
     kind = Kind.TAKE
 
-    def ready(self, bench: Bench) -> Manager:
-        manager = bench.manager()
+    def ready(self, bench: TestHost) -> Manager:
+        manager = bench.start()
         # Before anything is struck: it is what Nova says.
         self._asked = ask(manager, *self.places)
         return manager
@@ -103,7 +103,7 @@ class Program(RegionFlow):
     def act(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, *self._asked)
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         check_programmed(bench, manager, INSTANCE)
 
 
@@ -112,7 +112,7 @@ class ProgramAnew(Program):
 
     name = "program a card whose programming has failed"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         manager = self.ready(bench)
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
         with suppress(exception.ProgrammingReason.CRC):
@@ -127,9 +127,9 @@ class OfVf(RegionFlow):
     more = (_TWO_PORTS,)
     device_spec = (_VFS,)
 
-    def dress(self, bench: Bench) -> None:
+    def dress(self, bench: TestHost) -> None:
         super().dress(bench)
-        bench.manager()
+        bench.start()
 
 
 class ProgramVf(OfVf, Program):
@@ -142,8 +142,8 @@ class ProgramVf(OfVf, Program):
 class GiveBackProgrammed(RegionFlow, GiveBack):
     name = "give back a card that was programmed"
 
-    def prepare(self, bench: Bench) -> None:
-        manager = bench.manager()
+    def prepare(self, bench: TestHost) -> None:
+        manager = bench.start()
         manager.plug({"uuid": INSTANCE}, *ask(manager, *self.places))
 
 
@@ -157,8 +157,8 @@ class Reboot(RegionFlow):
     name = "make a card ready after a reboot"
     kind = Kind.MAKE_READY
 
-    def prepare(self, bench: Bench) -> None:
-        manager = bench.manager()
+    def prepare(self, bench: TestHost) -> None:
+        manager = bench.start()
         manager.plug({"uuid": INSTANCE}, *ask(manager, *self.places))
         bench.kernel.reboot()
 
@@ -168,7 +168,7 @@ class Reboot(RegionFlow):
     def again(self, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         check_programmed(bench, manager, INSTANCE)
 
 
@@ -187,10 +187,10 @@ class NumVfs(fault_flows.NumVfs):
     makes_vfs = DFL
     more = (_TWO_PORTS,)
 
-    def dress(self, bench: Bench) -> None:
+    def dress(self, bench: TestHost) -> None:
         shelf.fill(bench.images)
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         assert bench.kernel.state(DFL).numvfs == 2
         for vf in (VF, OTHER_VF):
             assert bench.kernel.state(vf).driver == "dfl-pci"
@@ -201,14 +201,14 @@ class NumVfs(fault_flows.NumVfs):
 
 
 class NumVfsAgain(NumVfs):
-    """Whoever made them was killed, and so was who tidied up."""
+    """The process that made them was killed, and so was the cleanup."""
 
     name = "num_vfs of an FPGA card, half-way"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         bench.kernel.kill(DFL, "release", nth=2)
         bench.kernel.kill(DFL, "assign")
-        bench.manager()
+        bench.start()
         card = read_card(bench.root, PciAddress.parse(DFL))
         assert card is not None
         assert [port.number for port in card.ports] == [1]
@@ -220,7 +220,7 @@ class PortsBack(NumVfs):
     name = "ports go back where no VFs come"
     fails: ClassVar[bool] = True
 
-    def begin(self, bench: Bench) -> None:
+    def begin(self, bench: TestHost) -> None:
         bench.kernel.fail(DFL, "sriov_numvfs")
 
 

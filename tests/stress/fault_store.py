@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from os_acc import exception, privsep
+from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
-from os_acc.privsep import kernel as privsep_kernel
 from os_acc.store import readonly, records
 from os_acc.store.leases import Store
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing.privileged import privileged_here
 from tests.stress import processes
 from tests.stress.fault_flows import NEXT
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.simulated_host import plug, simulated_host
 from tests.unit.store.store_files import file_in
 
 NIC = "0000:3b:00.0"
 CONSUMERS = 16
-#: VFs of each consumer, and those that nobody has.
+#: VFs of each consumer, and free ones.
 EACH, FREE = 2, 1
 PAGE = 4096
 
@@ -43,15 +43,17 @@ UNVERIFIED = [
 _IMAGE = "55555555-5555-4555-8555-555555555555"
 
 
-def build(bench: Bench) -> None:
-    """Plug many VFs of one card, and leave a few; for a process of its own."""
-    for context in (privsep.base, privsep.inspect):
-        context.set_client_mode(False)
+def build(directory: str) -> TestHost:
+    """Build a host with one card of many VFs."""
     count = CONSUMERS * EACH + FREE
     nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=count, boot_vfs=count)
-    kernel = bench.build(HostSpec((nic,)))
-    with kernel.installed():
-        manager = bench.manager()
+    return simulated_host(directory, HostSpec((nic,)))
+
+
+def fill(bench: TestHost) -> None:
+    """Plug many VFs, and leave a few; for a process of its own."""
+    with privileged_here(), bench.installed():
+        manager = bench.start()
         for number in range(CONSUMERS):
             plug(manager, str(uuid.UUID(int=number + 1)), *[NIC] * EACH)
             # As after weeks: a store that has been used.
@@ -60,7 +62,7 @@ def build(bench: Bench) -> None:
             manager.store.mark_region_unverified(region.key, _IMAGE)
 
 
-def file_of(bench: Bench) -> pathlib.Path:
+def file_of(bench: TestHost) -> pathlib.Path:
     return file_in(os.path.join(bench.directory, "state"))
 
 
@@ -117,7 +119,7 @@ def damage_records(
 # -- a transaction that is cut off --------------------------------------------
 
 
-def interrupt(bench: Bench, action: Callable[[Store], object]) -> None:
+def interrupt(bench: TestHost, action: Callable[[Store], object]) -> None:
     """Kill a process at its commit, when a part of it is in the file.
 
     What SQLite keeps in memory is a page, so that the others are written
@@ -147,29 +149,30 @@ def interrupt(bench: Bench, action: Callable[[Store], object]) -> None:
     assert journal_of(bench).stat().st_size > PAGE
 
 
-def journal_of(bench: Bench) -> pathlib.Path:
+def journal_of(bench: TestHost) -> pathlib.Path:
     return file_of(bench).with_name("os_acc.sqlite-journal")
 
 
 # -- what has to be true ------------------------------------------------------
 
 
-def open_store(bench: Bench) -> Store:
+def open_store(bench: TestHost) -> Store:
     return Store.open(os.path.dirname(file_of(bench)), 10)
 
 
-def originals(bench: Bench) -> tuple[Lease, ...]:
+def originals(bench: TestHost) -> tuple[Lease, ...]:
     return open_store(bench).leases()
 
 
-def check_serves(bench: Bench, leases: Sequence[Lease], *, whole: bool = False) -> None:
+def check_serves(
+    bench: TestHost, leases: Sequence[Lease], *, whole: bool = False
+) -> None:
     """Start, and plug: nothing that is leased is offered, what is free is.
 
-    :param leases: what was leased.
+    :param leases: the leases before.
     :param whole: whether all of them have to be there still.
     """
-    privsep_kernel.current = bench.kernel
-    manager = bench.manager()
+    manager = bench.start_here()
     found = manager.store.leases()
     known = {lease.uuid: lease for lease in leases}
     for lease in found:
@@ -179,11 +182,13 @@ def check_serves(bench: Bench, leases: Sequence[Lease], *, whole: bool = False) 
     check_unverified(bench)
     lost = {a for lease in leases if lease not in found for a in lease.members}
     if lost - set(manager.store.damaged_claims()):
-        assert manager.store.damaged, "leases are lost without a report"
+        assert manager.store.damaged, (
+            "leases are lost, and the store is not marked damaged"
+        )
     check_offers(bench, manager, leases)
 
 
-def check_unverified(bench: Bench) -> None:
+def check_unverified(bench: TestHost) -> None:
     """Check that the store and its snapshot trust no unverified region."""
     state = os.path.dirname(file_of(bench))
     unverified = open_store(bench).recorded_state().unverified_regions
@@ -194,7 +199,7 @@ def check_unverified(bench: Bench) -> None:
     )
 
 
-def check_offers(bench: Bench, manager: Manager, leases: Sequence[Lease]) -> None:
+def check_offers(bench: TestHost, manager: Manager, leases: Sequence[Lease]) -> None:
     taken = {str(address) for lease in leases for address in lease.members}
     before = bench.kernel.snapshot()
     with pytest.raises(exception.NoDeviceAvailable):
@@ -207,14 +212,14 @@ def check_offers(bench: Bench, manager: Manager, leases: Sequence[Lease]) -> Non
     assert bench.kernel.snapshot() == before
 
 
-def files(bench: Bench) -> dict[str, bytes]:
+def files(bench: TestHost) -> dict[str, bytes]:
     """The store's files, by their names."""
     found = file_of(bench).parent.glob("os_acc.sqlite*")
     return {path.name: path.read_bytes() for path in found if path.is_file()}
 
 
 @contextlib.contextmanager
-def changing_nothing(bench: Bench) -> Iterator[None]:
+def changing_nothing(bench: TestHost) -> Iterator[None]:
     before = files(bench)
     yield
     assert files(bench) == before

@@ -25,12 +25,12 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
-from os_acc.testing import FakeKernel, Snapshot, Write, WriteOutcome
+from os_acc.testing import FakeKernel, Snapshot, TestHost, Write, WriteOutcome
 from tests.stress import fault_flows, in_process_calls, recovery_checks
 from tests.stress.fault_flows import NEXT, Flow, Kind
-from tests.stress.fault_tally import Count, Counting
 from tests.stress.flows import DFL
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.result_tables import Count, Counting
+from tests.stress.simulated_host import plug, simulated_host
 
 _IOCTLS = {
     "DFL_FPGA_FME_PORT_PR": "program",
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Effect(enum.Enum):
-    """What happens to the write."""
+    """The effect on the write."""
 
     EBUSY = errno.EBUSY
     EIO = errno.EIO
@@ -60,7 +60,7 @@ class Effect(enum.Enum):
 
     @property
     def outcome(self) -> str:
-        """How the kernel notes it."""
+        """The outcome that the kernel records."""
         others = {
             Effect.HANG: WriteOutcome.BLOCKED,
             Effect.NOTHING: WriteOutcome.IGNORED,
@@ -70,7 +70,7 @@ class Effect(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
-    """What a flow said of how it went.
+    """The result of a flow.
 
     :ivar text: the error, or the log; of a flow that fails by itself, what else
         went wrong. Empty: all went well.
@@ -88,23 +88,23 @@ class Stage:
     """
 
     flow: Flow
-    bench: Bench
+    bench: TestHost
     pristine: Snapshot
 
 
 def stage_of(flow: Flow, directory: str) -> Stage:
     """Bring a new host to where a flow begins."""
-    bench = Bench(directory, flow.device_spec)
-    kernel = bench.build(fault_flows.host(flow))
-    with kernel.installed():
+    spec, wanted = fault_flows.host(flow), list(flow.device_spec)
+    bench = simulated_host(directory, spec, device_spec=wanted)
+    with bench.installed():
         flow.dress(bench)
-        pristine = kernel.snapshot()
+        pristine = bench.kernel.snapshot()
         flow.prepare(bench)
     return Stage(flow, bench, pristine)
 
 
 def places_of(writes: Sequence[Write], *, after_failure: bool) -> list[Place]:
-    """Where a recorded flow can be struck.
+    """Return the places at which a recorded flow can be struck.
 
     :param after_failure: only what follows its own failure.
     """
@@ -132,9 +132,9 @@ def _about(write: Write) -> tuple[str, str]:
     return os.path.basename(directory), attribute
 
 
-def record(stage: Stage, bench: Bench) -> list[Place]:
+def record(stage: Stage, bench: TestHost) -> list[Place]:
     """The writes of a flow that is not struck."""
-    with bench.kernel.installed():
+    with bench.installed():
         manager = None if stage.flow.starts else stage.flow.ready(bench)
         stage.flow.begin(bench)
         count = len(bench.kernel.writes())
@@ -155,13 +155,13 @@ def survive(
     place: str,
     counting: Counting,
     table: str,
-    attempts: Mapping[str, Callable[[Bench], None]],
+    attempts: Mapping[str, Callable[[TestHost], None]],
     faults: int,
 ) -> None:
     """Try each on a copy of the host, and count.
 
-    :param table: what they are counted as.
-    :param faults: how many attempts there are for each place of the flow.
+    :param table: the table that counts them.
+    :param faults: number of attempts for each place of the flow.
     """
     troubles = []
     for number, (name, attempt) in enumerate(attempts.items()):
@@ -178,12 +178,12 @@ def survive(
 
 
 def attempt(
-    stage: Stage, bench: Bench, place: Place, effect: Effect, kind: type[Trial]
+    stage: Stage, bench: TestHost, place: Place, effect: Effect, kind: type[Trial]
 ) -> None:
     """Strike one write, and look at everything."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(bench.kernel.installed())
-        stack.callback(end, bench)
+        stack.enter_context(bench.installed())
+        stack.callback(bench.end_faults)
         kind(stage, bench, place, effect).run()
 
 
@@ -191,7 +191,7 @@ class Trial:
     """One fault at one write."""
 
     def __init__(
-        self, stage: Stage, bench: Bench, place: Place, effect: Effect
+        self, stage: Stage, bench: TestHost, place: Place, effect: Effect
     ) -> None:
         self.stage = stage
         self.flow = stage.flow
@@ -213,11 +213,11 @@ class Trial:
             self._check_named(told)
             self._check_left(manager)
         else:
-            assert self.effect is Effect.NOTHING, "a failure that nobody is told"
+            assert self.effect is Effect.NOTHING, "a failure without an error"
             self.flow.check_done(self.bench, manager)
         self.flow.check_always(self.bench, manager)
         self._check_others_are_served(manager)
-        end(self.bench)
+        self.bench.end_faults()
         put_in_order(self.stage, self.bench)
 
     def _strike(self) -> None:
@@ -281,7 +281,7 @@ class Trial:
         )
 
     def _is_of_struck(self, names: list[str]) -> bool:
-        """Whether a lease of these functions is what was struck."""
+        """Return whether the fault has struck a lease of these functions."""
         return self.place.address in names
 
     # -- the next plug -------------------------------------------------------
@@ -293,10 +293,10 @@ class Trial:
         check_not_given_twice(manager, self.flow)
 
 
-def put_in_order(stage: Stage, bench: Bench) -> None:
+def put_in_order(stage: Stage, bench: TestHost) -> None:
     """The fault is over: the host becomes as it was, and all is served."""
     flow, kernel = stage.flow, bench.kernel
-    manager = bench.manager()
+    manager = bench.start()
     with in_process_calls.for_workers():
         flow.again(manager)
         for lease in manager.store.leases():
@@ -324,7 +324,7 @@ def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) ->
 
 
 def check_not_given_twice(manager: Manager, flow: Flow) -> None:
-    """Whoever asks for a card gets what is free of it, or nothing.
+    """Check that plugs get free functions of a card, or none.
 
     What is free altogether is plugged when the fault is over.
     """
@@ -348,20 +348,11 @@ def check_not_given_twice(manager: Manager, flow: Flow) -> None:
         assert manager.unplug({"uuid": NEXT}) == 1
 
 
-def end(bench: Bench) -> None:
-    """The fault is over; what hung has ended."""
-    bench.kernel.lift()
-    for pid in tuple(worker._stuck):
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-    worker._stuck.clear()
-
-
-def act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manager]:
+def act(flow: Flow, bench: TestHost, manager: Manager | None) -> tuple[Told, Manager]:
     error = None
     with listening() as log:
         if manager is None:
-            manager = bench.manager()
+            manager = bench.start()
         else:
             try:
                 flow.act(manager)
@@ -376,7 +367,7 @@ def act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manage
 
 @contextlib.contextmanager
 def listening() -> Iterator[list[str]]:
-    """What os_acc logs as errors."""
+    """Collect the errors that os_acc logs."""
     lines: list[str] = []
 
     class Handler(logging.Handler):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is killed: each flow of the library, on a host that is ready for it."""
+"""The flows that are killed: each flow of the library, on a prepared host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import FunctionSpec, HostSpec, hosts
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
 from os_acc.testing.demo import shelf
 from tests.expected_errors import suppress
 from tests.stress import kills, processes
 from tests.stress.kills import Trial, Way
 from tests.stress.recorder import Point
-from tests.stress.simulated_host import Bench, plug, request
+from tests.stress.simulated_host import plug, request
 from tests.unit.rival_driver import prefer
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -55,11 +55,11 @@ def host(more: tuple[FunctionSpec, ...] = ()) -> HostSpec:
 class Flow:
     """One flow; what is not said otherwise, is: plug and unplug all or nothing.
 
-    :ivar more: what the host has besides.
-    :ivar device_spec: what the library may touch.
-    :ivar counts: how many leases the flow's consumers may have in the end.
+    :ivar more: further functions of the host.
+    :ivar device_spec: the devices that the library may use.
+    :ivar counts: the numbers of leases that the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
-    :ivar unready: who holds leases that a reboot has made void, until
+    :ivar unready: consumers with leases that a reboot has made void, until
         :meth:`resume` makes them good.
     """
 
@@ -70,16 +70,16 @@ class Flow:
     strays: ClassVar[frozenset[str]] = frozenset()
     unready: ClassVar[frozenset[str]] = frozenset()
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         """Bring host and state to where the flow begins."""
         plug_bystander(bench)
 
-    def act(self, bench: Bench) -> Iterator[None]:
+    def act(self, bench: TestHost) -> Iterator[None]:
         """Start the library, yield, then do what is recorded and killed."""
         raise NotImplementedError
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
-        """What the caller does after the crash, before all is unplugged."""
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        """Act as the caller after the crash, before all is unplugged."""
 
     def in_use(self) -> frozenset[str]:
         """Functions that guests of the flow hold all the time."""
@@ -91,13 +91,13 @@ class PlugFlow(Flow):
 
     places: ClassVar[tuple[str, ...]]
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         plug(manager, INSTANCE, *self.places)
         manager.unplug({"uuid": INSTANCE})
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         assert len(plug(manager, INSTANCE, *self.places)) == len(self.places)
 
 
@@ -116,11 +116,11 @@ class TwoDrivers(Siblings):
 
     name = "a card of two drivers"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         prefer(bench.kernel, _THIRD, GPU)
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         super().resume(bench, manager)
         assert _THIRD not in bench.kernel.drivers(GPU)
 
@@ -140,17 +140,17 @@ class Program(Flow):
     name = "a region that is programmed"
     more = (hosts.dfl("0000:b3", 1),)
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         plug_bystander(bench)
         shelf.fill(bench.images)
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         self._plug(manager)
         manager.unplug({"uuid": INSTANCE})
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         kernel, recorded_state = bench.kernel, manager.store.recorded_state()
         for lease in recorded_state.leases:
             if lease.consumer == INSTANCE:
@@ -176,15 +176,15 @@ class Renew(Program):
 
     name = "a card that begins anew with its driver"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         prefer(bench.kernel, _THIRD, DFL)
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
         with suppress(exception.ProgrammingReason.CRC):
-            self._plug(bench.boot())
-        assert bench.manager().store.recorded_state().unverified_regions
+            self._plug(bench.start_here())
+        assert bench.start().store.recorded_state().unverified_regions
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         super().resume(bench, manager)
         assert _THIRD not in bench.kernel.drivers(DFL)
 
@@ -196,19 +196,19 @@ class ProgramAfterReboot(Program):
     unready = frozenset({INSTANCE})
     counts = frozenset({1})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
-        self._plug(bench.boot())
+        self._plug(bench.start_here())
         bench.kernel.reboot()
-        bench.boot().plug({"uuid": BYSTANDER}, None, None)
+        bench.start_here().plug({"uuid": BYSTANDER}, None, None)
         bench.kernel.hold(BYSTANDERS)
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         manager.plug({"uuid": INSTANCE}, None, None)
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
         assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
         assert not manager.store.recorded_state().unverified_regions
@@ -221,14 +221,14 @@ class Refused(PlugFlow):
     places = (FPGA, GPU)
     counts = frozenset({0, 2})
 
-    def act(self, bench: Bench) -> Iterator[None]:
+    def act(self, bench: TestHost) -> Iterator[None]:
         bench.kernel.ignore(AUDIO, "drivers_probe")
-        manager = bench.boot()
+        manager = bench.start_here()
         yield
         with suppress(exception.StepReason.BIND):
             plug(manager, INSTANCE, *self.places)
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         bench.kernel.lift()
         super().resume(bench, manager)
 
@@ -239,15 +239,15 @@ class HeldFlow(Flow):
     places: ClassVar[tuple[str, ...]] = (GPU, NIC)
     counts = frozenset({2})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         plug(plug_bystander(bench), INSTANCE, *self.places)
 
 
 class Rekey(HeldFlow):
     name = "re-key and back"
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         manager.rekey(INSTANCE, MIGRATION)
         manager.rekey(MIGRATION, INSTANCE)
@@ -257,18 +257,18 @@ class Reboot(HeldFlow):
     name = "re-establish after a reboot"
     unready = frozenset({INSTANCE})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         bench.kernel.reboot()
-        bench.boot().plug({"uuid": BYSTANDER}, None, None)
+        bench.start_here().plug({"uuid": BYSTANDER}, None, None)
         bench.kernel.hold(BYSTANDERS)
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         manager.plug({"uuid": INSTANCE}, None, None)
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         assert len(manager.plug({"uuid": INSTANCE}, None, None)) == 2
         assert bench.kernel.state(GPU).driver == "vfio-pci"
         assert bench.kernel.state(AUDIO).driver == "vfio-pci"
@@ -280,20 +280,20 @@ class Running(HeldFlow):
     name = "unplug of a running guest"
     counts = frozenset({1, 2})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         bench.kernel.hold(GPU, 4712)
 
     def in_use(self) -> frozenset[str]:
         return frozenset({GPU, AUDIO})
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         with contextlib.suppress(exception.DevicesUnreleased):
             manager.unplug({"uuid": INSTANCE})
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         assert bench.kernel.state(GPU).driver == "vfio-pci"
         bench.kernel.let_go(GPU)
 
@@ -305,9 +305,9 @@ class Quarantine(HeldFlow):
     places = (GPU,)
     counts = frozenset({0, 1})
 
-    def act(self, bench: Bench) -> Iterator[None]:
+    def act(self, bench: TestHost) -> Iterator[None]:
         bench.kernel.fail(AUDIO, "driver_override", errno.EIO, times=None)
-        manager = bench.boot()
+        manager = bench.start_here()
         yield
         with contextlib.suppress(exception.DevicesUnreleased):
             manager.unplug({"uuid": INSTANCE})
@@ -315,7 +315,7 @@ class Quarantine(HeldFlow):
         with suppress(exception.ObjectKind.DEVICE):
             operations.release_device(manager, PciAddress.parse(GPU), None)
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         bench.kernel.lift()
         for lease in manager.store.leases(INSTANCE):
             if lease.state is LeaseState.QUARANTINED:
@@ -323,11 +323,11 @@ class Quarantine(HeldFlow):
 
 
 class StrayFlow(Flow):
-    """A card that somebody else has put on vfio-pci."""
+    """A card that an operator has bound to vfio-pci."""
 
     strays = frozenset({FPGA})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         plug_bystander(bench)
         kernel = bench.kernel
         device = f"sys/bus/pci/devices/{FPGA}"
@@ -335,7 +335,7 @@ class StrayFlow(Flow):
         kernel.write(kernel.path("sys/bus/pci/drivers_probe"), FPGA)
         kernel.write(kernel.path(device, "driver_override"), "\n")
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         address = PciAddress.parse(FPGA)
         stray = bench.kernel.state(FPGA).driver == "vfio-pci"
         if stray and manager.store.lease_of(address) is None:
@@ -345,8 +345,8 @@ class StrayFlow(Flow):
 class Adopt(StrayFlow):
     name = "adopt, then unplug"
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         operations.adopt_device(manager, PciAddress.parse(FPGA), INSTANCE, "")
         manager.unplug({"uuid": INSTANCE})
@@ -355,8 +355,8 @@ class Adopt(StrayFlow):
 class ReleaseUnknown(StrayFlow):
     name = "release of an unknown device"
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         operations.release_device(manager, PciAddress.parse(FPGA), "")
 
@@ -371,14 +371,14 @@ class NumVfs(Flow):
     )
     counts = frozenset({0})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         """Nothing: the state directory is not there yet."""
 
-    def act(self, bench: Bench) -> Iterator[None]:
+    def act(self, bench: TestHost) -> Iterator[None]:
         yield
-        bench.boot()
+        bench.start_here()
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         kernel = bench.kernel
         assert kernel.state(EMPTY_NIC).numvfs == 2
         numvfs = f"sys/bus/pci/devices/{EMPTY_NIC}/sriov_numvfs"
@@ -390,11 +390,11 @@ class Recovery(Flow):
 
     name = "recovery from a crash"
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         plug_bystander(bench)
 
         def half_a_plug() -> None:
-            manager = bench.boot()
+            manager = bench.start_here()
             middle = Point(f"{GPU}, call 1", True, 7)
             kills.install(bench, Trial(Way.GROUP, middle))
             plug(manager, INSTANCE, GPU)
@@ -402,9 +402,9 @@ class Recovery(Flow):
         assert processes.call(half_a_plug).killed
         assert bench.kernel.state(GPU).driver != bench.kernel.state(AUDIO).driver
 
-    def act(self, bench: Bench) -> Iterator[None]:
+    def act(self, bench: TestHost) -> Iterator[None]:
         yield
-        bench.boot()
+        bench.start_here()
 
 
 FLOWS: Mapping[str, Flow] = {
@@ -430,9 +430,9 @@ FLOWS: Mapping[str, Flow] = {
 }
 
 
-def plug_bystander(bench: Bench) -> Manager:
+def plug_bystander(bench: TestHost) -> Manager:
     """A guest that runs all the time."""
-    manager = bench.boot()
+    manager = bench.start_here()
     plug(manager, BYSTANDER, BYSTANDERS)
     bench.kernel.hold(BYSTANDERS)
     return manager

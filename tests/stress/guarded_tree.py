@@ -9,47 +9,47 @@ import os
 
 from os_acc.privsep import kernel
 from tests.stress import hostile_tree
+from tests.stress.file_changes import Deed, FileChanges, picture
 from tests.stress.privileged_calls import answer_to, check_answer, let_stuck_ones_end
 from tests.stress.privileged_contract import Arguments, Card, EntryPoint
-from tests.stress.write_witness import Deed, Witness, picture
 
 _LOCKS = "run/os_acc"
 
 
-class Trap:
-    """A hostile tree, and who watches it.
+class GuardedTree:
+    """A hostile tree, and the changes to it.
 
     :ivar permitted: names of the attributes that any call so far might write.
     :ivar written: of those that any call so far has written.
     """
 
-    def __init__(self, place: str, elsewhere: str, witness: Witness) -> None:
+    def __init__(self, place: str, elsewhere: str, changes: FileChanges) -> None:
         self.host = hostile_tree.build(place, elsewhere)
         self.kernel = kernel.Kernel()
         self.kernel.root = self.host.root
         self.permitted: set[str] = set()
         self.written: set[str] = set()
         self._places = (place, elsewhere)
-        self._witness = witness
+        self._changes = changes
         self._before = self._picture()
         self._restored: set[str] = set()
 
-    def spring(self, entry_point: EntryPoint, arguments: Arguments) -> None:
-        """Make one call, and see what it has done."""
-        with self._witness.watching():
+    def call(self, entry_point: EntryPoint, arguments: Arguments) -> None:
+        """Make one call, and check its changes."""
+        with self._changes.watching():
             answer = answer_to(entry_point, arguments)
             let_stuck_ones_end()
         fits = entry_point.fits(arguments)
         cards = entry_point.locked(self.host, arguments) if fits else []
-        deeds = self._witness.seen()
+        deeds = self._changes.seen()
         self._check(entry_point, arguments, cards, deeds)
-        assert self._witness.has_forked <= bool(cards)
+        assert self._changes.has_forked <= bool(cards)
         if deeds:
             self._tidy(cards, deeds)
         check_answer(entry_point, arguments, answer)
 
     def check_all(self) -> None:
-        """All is as it was, whatever the witness has seen or not."""
+        """Check that all is as before, apart from the recorded changes."""
         assert self._undated(self._picture()) == self._undated(self._before)
 
     def _check(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What has to be true of host and store after each step of a history."""
+"""Invariants of host and store after each step of a history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc.testing import WriteOutcome
 from tests.stress import observation
 from tests.stress.model import CONSUMERS, Model
 from tests.stress.observation import Sight
-from tests.stress.second_service import Second
+from tests.stress.second_service import SecondService
 
 VFIO = "vfio-pci"
 #: The store may be lost at each of so many steps.
@@ -24,10 +24,10 @@ _STEPS_PER_LOSS = 2
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """What was really carried out, and held.
+    """The steps that were carried out, and the checks that held.
 
     :ivar steps: those after which everything was as it has to be.
-    :ivar deeds: how often what was done.
+    :ivar deeds: number of times of each step.
     """
 
     steps: int = 0
@@ -38,13 +38,13 @@ class Counts:
 
 
 class Truths(Model):
-    """What is looked at after each step, and at the end of a history.
+    """The checks after each step, and at the end of a history.
 
-    :param counts: where a history is counted that has come to its end.
+    :param counts: counts the complete histories.
     """
 
-    def __init__(self, ground: str, second: Second, counts: Counts) -> None:
-        super().__init__(ground, second)
+    def __init__(self, directory: str, second: SecondService, counts: Counts) -> None:
+        super().__init__(directory, second)
         self._counts = counts
         self._steps = self._done = self._idle = 0
 
@@ -113,7 +113,7 @@ class Truths(Model):
             assert write.outcome != WriteOutcome.BLOCKED, write
 
     def teardown(self) -> None:
-        # What has failed within the history is the failure to report.
+        # A failure within the history is the one to report.
         failed = isinstance(sys.exc_info()[1], Exception)
         try:
             if not failed:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who is killed where, and what goes on without him."""
+"""Kills of a client, its worker or both, at any point."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from os_acc.testing import TestHost
 from tests.stress import processes
 from tests.stress.recorder import Point, Recorder
-from tests.stress.simulated_host import Bench
 
 
 class Way(enum.Enum):
-    """What a kill hits."""
+    """The processes that a kill hits."""
 
     CLIENT = "the client"
     WORKER = "the helper's worker"
@@ -45,17 +45,17 @@ def trials_at(point: Point) -> list[Trial]:
     return [Trial(way, point) for way in ways]
 
 
-def record(bench: Bench) -> None:
+def record(bench: TestHost) -> None:
     """Write down the points of this process, for :func:`recorded`."""
     Recorder(
-        bench.directory,
+        str(bench.directory),
         lambda point, what: _note(bench, point, what),
         lambda point, _go, _files: _note(bench, point, "the call"),
     ).install(bench.kernel)
 
 
-def recorded(bench: Bench) -> dict[Point, str]:
-    """The points that were recorded, or passed, and what each of them is."""
+def recorded(bench: TestHost) -> dict[Point, str]:
+    """Return the points that were recorded or passed, with their operations."""
     with open(_path(bench, "points"), encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     return {
@@ -64,7 +64,7 @@ def recorded(bench: Bench) -> dict[Point, str]:
     }
 
 
-def install(bench: Bench, trial: Trial) -> None:
+def install(bench: TestHost, trial: Trial) -> None:
     """Kill this process, its worker or both at a point; record those before."""
     client = os.getpid()
 
@@ -100,15 +100,15 @@ def install(bench: Bench, trial: Trial) -> None:
 
     if trial.way in (Way.ORPHAN, Way.QUEUED):
         os.mkfifo(_path(bench, "gate"))
-    Recorder(bench.directory, at_touch, at_call).install(bench.kernel)
+    Recorder(str(bench.directory), at_touch, at_call).install(bench.kernel)
 
 
-def was_reached(bench: Bench) -> bool:
-    """Whether the point at which to kill was there."""
+def was_reached(bench: TestHost) -> bool:
+    """Return whether the point of the kill was reached."""
     return os.path.exists(_path(bench, "reached"))
 
 
-def go_on(bench: Bench) -> None:
+def go_on(bench: TestHost) -> None:
     """Let go on who outlived the client, and wait until he has ended."""
     gate = os.open(_path(bench, "gate"), os.O_RDWR | os.O_CREAT)
     try:
@@ -117,15 +117,15 @@ def go_on(bench: Bench) -> None:
         os.close(gate)
 
 
-def _note(bench: Bench, point: Point, what: str) -> None:
+def _note(bench: TestHost, point: Point, what: str) -> None:
     line = f"{point.call}\t{point.in_worker:d}\t{point.place}\t{what}\n"
     with open(_path(bench, "points"), "a", encoding="utf-8") as file:
         file.write(line)
 
 
-def _wait(bench: Bench) -> None:
+def _wait(bench: TestHost) -> None:
     os.close(os.open(_path(bench, "gate"), os.O_RDONLY))
 
 
-def _path(bench: Bench, name: str) -> str:
+def _path(bench: TestHost, name: str) -> str:
     return os.path.join(bench.directory, name)

@@ -2,7 +2,7 @@
 
 """A store that is lost while devices are in use, and who has which of them.
 
-The witness is outside the library: what plugs have returned, less what their
+The holders are known outside the library: what plugs have returned, less what their
 consumers were given back for.
 """
 
@@ -22,10 +22,10 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.store.database import Database
-from os_acc.testing import FakeKernel, HostSpec, Snapshot, hosts
+from os_acc.testing import HostSpec, Snapshot, TestHost, hosts
 from tests.stress import simulated_host as benches
 from tests.stress.recorder import Recorder
-from tests.stress.simulated_host import Bench
+from tests.stress.simulated_host import simulated_host
 
 _T = TypeVar("_T")
 PAGE = 4096
@@ -39,7 +39,7 @@ _ANY = '{"address": "*:*:*.*"}'
 
 
 class Kind(enum.Enum):
-    """How a consumer has its device; the value is ``attach_target``."""
+    """The use of a consumer's device; the value is ``attach_target``."""
 
     GUEST = "VM"
     #: A guest's, but on vfio-pci at boot, and no guest has opened it yet.
@@ -60,13 +60,13 @@ SPEC = (*(f'{{"address": "{each}", "prebound": true}}' for each in _PREBOUND), _
 
 
 class Loss(enum.Enum):
-    """What becomes of the store's file."""
+    """The loss of the store's file."""
 
     DELETED = "deleted"
     TRUNCATED = "truncated"
     DAMAGED = "damaged"
 
-    def strike(self, bench: Bench, rng: random.Random) -> None:
+    def strike(self, bench: TestHost, rng: random.Random) -> None:
         """Do it to the store of a host, if there is one."""
         file = pathlib.Path(bench.directory, "state", "os_acc.sqlite")
         with contextlib.suppress(FileNotFoundError):
@@ -103,16 +103,17 @@ def host() -> HostSpec:
     )
 
 
-def prepare(bench: Bench) -> FakeKernel:
+def build(directory: str) -> TestHost:
     """Build the host; the operator has put three cards on vfio-pci."""
-    kernel = bench.build(host())
+    bench = simulated_host(directory, host(), device_spec=list(SPEC))
+    kernel = bench.kernel
     for address in (*_PREBOUND, STRAY):
         device = f"sys/bus/pci/devices/{address}"
         kernel.write(kernel.path(device, "driver_override"), "vfio-pci")
         kernel.write(kernel.path("sys/bus/pci/drivers_probe"), address)
         if address == STRAY:
             kernel.write(kernel.path(device, "driver_override"), "\n")
-    return kernel
+    return bench
 
 
 def consumer(number: int) -> str:
@@ -120,18 +121,18 @@ def consumer(number: int) -> str:
 
 
 @dataclasses.dataclass(slots=True)
-class Witness:
+class Holders:
     """The holder of each function, by the answers of plugs alone.
 
-    :ivar holders: the consumer of each function that a plug has returned.
+    :ivar by_function: the consumer of each function that a plug has returned.
     """
 
-    holders: dict[str, str] = dataclasses.field(default_factory=dict)
+    by_function: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def plug(self, manager: Manager, who: str, place: str, kind: Kind) -> bool:
         """Plug a card; whether that was possible.
 
-        :raises AssertionError: what was given belongs to another consumer.
+        :raises AssertionError: the device belongs to another consumer.
         """
         try:
             # The store may be lost before the plug begins.
@@ -149,29 +150,29 @@ class Witness:
             address = "{domain}:{bus}:{device}.{function}".format_map(
                 entry["attach_handle_info"]
             )
-            other = self.holders.setdefault(address, who)
+            other = self.by_function.setdefault(address, who)
             assert other == who, f"{address} is given twice: to {other} and {who}"
 
     def unplug(self, manager: Manager, who: str) -> None:
         """Give back what a consumer has; what has no lease is left where it is."""
         once_noticed(lambda: manager.unplug({"uuid": who}))
-        for address in [each for each, has in self.holders.items() if has == who]:
-            del self.holders[address]
+        for address in [each for each, has in self.by_function.items() if has == who]:
+            del self.by_function[address]
 
 
 def request_for(manager: Manager, place: str, kind: Kind) -> Any:
-    """What asks for a card; None where it is not offered."""
+    """Return a request for a card; None if it is not offered."""
     offered = {str(each.device.address): each for each in offers(manager)}
     if place not in offered:
         return None
-    selected, specs = benches.ask(offered.values(), [place])
+    selected, specs = benches.request_of(offered.values(), [place])
     if kind in (Kind.HOST, Kind.NONE):
         specs["accel1:attach_target"] = kind.value
     return selected, specs
 
 
 def offers(manager: Manager) -> tuple[Provider, ...]:
-    """What is offered, however often the store was replaced meanwhile."""
+    """Return the offered providers, even if the store was replaced meanwhile."""
     return once_noticed(manager.providers)
 
 
@@ -190,23 +191,23 @@ def noticed() -> Iterator[None]:
         yield
 
 
-def try_everything(manager: Manager, witness: Witness) -> int:
+def try_everything(manager: Manager, holders: Holders) -> int:
     """Ask for every card in turn, for a guest and for the host; how many were free."""
     given = 0
     places = sorted(str(each.device.address) for each in offers(manager))
     for number, place in enumerate(places):
         for kind in (Kind.GUEST, Kind.NONE):
             stranger = consumer(0x1000 + 2 * number + (kind is Kind.NONE))
-            if witness.plug(manager, stranger, place, kind):
+            if holders.plug(manager, stranger, place, kind):
                 given += 1
-                witness.unplug(manager, stranger)
+                holders.unplug(manager, stranger)
     return given
 
 
 def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
     """The operator gives back what the helper has taken for leases that are lost.
 
-    :param prebound: what was on vfio-pci before: only then the driver is named.
+    :param prebound: the functions on vfio-pci before: only their driver is named.
     """
     offers(manager)
     for address in manager.store.damaged_claims():
@@ -217,13 +218,15 @@ def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
         operations.release_device(manager, claimed[0], driver)
 
 
-def check(bench: Bench, manager: Manager, witness: Witness, pristine: Snapshot) -> None:
+def check(
+    bench: TestHost, manager: Manager, holders: Holders, pristine: Snapshot
+) -> None:
     """Nothing in use is given away, also not after a restart; nothing is lost."""
-    try_everything(manager, witness)
-    manager = bench.manager()
-    try_everything(manager, witness)
-    for who in sorted(set(witness.holders.values())):
-        witness.unplug(manager, who)
+    try_everything(manager, holders)
+    manager = bench.start()
+    try_everything(manager, holders)
+    for who in sorted(set(holders.by_function.values())):
+        holders.unplug(manager, who)
     tidy_up(manager, _PREBOUND)
     assert not manager.store.leases()
     assert bench.kernel.snapshot() == pristine

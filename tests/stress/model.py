@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is expected of one host through a long history."""
+"""The expected state of one host through a long history."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import pathlib
@@ -22,15 +23,14 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FunctionSpec, FunctionState, HostSpec, hosts
 from tests.stress import lost_store, observation, processes
 from tests.stress import simulated_host as benches
 from tests.stress.kills import Way
-from tests.stress.lost_store import Loss, Witness
+from tests.stress.lost_store import Holders, Loss
 from tests.stress.recorder import Point, Recorder
-from tests.stress.second_service import Second
-from tests.stress.simulated_host import Bench
+from tests.stress.second_service import SecondService
+from tests.stress.simulated_host import simulated_host
 
 CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
 Request = tuple[dict[str, Any], dict[str, str]]
@@ -65,30 +65,30 @@ def choose(options: Iterable[str], pick: int) -> str | None:
 class Model(RuleBasedStateMachine):
     """One host, its library, and what is expected of them.
 
-    :param ground: a directory for the host.
+    :param directory: a directory for the host.
     :param second: another process, for a second service on the host.
-    :ivar leases: what the store said last.
-    :ivar holds: what each consumer has, by the entries that it was given.
-    :ivar requests: how it asked for that.
+    :ivar leases: the store's leases, as last read.
+    :ivar holds: the devices of each consumer, from its entries.
+    :ivar requests: the request of each consumer.
     :ivar asked: the same, by the uuid of each lease.
     :ivar guests: functions that a running guest holds, with its consumer.
     :ivar unready: functions that are leased, but not as a guest needs them:
         after a reboot, or after they were pulled out.
-    :ivar free: how each function is when nobody has it.
-    :ivar pulled: what was pulled out and may be plugged in again.
+    :ivar free: the state of each function without a consumer.
+    :ivar pulled: functions that were pulled out and may be plugged in again.
     :ivar faulty: whether a fault may be waiting for a write.
-    :ivar deeds: what has been done, counted.
+    :ivar deeds: number of times of each step.
     """
 
-    def __init__(self, ground: str, second: Second) -> None:
+    def __init__(self, directory: str, second: SecondService) -> None:
         super().__init__()
         self.second = second
-        self.place = tempfile.mkdtemp(dir=ground)
-        self.bench = Bench(os.path.join(self.place, "bench"))
-        self.kernel = self.bench.build(host())
-        self.before = privsep_kernel.current
-        privsep_kernel.current = self.kernel
-        self.manager: Manager = self.bench.manager()
+        self.place = tempfile.mkdtemp(dir=directory)
+        self.bench = simulated_host(os.path.join(self.place, "bench"), host())
+        self.kernel = self.bench.kernel
+        self._installed = contextlib.ExitStack()
+        self._installed.enter_context(self.bench.installed())
+        self.manager: Manager = self.bench.start()
         self.leases: tuple[Lease, ...] = ()
         self.holds: dict[str, list[str]] = {}
         self.requests: dict[str, Request] = {}
@@ -108,11 +108,11 @@ class Model(RuleBasedStateMachine):
         self.offered = self._offered()
 
     def teardown(self) -> None:
-        privsep_kernel.current = self.before
+        self._installed.close()
         shutil.rmtree(self.place)
 
     def plug_beside(self, consumer: str, request: Request) -> None:
-        """Plug while somebody else does as well: there may be no room."""
+        """Plug while another service plugs, too: the plug may find no free device."""
         try:
             entries = self.manager.plug({"uuid": consumer}, *request)
         except exception.OsAccError:
@@ -131,7 +131,7 @@ class Model(RuleBasedStateMachine):
         if not places:
             return None
         chosen = [places[pick % len(places)] for pick in picks]
-        return benches.ask(providers, chosen)
+        return benches.request_of(providers, chosen)
 
     def _has_room(self, providers: Sequence[Provider], request: Request) -> bool:
         leased = observation.members(self.leases)
@@ -261,17 +261,17 @@ class Model(RuleBasedStateMachine):
         assert not ended.trouble, ended.trouble
         return list(ended.value)
 
-    def _witness(self) -> Witness:
-        """Who has what, by what was returned and not given back.
+    def _holders(self) -> Holders:
+        """Return the holder of each function, from the results of plugs and unplugs.
 
         What a reboot or a hot plug has taken from a guest has no holder until it is
         plugged again: of that the store alone knew.
         """
-        witness = Witness()
+        holders = Holders()
         for each, addresses in self.holds.items():
             for address in set(addresses) - self.unready:
-                witness.holders[address] = each
-        return witness
+                holders.by_function[address] = each
+        return holders
 
     def _put_in_order(self) -> None:
         """All guests end, and what has no lease any more is released."""
@@ -289,7 +289,7 @@ class Model(RuleBasedStateMachine):
         self._look()
 
     def _learn(self) -> None:
-        """How functions are that nobody has taken yet."""
+        """Record the states of functions that were not taken yet."""
         for state in self.kernel.snapshot():
             self.free.setdefault(state.address, state)
 
@@ -317,7 +317,7 @@ class Model(RuleBasedStateMachine):
         return observation.members(self._leases(consumer))
 
     def _beside(self, addresses: set[str]) -> set[str]:
-        """What is leased together with one of these."""
+        """Return the functions that are leased together with one of these."""
         return {
             str(address)
             for lease in self.leases
@@ -327,7 +327,7 @@ class Model(RuleBasedStateMachine):
 
     def _start_again(self) -> None:
         """The service starts again; guests run on."""
-        self.manager = self.bench.manager()
+        self.manager = self.bench.start()
         self.deeds["restarts"] += 1
         self._look()
         for lease in benches.unfinished(self.leases):
@@ -354,7 +354,7 @@ class Model(RuleBasedStateMachine):
             self.free.pop(each, None)
 
     def _put_in(self) -> None:
-        """What was pulled out comes back, maybe in another IOMMU group."""
+        """Plug in what was pulled out, possibly in another IOMMU group."""
         if self.pulled:
             self.kernel.hot_plug(self.pulled.pop())
             self._learn()

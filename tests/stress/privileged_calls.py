@@ -15,7 +15,7 @@ import pytest
 from os_acc.privsep import kernel, worker
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import FakeKernel, hosts
-from tests.random_values import Rubbish
+from tests.random_values import RandomValues
 from tests.stress import privileged_contract
 from tests.stress.privileged_contract import Arguments, Card, EntryPoint, Host
 
@@ -34,7 +34,7 @@ def talking_to(other: kernel.Kernel) -> Iterator[None]:
 
 
 def host_of(fake: FakeKernel) -> Host:
-    """What is on the fake host of two sockets."""
+    """Return the cards of the two-socket host."""
     cards = {}
     for function in hosts.two_socket_host().functions:
         domain, bus, rest = function.address.split(":")
@@ -54,26 +54,26 @@ def host_of(fake: FakeKernel) -> Host:
 
 def arguments(name: str, host: Host, seed: str, number: int) -> Arguments:
     """The arguments of one call: few of them are all right."""
-    rubbish = Rubbish(f"{seed} {name} {number}", _FAMILIAR)
-    right = privileged_contract.ALL[name].invent(rubbish, host)
-    kind = rubbish.random.random()
+    rng = RandomValues(f"{seed} {name} {number}", _FAMILIAR)
+    right = privileged_contract.ALL[name].invent(rng, host)
+    kind = rng.random.random()
     if kind < 0.08:
         return right
     if kind < 0.21:
-        return tuple(rubbish.value() for _ in right)
+        return tuple(rng.value() for _ in right)
     if kind < 0.26:
-        more = [rubbish.value() for _ in range(rubbish.random.randrange(3))]
-        return (*right[: rubbish.random.randrange(len(right) + 1)], *more)
+        more = [rng.value() for _ in range(rng.random.randrange(3))]
+        return (*right[: rng.random.randrange(len(right) + 1)], *more)
     if not right:
-        return (rubbish.value(),)
-    for _ in range(1 + rubbish.random.randrange(3)):
-        at = rubbish.random.randrange(len(right))
-        right = (*right[:at], rubbish.near(right[at]), *right[at + 1 :])
+        return (rng.value(),)
+    for _ in range(1 + rng.random.randrange(3)):
+        at = rng.random.randrange(len(right))
+        right = (*right[:at], rng.near(right[at]), *right[at + 1 :])
     return right
 
 
 def answer_to(entry_point: EntryPoint, arguments: Arguments) -> Any:
-    """What it answers; None where it has not as many arguments."""
+    """Return the answer; None if the number of arguments is wrong."""
     if entry_point.fits(arguments):
         return entry_point.call(*arguments)
     with pytest.raises(TypeError, match="argument"):
@@ -89,7 +89,7 @@ def let_stuck_ones_end() -> None:
 
 
 def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
-    """How the functions of an answer fared; its form is looked at as well."""
+    """Return the outcome of each function in an answer, and check its form."""
     msgpack.packb(answer)
     if entry_point is privileged_contract.HOLDERS:
         outcome, number, found = answer
@@ -109,7 +109,7 @@ def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
 
 
 def check_answer(entry_point: EntryPoint, arguments: Arguments, answer: Any) -> None:
-    """What is not taken is invalid, and only that."""
+    """Check that exactly the invalid arguments are rejected."""
     if answer is None:
         return
     found = outcomes(entry_point, answer)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What each privileged entry point takes, and what it may write then.
+"""The arguments of each privileged entry point, and its permitted writes.
 
 Written down once more, and apart from the code: who reads both sees whether
 they mean the same.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
-from tests.random_values import Rubbish
+from tests.random_values import RandomValues
 
 Arguments = tuple[Any, ...]
 Writes = frozenset[tuple[str, str]]
@@ -52,9 +52,9 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """What is there.
+    """The host under test.
 
-    :ivar root: where ``/sys`` is.
+    :ivar root: the directory of ``/sys``.
     """
 
     root: str
@@ -74,13 +74,13 @@ class EntryPoint:
     """
 
     call: Callable[..., Any]
-    invent: Callable[[Rubbish, Host], Arguments]
+    invent: Callable[[RandomValues, Host], Arguments]
     takes: Callable[..., bool]
     named: Callable[[Arguments], list[Arguments]]
     writes: Callable[[Card, Arguments, Arguments], Writes]
 
     def fits(self, arguments: Arguments) -> bool:
-        """Whether there are as many arguments as it has."""
+        """Return whether the number of arguments is right."""
         return len(arguments) == len(inspect.signature(self._function).parameters)
 
     @property
@@ -219,95 +219,94 @@ def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
     return frozenset()
 
 
-def _some(rubbish: Rubbish, host: Host) -> Card:
-    card = rubbish.pick(list(host.cards.values()))
-    if rubbish.happens(0.1):
-        return dataclasses.replace(card, place=(0, 0, rubbish.pick(range(32)), 7))
+def _some(rng: RandomValues, host: Host) -> Card:
+    card = rng.pick(list(host.cards.values()))
+    if rng.happens(0.1):
+        return dataclasses.replace(card, place=(0, 0, rng.pick(range(32)), 7))
     return card
 
 
-def _group(rubbish: Rubbish, host: Host) -> list[Card]:
-    card = _some(rubbish, host)
+def _group(rng: RandomValues, host: Host) -> list[Card]:
+    card = _some(rng, host)
     others = [each for each in host.cards.values() if each.group == card.group]
-    return others if card in others and rubbish.happens(0.5) else [card]
+    return others if card in others and rng.happens(0.5) else [card]
 
 
-def _patience(rubbish: Rubbish) -> int:
-    return rubbish.pick((120_000, 600_000))
+def _patience(rng: RandomValues) -> int:
+    return rng.pick((120_000, 600_000))
 
 
-def _take(rubbish: Rubbish, host: Host) -> Arguments:
-    cards = _group(rubbish, host)
+def _take(rng: RandomValues, host: Host) -> Arguments:
+    cards = _group(rng, host)
     targets = tuple((card.place, card.identity) for card in cards)
-    epoch = rubbish.pick((0, 1, 2**62))
-    return cards[0].group, targets, epoch, _patience(rubbish), _lease(rubbish)
+    epoch = rng.pick((0, 1, 2**62))
+    return cards[0].group, targets, epoch, _patience(rng), _lease(rng)
 
 
-def _lease(rubbish: Rubbish) -> str:
-    return rubbish.pick((_LEASE, "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"))
+def _lease(rng: RandomValues) -> str:
+    return rng.pick((_LEASE, "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"))
 
 
-def _give_back(rubbish: Rubbish, host: Host) -> Arguments:
+def _give_back(rng: RandomValues, host: Host) -> Arguments:
     names = ("", "nouveau", "nvme", "i6300ESB timer", _VFIO)
-    cards = _group(rubbish, host)
+    cards = _group(rng, host)
     targets = tuple(
-        (card.place, card.identity, rubbish.pick(names), rubbish.pick(names))
-        for card in cards
+        (card.place, card.identity, rng.pick(names), rng.pick(names)) for card in cards
     )
-    epoch, proven = rubbish.pick((0, 1, 2**62)), rubbish.happens(0.5)
-    return cards[0].group, targets, epoch, _patience(rubbish), proven, _lease(rubbish)
+    epoch, proven = rng.pick((0, 1, 2**62)), rng.happens(0.5)
+    return cards[0].group, targets, epoch, _patience(rng), proven, _lease(rng)
 
 
-def _reserve(rubbish: Rubbish, host: Host) -> Arguments:
-    use = rubbish.pick(("guest", "host"))
-    return *_take(rubbish, host), use, rubbish.pick(("", "unreadable", _LEASE))
+def _reserve(rng: RandomValues, host: Host) -> Arguments:
+    use = rng.pick(("guest", "host"))
+    return *_take(rng, host), use, rng.pick(("", "unreadable", _LEASE))
 
 
-def _forget(rubbish: Rubbish, host: Host) -> Arguments:
-    places = tuple(card.place for card in _group(rubbish, host))
-    return places, rubbish.pick((0, 1, 2**62)), _patience(rubbish), _lease(rubbish)
+def _forget(rng: RandomValues, host: Host) -> Arguments:
+    places = tuple(card.place for card in _group(rng, host))
+    return places, rng.pick((0, 1, 2**62)), _patience(rng), _lease(rng)
 
 
-def _set_num_vfs(rubbish: Rubbish, host: Host) -> Arguments:
-    card, count = _some(rubbish, host), rubbish.pick((0, 1, 4, 0xFFFF))
-    return card.place, card.identity, count, 1, _patience(rubbish)
+def _set_num_vfs(rng: RandomValues, host: Host) -> Arguments:
+    card, count = _some(rng, host), rng.pick((0, 1, 4, 0xFFFF))
+    return card.place, card.identity, count, 1, _patience(rng)
 
 
-def _program(rubbish: Rubbish, host: Host) -> Arguments:
-    card = _some(rubbish, host)
-    algorithm = rubbish.pick(tuple(_DIGITS))
+def _program(rng: RandomValues, host: Host) -> Arguments:
+    card = _some(rng, host)
+    algorithm = rng.pick(tuple(_DIGITS))
     return (
-        *(card.place, card.identity, rubbish.pick((0, 1, 7))),
+        *(card.place, card.identity, rng.pick((0, 1, 7))),
         "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
         *(algorithm, "0a" * (_DIGITS[algorithm] // 2)),
-        *(rubbish.pick((0, 2**30)), rubbish.pick((1, 2**30))),
+        *(rng.pick((0, 2**30)), rng.pick((1, 2**30))),
         *(
             1,
-            _patience(rubbish),
-            rubbish.pick(_SIGNATURES),
+            _patience(rng),
+            rng.pick(_SIGNATURES),
         ),
     )
 
 
-def _load(rubbish: Rubbish, host: Host) -> Arguments:
+def _load(rng: RandomValues, host: Host) -> Arguments:
     place, identity, _number, *rest, _offset, _size, epoch, patience, signature = (
-        _program(rubbish, host)
+        _program(rng, host)
     )
     return (place, identity, (place[3] + 1) % 8, *rest, epoch, patience, signature)
 
 
-def _release_ports(rubbish: Rubbish, host: Host) -> Arguments:
-    card = _some(rubbish, host)
-    return card.place, card.identity, rubbish.pick((0, 1, 7)), 1, _patience(rubbish)
+def _release_ports(rng: RandomValues, host: Host) -> Arguments:
+    card = _some(rng, host)
+    return card.place, card.identity, rng.pick((0, 1, 7)), 1, _patience(rng)
 
 
-def _assign_ports(rubbish: Rubbish, host: Host) -> Arguments:
-    card = _some(rubbish, host)
-    return card.place, card.identity, 1, _patience(rubbish)
+def _assign_ports(rng: RandomValues, host: Host) -> Arguments:
+    card = _some(rng, host)
+    return card.place, card.identity, 1, _patience(rng)
 
 
-def _holders(rubbish: Rubbish, host: Host) -> Arguments:
-    return (tuple(card.place for card in _group(rubbish, host)),)
+def _holders(rng: RandomValues, host: Host) -> Arguments:
+    return (tuple(card.place for card in _group(rng, host)),)
 
 
 TAKE = EntryPoint(

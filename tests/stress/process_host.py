@@ -16,22 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 
-from os_acc import deadlines, exception, privsep, service
+from os_acc import deadlines, exception, privsep
 from os_acc.attach.manager import Manager
-from os_acc.objects.lease import Owner
-from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
-    FakeKernel,
     HostSpec,
     Snapshot,
+    TestHost,
     WriteOutcome,
-    helper,
     hosts,
     uuid_of,
 )
-from os_acc.testing.demo import compute
 from tests.run_figures import counts
 from tests.stress import processes
 from tests.stress.simulated_host import request
@@ -47,31 +42,20 @@ _OPTIONS: Mapping[str, object] = {
     "initialize_timeout": 60.0,
     "write_timeout": 20.0,
 }
-_TEXT = """\
-[os_acc]
-state_path = {state}
-device_spec = {{"address": "*:*:*.*"}}
-node_name = host
-{options}
-[os_acc_base]
-helper_command = {command} --config-file {path}
-thread_pool_size = {threads}
-[os_acc_inspect]
-helper_command = {command} --config-file {path}
-"""
 #: For programs that are started anew; they find os_acc as an installed one.
 PYTHON = (sys.executable, "-P")
 _PATIENCE = 60.0
 _POLL = 0.01
-# Seconds that a busy machine may take to let somebody go on.
+# Seconds by which a busy machine may delay a process.
 _LATE = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of a call, and how long the caller waited.
+    """The result of a call, and how long the caller waited.
 
-    :ivar error: the name of the class that was raised, and its message.
+    :ivar error: the name of the class that was raised.
+    :ivar text: its message.
     """
 
     value: Any
@@ -81,7 +65,7 @@ class Attempt:
 
 
 def attempt(call: Callable[[], Any]) -> Attempt:
-    """Call the library; anything but a typed error fails the test."""
+    """Call the library; any error of another type fails the test."""
     began = time.monotonic()
     try:
         value = call()
@@ -98,7 +82,7 @@ def attempt(call: Callable[[], Any]) -> Attempt:
 def check_in_time(
     tried: Attempt, timeout: float, going_back: float | None = None
 ) -> None:
-    """Nobody waits longer than the documentation says.
+    """Check that the caller waited no longer than the documentation says.
 
     :param going_back: ``write_timeout``, for a plug that failed.
     """
@@ -109,100 +93,72 @@ def check_in_time(
 
 
 def plug(manager: Manager, number: int, *cards: str) -> list[str]:
-    """Plug cards for an instance; their addresses as they were returned."""
+    """Plug cards for an instance; return the addresses of the entries."""
     selected, specs = request(manager, cards)
     entries = manager.plug({"uuid": uuid_of(number)}, selected, specs)
     return [entry["pci_id"] for entry in entries]
 
 
 def unplug(manager: Manager, number: int) -> int:
-    """Unplug all that an instance has."""
+    """Unplug all accelerators of an instance."""
     return manager.unplug({"uuid": uuid_of(number)})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Host:
-    """One simulated host, its state, and what services on it do."""
+class ProcessHost(TestHost):
+    """A host with cards of one function, and a GPU; its services are processes.
 
-    directory: str
+    :param build: False: the directory has the host already.
+    """
 
-    @property
-    def root(self) -> str:
-        return os.path.join(self.directory, "host")
-
-    @property
-    def state(self) -> str:
-        return os.path.join(self.directory, "state")
-
-    @property
-    def kernel(self) -> FakeKernel:
-        return FakeKernel(self.root)
-
-    def build(self) -> Snapshot:
-        """Make it in an empty directory; as it is before anything is plugged."""
+    def __init__(self, directory: str, *, build: bool = True) -> None:
         cards = tuple(hosts.fpga(card.removesuffix(":00.0")) for card in CARDS)
-        spec = HostSpec((*hosts.gpu("0000:08"), *cards))
-        return FakeKernel.build(self.root, spec).snapshot()
+        spec = HostSpec((*hosts.gpu("0000:08"), *cards)) if build else None
+        super().__init__(directory, spec, node_name="host", **_OPTIONS)
 
     def configure(self, *program: str, threads: int = 64, **options: object) -> str:
-        """A configuration file for services.
+        """Write a configuration file for services; return its path.
 
-        :param program: what is run as their helper; a fake host's by default.
+        :param program: their helper; empty: one on this host.
         """
-        path = os.path.join(self.directory, f"{time.monotonic_ns()}.conf")
-        command = shlex.join(program) or helper.command(self.root)
-        lines = (f"{key} = {value}" for key, value in {**_OPTIONS, **options}.items())
-        text = _TEXT.format(
-            state=self.state,
-            options="\n".join(lines),
-            command=command,
-            path=path,
-            threads=threads,
+        name = f"{time.monotonic_ns()}.conf"
+        command = shlex.join(program)
+        return self.write_config(
+            name, helper_command=command, threads=threads, **options
         )
-        Path(path).write_text(text)
-        return path
 
-    def start(self, config: str, *, inspects: bool = False) -> Manager:
-        """The library in this process, its privileged writes in a helper.
+    def serve(self, config: str, *, inspects: bool = False) -> Manager:
+        """Start a service in this process, its privileged writes in a helper.
 
-        :param inspects: whether the context that only looks has a helper, too.
+        :param inspects: whether the context that only reads has a helper, too.
         """
-        compute.configure(config)
-        privsep.base.set_client_mode(True)
-        privsep.inspect.set_client_mode(inspects)
-        if not inspects:
-            privsep_kernel.current = self.kernel
-        return service.build(cfg.CONF, self.root, Owner.NOVA)
+        inspecting = (privsep.inspect,) if inspects else ()
+        return self.start_with_helpers(config, (privsep.base, *inspecting))
 
     def service(
         self, action: Callable[[Manager], object], **options: Any
     ) -> processes.Child:
-        """A process that starts the library and does something with it."""
+        """Start a process that starts a service, and calls it."""
         config = self.configure(**options)
-        return processes.Child(lambda: action(self.start(config)))
+        return processes.Child(lambda: action(self.serve(config)))
 
     def run(self, action: Callable[[Manager], object], **options: Any) -> Any:
-        """What a process returns that starts the library and does something."""
+        """Return the result of a process that starts a service, and calls it."""
         return outcome(self.service(action, **options))
 
     def recover(self) -> list[tuple[str, str]]:
-        """A start after a crash; the card and the state of each lease."""
+        """Start a service after a crash; return card and state of each lease."""
 
         def leases() -> list[tuple[str, str]]:
-            privsep_kernel.current = self.kernel
-            compute.configure(self.configure())
-            store = service.build(cfg.CONF, self.root, Owner.NOVA).store
+            store = self.start_here().store
             return [(str(each.address), each.state.value) for each in store.leases()]
 
         return outcome(processes.Child(leases))
 
     def check_whole(self, pristine: Snapshot) -> None:
-        """All that is leased goes back; the next plug is served."""
+        """Check that all leases are released, and that the next plug is served."""
 
         def unplug_all() -> None:
-            privsep_kernel.current = self.kernel
-            compute.configure(self.configure())
-            manager = service.build(cfg.CONF, self.root, Owner.NOVA)
+            manager = self.start_here()
             leases = manager.store.leases()
             places = [str(each) for lease in leases for each in lease.members]
             assert len(places) == len(set(places)), "a device is leased twice"
@@ -217,7 +173,7 @@ class Host:
         outcome(processes.Child(unplug_all))
 
     def blocked(self) -> list[int]:
-        """The processes whose writes had to wait, in that order."""
+        """Return the processes whose writes had to wait, in order."""
         return [
             write.pid
             for write in self.kernel.writes()
@@ -225,7 +181,7 @@ class Host:
         ]
 
     def helpers(self, context: str = "base") -> frozenset[int]:
-        """The helpers of this host that run, without their workers."""
+        """Return the running helpers of this host, without their workers."""
         found = {pid for pid in _processes() if self._is_helper(pid, context)}
         return frozenset(pid for pid in found if parent(pid) not in found)
 
@@ -235,9 +191,9 @@ class Host:
 
 
 @pytest.fixture
-def host(place: str) -> Iterator[Host]:
-    """An empty place for a host; in the end nothing of it runs any more."""
-    host = Host(place)
+def host(place: str) -> Iterator[ProcessHost]:
+    """Return a host; end all its processes after the test."""
+    host = ProcessHost(place)
     processes.become_reaper()
     yield host
     for pid in host.helpers() | host.helpers("inspect"):
@@ -247,16 +203,16 @@ def host(place: str) -> Iterator[Host]:
 
 
 @pytest.fixture
-def pristine(host: Host) -> Snapshot:
-    """The host as it was when it was made."""
-    return host.build()
+def pristine(host: ProcessHost) -> Snapshot:
+    """Return the host as it was when it was built."""
+    return host.kernel.snapshot()
 
 
 survived = counts("process scenarios survived")
 
 
 def outcome(child: processes.Child) -> Any:
-    """What a process returned, which nobody has killed."""
+    """Return the result of a process that was not killed."""
     ended = child.wait()
     assert not ended.trouble, ended.trouble
     assert not ended.killed
@@ -264,15 +220,15 @@ def outcome(child: processes.Child) -> Any:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something that has to come."""
+    """Wait until a condition holds, or fail."""
     deadline = time.monotonic() + _PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it does not come"
+        assert time.monotonic() < deadline, "the condition does not hold in time"
         time.sleep(_POLL)
 
 
 def parent(pid: int) -> int:
-    """The parent of a process; 0 where it is gone."""
+    """Return the parent of a process; 0 if it has ended."""
     for line in _read(pid, "status").splitlines():
         if line.startswith("PPid:"):
             return int(line.split()[1])
@@ -280,7 +236,7 @@ def parent(pid: int) -> int:
 
 
 def state_of(pid: int) -> str:
-    """``R``, ``S``, ``T``, ...; empty where it is gone (proc_pid_stat(5))."""
+    """Return ``R``, ``S``, ``T``, ...; empty if it has ended (proc_pid_stat(5))."""
     return _read(pid, "stat").rpartition(") ")[2][:1]
 
 

@@ -26,13 +26,13 @@ import sys
 import threading
 from concurrent import futures
 
-from tests.stress.process_host import Host, attempt, plug
+from tests.stress.process_host import ProcessHost, attempt, plug
 
 
 def main(how: str, config: str, root: str, *cards: str) -> None:
     """See the top of this module."""
-    host = Host(os.path.dirname(root))
-    manager = host.start(config)
+    host = ProcessHost(os.path.dirname(root), build=False)
+    manager = host.serve(config)
 
     def work() -> None:
         tried = attempt(lambda: plug(manager, 1, *cards))

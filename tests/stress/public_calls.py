@@ -14,7 +14,7 @@ import os_acc
 from os_acc import requests
 from os_acc.testing import TestHost, instance, request, uuid_of
 from os_acc.testing.provider_tree import FakeProviderTree
-from tests.random_values import Rubbish
+from tests.random_values import RandomValues
 
 Arguments = tuple[Any, ...]
 
@@ -42,7 +42,7 @@ _FAMILIAR = (
 
 
 class Calls:
-    """What the functions of one host can be called with.
+    """The arguments for calls about one host.
 
     :param bench: its first instance has the FPGA.
     """
@@ -51,21 +51,21 @@ class Calls:
         self._free = request(bench.provider(GPU))
         self._held = request(bench.provider(FPGA))
         self._uuid = bench.provider(GPU).uuid
-        self._invent: Mapping[str, Callable[[Rubbish], Arguments]] = {
+        self._invent: Mapping[str, Callable[[RandomValues], Arguments]] = {
             "plug": self._plug,
-            "unplug": lambda rubbish: (_more(rubbish, OTHER),),
-            "rekey": lambda rubbish: rubbish.pick(
+            "unplug": lambda rng: (_more(rng, OTHER),),
+            "rekey": lambda rng: rng.pick(
                 ((uuid_of(2), uuid_of(3)), (STRANGER, uuid_of(1)))
             ),
-            "requests_accelerators": lambda rubbish: (self._specs(rubbish),),
-            "attached": lambda rubbish: rubbish.pick(((OWNER,), (None,), ())),
+            "requests_accelerators": lambda rng: (self._specs(rng),),
+            "attached": lambda rng: rng.pick(((OWNER,), (None,), ())),
             "providers": lambda _rubbish: (),
             "host_info": lambda _rubbish: (),
             "update_provider_tree": lambda _rubbish: (_tree(), NODE),
-            "initialize": lambda rubbish: rubbish.pick(((), (False,))),
-            "requests.create": lambda rubbish: rubbish.pick(((PROFILE,), ("two",))),
+            "initialize": lambda rng: rng.pick(((), (False,))),
+            "requests.create": lambda rng: rng.pick(((PROFILE,), ("two",))),
             "requests.bind": self._bind,
-            "requests.find": lambda rubbish: rubbish.pick(
+            "requests.find": lambda rng: rng.pick(
                 ((), (uuid_of(1),), (None, "resolved"), (STRANGER, None))
             ),
             "requests.unbind": self._uuids,
@@ -81,45 +81,45 @@ class Calls:
 
     def arguments(self, name: str, seed: str, number: int) -> Arguments:
         """The arguments of one call: few of them are all right."""
-        rubbish = Rubbish(f"{seed} {name} {number}", _FAMILIAR)
-        right = self._invent[name](rubbish)
-        draw = rubbish.random.random()
+        rng = RandomValues(f"{seed} {name} {number}", _FAMILIAR)
+        right = self._invent[name](rng)
+        draw = rng.random.random()
         if not right or draw < 0.03:
-            return right if draw < 0.5 else (rubbish.value(),)
+            return right if draw < 0.5 else (rng.value(),)
         if draw < 0.2:
-            return tuple(rubbish.value() for _ in right)
-        for _ in range(1 + rubbish.random.randrange(3)):
-            at = rubbish.random.randrange(len(right))
-            right = (*right[:at], rubbish.near(right[at]), *right[at + 1 :])
+            return tuple(rng.value() for _ in right)
+        for _ in range(1 + rng.random.randrange(3)):
+            at = rng.random.randrange(len(right))
+            right = (*right[:at], rng.near(right[at]), *right[at + 1 :])
         return right
 
-    def _bind(self, rubbish: Rubbish) -> Arguments:
+    def _bind(self, rng: RandomValues) -> Arguments:
         binding = {
             "hostname": NODE,
             "device_rp_uuid": self._uuid,
             "instance_uuid": uuid_of(2),
         }
-        return ({rubbish.pick((*_made(), STRANGER)): binding},)
+        return ({rng.pick((*_made(), STRANGER)): binding},)
 
-    def _uuids(self, rubbish: Rubbish) -> Arguments:
-        return ([rubbish.pick((*_made(), STRANGER))],)
+    def _uuids(self, rng: RandomValues) -> Arguments:
+        return ([rng.pick((*_made(), STRANGER))],)
 
-    def _plug(self, rubbish: Rubbish) -> Arguments:
-        selected, specs = rubbish.pick((self._free, self._held))
-        if rubbish.happens(0.3):
-            selected = {"uuid": rubbish.pick((self._uuid, STRANGER))}
-        info = _more(rubbish, rubbish.pick((OWNER, OTHER)))
-        draw = rubbish.random.random()
+    def _plug(self, rng: RandomValues) -> Arguments:
+        selected, specs = rng.pick((self._free, self._held))
+        if rng.happens(0.3):
+            selected = {"uuid": rng.pick((self._uuid, STRANGER))}
+        info = _more(rng, rng.pick((OWNER, OTHER)))
+        draw = rng.random.random()
         if draw < 0.1:
             return (info,)
         if draw < 0.2:
             return info, None, specs
-        return info, selected, self._specs(rubbish) if draw < 0.4 else specs
+        return info, selected, self._specs(rng) if draw < 0.4 else specs
 
-    def _specs(self, rubbish: Rubbish) -> dict[str, Any]:
+    def _specs(self, rng: RandomValues) -> dict[str, Any]:
         specs: dict[str, Any] = dict(self._free[1])
-        for _ in range(rubbish.random.randrange(3)):
-            specs[rubbish.text()] = rubbish.pick(("1", "required", rubbish.text()))
+        for _ in range(rng.random.randrange(3)):
+            specs[rng.text()] = rng.pick(("1", "required", rng.text()))
         return specs
 
 
@@ -138,13 +138,13 @@ def _tree() -> FakeProviderTree:
     return tree
 
 
-def _more(rubbish: Rubbish, info: Mapping[str, Any]) -> dict[str, Any]:
-    more = {"name": rubbish.text(), "project_id": rubbish.text()}
-    return {**info, **more} if rubbish.happens(0.3) else dict(info)
+def _more(rng: RandomValues, info: Mapping[str, Any]) -> dict[str, Any]:
+    more = {"name": rng.text(), "project_id": rng.text()}
+    return {**info, **more} if rng.happens(0.3) else dict(info)
 
 
 def fits(name: str, arguments: Arguments) -> bool:
-    """Whether a function has as many arguments."""
+    """Return whether a function has that number of arguments."""
     try:
         inspect.signature(operator.attrgetter(name)(os_acc)).bind(*arguments)
     except TypeError:
@@ -153,7 +153,7 @@ def fits(name: str, arguments: Arguments) -> bool:
 
 
 def fingerprint(values: object) -> list[object]:
-    """What has changed if anything in the values has; however deep they are."""
+    """Return a value that changes with anything in the values, at any depth."""
     seen: set[int] = set()
     found: list[object] = []
     waiting: collections.deque[object] = collections.deque([values])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What has to be true of host and state after a crash and a new start."""
+"""Checks of host and state after a crash and a new start."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.testing import FakeKernel, Snapshot, Write, WriteOutcome
+from os_acc.testing import FakeKernel, Snapshot, TestHost, Write, WriteOutcome
 from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
-from tests.stress.simulated_host import Bench, by_consumer, unfinished
+from tests.stress.simulated_host import by_consumer, unfinished
 
 VFIO = "vfio-pci"
 
@@ -50,7 +50,7 @@ def check_recovered(
 
 
 def check_bound(leases: Iterable[Lease], kernel: FakeKernel) -> None:
-    """Whoever is told that he holds a device has all of it."""
+    """Check that a held device is bound with all its functions."""
     drivers = {each.address: each.driver for each in kernel.snapshot()}
     for lease in leases:
         if lease.state is not LeaseState.HELD:
@@ -86,13 +86,13 @@ def check_left_alone(kernel: FakeKernel, device: str, writes: list[Write]) -> No
 
 
 def unplug_all(manager: Manager) -> None:
-    """What the caller does when the instances end."""
+    """Unplug all consumers, as a caller when the instances end."""
     for consumer in by_consumer(manager.store.leases()):
         manager.unplug({"uuid": consumer})
     assert manager.store.leases() == ()
 
 
-def check_restored(bench: Bench, pristine: Snapshot) -> None:
+def check_restored(bench: TestHost, pristine: Snapshot) -> None:
     """The host is as it was before anything was plugged."""
     kernel = bench.kernel
     assert kernel.snapshot() == pristine

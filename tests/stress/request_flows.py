@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is killed of accelerator requests."""
+"""Flows of accelerator requests that are killed."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -13,33 +12,34 @@ from os_acc.attach.manager import Manager
 from os_acc.attach.requests import Requests
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import LeaseState
+from os_acc.testing import TestHost
 from tests.stress.flows import GPU, INSTANCE, NIC, Flow, plug_bystander
-from tests.stress.simulated_host import Bench
 
 
 class RequestFlow(Flow):
     """Accelerator requests of two groups: a card with siblings, and a NIC.
 
-    Whoever has died, a request is Bound if, and only if, it has its device; and
+    After any kill a request is Bound if, and only if, it has its device; and a
     what is not, is bound again.
     """
 
     places: ClassVar[tuple[str, ...]] = (GPU, NIC)
     counts = frozenset({0, 2})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         manager = plug_bystander(bench)
         offered = {str(each.device.address): each for each in manager.providers()}
         groups = [
             {f"resources:{offered[place].device.resource_class}": "1"}
             for place in self.places
         ]
-        os.mkdir(bench.profiles)
-        with open(os.path.join(bench.profiles, "one.yaml"), "w") as file:
-            json.dump([{"name": "one", "groups": groups}], file)
+        profiles = bench.directory / "profiles"
+        profiles.mkdir()
+        made = [{"name": "one", "groups": groups}]
+        (profiles / "one.yaml").write_text(json.dumps(made))
         _book(manager).create("one")
 
-    def resume(self, bench: Bench, manager: Manager) -> None:
+    def resume(self, bench: TestHost, manager: Manager) -> None:
         book = _book(manager)
         made = self._check(book)
         if any(each.state is not RequestState.BOUND for each in made):
@@ -85,24 +85,24 @@ class RequestFlow(Flow):
 class Bind(RequestFlow):
     name = "bind of two requests"
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         self._bind(manager)
 
 
 class Unbind(RequestFlow):
-    """What is given back is so for each request; the rest is still whole."""
+    """Each request has its whole device, or none of it."""
 
     name = "unbind of two requests"
     counts = frozenset({0, 1, 2})
 
-    def prepare(self, bench: Bench) -> None:
+    def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
-        self._bind(bench.boot())
+        self._bind(bench.start_here())
 
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
         yield
         self._unbind(manager)
 

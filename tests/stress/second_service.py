@@ -15,13 +15,14 @@ from multiprocessing import connection
 from typing import Any, Self
 
 from os_acc import exception
+from os_acc.testing import TestHost
 from tests.stress import processes
-from tests.stress.simulated_host import Bench
+from tests.stress.simulated_host import simulated_host
 
 _READY = "ready"
 
 
-class Second:
+class SecondService:
     """The process.
 
     :param channel: the end of it that is ours.
@@ -38,7 +39,7 @@ class Second:
         ours, its = connection.Pipe()
 
         def work() -> None:
-            # Else it would never read that there is nobody any more.
+            # Otherwise it would never read the end of the pipe.
             ours.close()
             _serve(its)
 
@@ -52,12 +53,13 @@ class Second:
             assert not ended.trouble, ended.trouble
 
     @contextlib.contextmanager
-    def at_work(self, bench: Bench, consumer: str, request: Any) -> Iterator[None]:
+    def at_work(self, bench: TestHost, consumer: str, request: Any) -> Iterator[None]:
         """Let its service plug, or unplug where nothing is asked for.
 
         What is done within is done at the same time.
         """
-        self._channel.send((bench, consumer, request))
+        where = str(bench.directory), bench.options["device_spec"]
+        self._channel.send((*where, consumer, request))
         # Its service has started.
         told = self._channel.recv()
         assert told == _READY, told
@@ -67,7 +69,7 @@ class Second:
             self._answer = self._channel.recv()
 
     def answer(self) -> list[Any] | None:
-        """What it was given, where it has plugged."""
+        """Return the entries of its plug."""
         entries, trouble = self._answer
         assert not trouble, trouble
         return entries
@@ -76,20 +78,21 @@ class Second:
 def _serve(channel: connection.Connection) -> None:
     while True:
         try:
-            bench, consumer, request = channel.recv()
+            directory, device_spec, consumer, request = channel.recv()
         except EOFError:
             return
         try:
+            bench = simulated_host(directory, device_spec=device_spec)
             answer = _work(channel, bench, consumer, request), ""
-        except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException:  # noqa: BLE001 - reported to the parent
             answer = None, traceback.format_exc()
         channel.send(answer)
 
 
 def _work(
-    channel: connection.Connection, bench: Bench, consumer: str, request: Any
+    channel: connection.Connection, bench: TestHost, consumer: str, request: Any
 ) -> list[Any] | None:
-    manager = bench.boot()
+    manager = bench.start_here()
     channel.send(_READY)
     try:
         if request is None:

@@ -16,15 +16,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from oslo_config import cfg
-
-from os_acc import exception, privsep, service
+from os_acc import exception, service
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.store.leases import Store
-from os_acc.testing import FakeKernel, HostSpec, helper, hosts
-from os_acc.testing.demo import compute
+from os_acc.testing import HostSpec, TestHost, hosts, privileged
 from tests.stress import observation, simulated_host
 
 #: What a service that does not come to its end is given, in seconds.
@@ -34,16 +31,6 @@ DEVICES = 64
 _VFIO = "vfio-pci"
 _AT_ONCE = 3
 _PAUSE = 0.02
-_CONFIG = """\
-[os_acc]
-state_path = {state}
-device_spec = {{"address": "*:*:*.*"}}
-node_name = host
-[os_acc_base]
-helper_command = {command}
-[os_acc_inspect]
-helper_command = {command}
-"""
 
 
 def host() -> HostSpec:
@@ -61,44 +48,25 @@ def host() -> HostSpec:
     return HostSpec((*nics, *gpus, *fpgas))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Scene:
-    """What the services share; all of it lies on disk."""
+class SharedHost(TestHost):
+    """The host of several services, each with helpers of its own.
 
-    place: str
+    :ivar in_use: a directory with a file for each device that an instance uses.
+    """
 
-    @property
-    def kernel(self) -> FakeKernel:
-        return FakeKernel(os.path.join(self.place, "host"))
-
-    @property
-    def state_path(self) -> str:
-        return os.path.join(self.place, "state")
-
-    @property
-    def in_use(self) -> str:
-        """Where there is a file for each device that an instance uses."""
-        return os.path.join(self.place, "in-use")
-
-    def build(self) -> FakeKernel:
-        """Make the host, and write the configuration of the services."""
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory, host(), node_name="host")
+        self.in_use = os.path.join(directory, "in-use")
         os.mkdir(self.in_use)
-        kernel = FakeKernel.build(os.path.join(self.place, "host"), host())
-        command = helper.command(kernel.root)
-        with open(os.path.join(self.place, "conf"), "w", encoding="utf-8") as file:
-            file.write(_CONFIG.format(state=self.state_path, command=command))
-        return kernel
+        self._config_file = self.write_config()
 
-    def start(self) -> Manager:
-        """A service in this process, with helpers that are processes."""
-        for context in (privsep.base, privsep.inspect):
-            context.set_client_mode(True)
-        compute.configure(os.path.join(self.place, "conf"))
-        return service.build(cfg.CONF, self.kernel.root, Owner.NOVA)
+    def serve(self) -> Manager:
+        """Start a service in this process, with helpers that are processes."""
+        return self.start_with_helpers(self._config_file)
 
     def stop(self) -> None:
         """End the helpers of this process."""
-        for context in (privsep.base, privsep.inspect):
+        for context in privileged.CONTEXTS:
             context.stop()
 
 
@@ -114,12 +82,14 @@ class Instance:
 class Tenant:
     """A thread of a service: its instances come and go.
 
-    :param cycles: how many of them have to come, and to go again.
+    :param cycles: number of instances that are plugged and unplugged.
     """
 
-    def __init__(self, scene: Scene, manager: Manager, seed: str, cycles: int) -> None:
-        self._scene = scene
-        self._kernel = scene.kernel
+    def __init__(
+        self, shared: SharedHost, manager: Manager, seed: str, cycles: int
+    ) -> None:
+        self._shared = shared
+        self._kernel = shared.kernel
         self._manager = manager
         self._random = random.Random(seed)
         self._cycles = cycles
@@ -140,7 +110,7 @@ class Tenant:
         count = self._random.choices((1, 2, 3, 4), (20, 2, 1, 1))[0]
         handles = [each for each in providers for _ in each.device.handles]
         chosen = self._random.sample(handles, count)
-        request = simulated_host.ask(
+        request = simulated_host.request_of(
             providers, [str(each.device.address) for each in chosen]
         )
         consumer = {"uuid": str(uuid.UUID(int=self._random.getrandbits(128)))}
@@ -186,18 +156,18 @@ class Tenant:
             assert self._kernel.state(entry["pci_id"]).driver == _VFIO
 
     def _mark(self, entry: dict[str, Any]) -> str:
-        return os.path.join(self._scene.in_use, entry["pci_id"])
+        return os.path.join(self._shared.in_use, entry["pci_id"])
 
 
 def serve(
-    scene: Scene, seed: str, shares: Sequence[int]
+    shared: SharedHost, seed: str, shares: Sequence[int]
 ) -> tuple[collections.Counter[str], list[str]]:
     """Be a service with a thread for each share of cycles.
 
-    :returns: what was done, and the tracebacks of what went wrong.
+    :returns: counts of the calls, and the tracebacks of failures.
     """
     _end_in_time()
-    manager = scene.start()
+    manager = shared.serve()
     providers = manager.providers()
     over = threading.Event()
     troubles: list[str] = []
@@ -205,12 +175,12 @@ def serve(
     def work(tenant: Tenant) -> None:
         try:
             tenant.run(providers, over)
-        except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException:  # noqa: BLE001 - reported to the parent
             troubles.append(traceback.format_exc())
             over.set()
 
     tenants = [
-        Tenant(scene, manager, f"{seed}, {number}", share)
+        Tenant(shared, manager, f"{seed}, {number}", share)
         for number, share in enumerate(shares)
     ]
     threads = [threading.Thread(target=work, args=(each,)) for each in tenants]
@@ -218,19 +188,19 @@ def serve(
         thread.start()
     for thread in threads:
         thread.join()
-    scene.stop()
+    shared.stop()
     deeds = sum((each.deeds for each in tenants), collections.Counter[str]())
     return deeds, troubles
 
 
-def observe(scene: Scene, end: str) -> collections.Counter[str]:
+def observe(shared: SharedHost, end: str) -> collections.Counter[str]:
     """Look at store and kernel meanwhile, until there is a file.
 
     Who reads a lease as held, and reads it unchanged afterwards, knows that
     it was held all the time between: then its devices are with vfio-pci.
     """
     _end_in_time()
-    store, kernel = Store.open(scene.state_path, service.STORE_SECONDS), scene.kernel
+    store, kernel = Store.open(shared.state_path, service.STORE_SECONDS), shared.kernel
     seen: collections.Counter[str] = collections.Counter()
     while not os.path.exists(end):
         before = store.leases()

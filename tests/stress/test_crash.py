@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whoever is killed wherever the disk or the host is touched, nothing is lost.
+"""A kill at any touch of disk or host loses nothing.
 
 For each flow: record it once, then kill it at each point that was found, in
 each way that there is, start the library again, and look.
@@ -17,7 +17,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.privsep import worker
-from os_acc.testing import Snapshot
+from os_acc.testing import Snapshot, TestHost
 from tests.shares import Share
 from tests.stress import (
     flows,
@@ -29,8 +29,8 @@ from tests.stress import (
 )
 from tests.stress.flows import BYSTANDERS, Flow
 from tests.stress.kills import Trial, Way
-from tests.stress.simulated_host import Bench
-from tests.stress.survival_table import Survival
+from tests.stress.result_tables import NoteKills
+from tests.stress.simulated_host import simulated_host
 
 #: The recorded points of each flow are divided among so many shares.
 SHARES = 2
@@ -43,11 +43,11 @@ class Stage:
     """A flow, and the host that is ready for it.
 
     :ivar pristine: the host before anything was plugged.
-    :ivar writes: how many reached the kernel before the flow began.
+    :ivar writes: number of writes that reached the kernel before the flow.
     """
 
     flow: Flow
-    bench: Bench
+    bench: TestHost
     pristine: Snapshot
     writes: int
 
@@ -55,16 +55,19 @@ class Stage:
 @pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = FLOWS[request.param]
-    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(flows.host(flow.more))
-    pristine = kernel.snapshot()
+    bench = simulated_host(
+        os.path.join(place, "stage"),
+        flows.host(flow.more),
+        device_spec=list(flow.device_spec),
+    )
+    pristine = bench.kernel.snapshot()
     prepared = processes.call(lambda: flow.prepare(bench))
     assert not prepared.trouble, prepared.trouble
-    return Stage(flow, bench, pristine, len(kernel.writes()))
+    return Stage(flow, bench, pristine, len(bench.kernel.writes()))
 
 
 def test_every_point_is_survived(
-    stage: Stage, place: str, survival: Survival, share: Share
+    stage: Stage, place: str, note_kills: NoteKills, share: Share
 ) -> None:
     recorded = _record(stage, os.path.join(place, "recorded"))
     # Calls that run side by side are recorded in another order each time.
@@ -77,15 +80,15 @@ def test_every_point_is_survived(
         bench = stage.bench.copy(os.path.join(place, name))
         try:
             _survive(stage, bench, trial)
-        except Exception:  # noqa: BLE001 - told at the end, whatever it is
-            # Nobody may be left waiting; his files would keep others waiting.
+        except Exception:  # noqa: BLE001 - reported at the end
+            # A process that waits would keep others waiting for its locks.
             kills.go_on(bench)
             return f"{trial} at {points[trial.point]}:\n{traceback.format_exc()}"
         bench.remove()
         return None
 
     troubles = processes.share_out(trials, attempt)
-    survival(stage.flow.name, points, trials, len(troubles))
+    note_kills(stage.flow.name, points, trials, len(troubles))
     assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 
 
@@ -102,9 +105,9 @@ def _record(stage: Stage, directory: str) -> dict[kills.Point, str]:
     return kills.recorded(bench)
 
 
-def _survive(stage: Stage, bench: Bench, trial: Trial) -> None:
+def _survive(stage: Stage, bench: TestHost, trial: Trial) -> None:
     def run() -> str:
-        # A client whose worker is killed lives on and is told so.
+        # A client whose worker is killed lives on and gets an error.
         try:
             for _ in stage.flow.act(bench):
                 kills.install(bench, trial)
@@ -125,24 +128,24 @@ def _survive(stage: Stage, bench: Bench, trial: Trial) -> None:
     _look(stage, bench)
 
 
-def _leave_alone(bench: Bench, device: str) -> None:
+def _leave_alone(bench: TestHost, device: str) -> None:
     """A recovery while a worker of the dead client is still at work."""
 
     def recover() -> None:
         worker._LOCK_SECONDS = 0.02
         count = len(bench.kernel.writes())
-        bench.boot()
+        bench.start_here()
         kernel = bench.kernel
         recovery_checks.check_left_alone(kernel, device, kernel.writes()[count:])
 
     _in_child(recover)
 
 
-def _overtake(stage: Stage, bench: Bench) -> None:
+def _overtake(stage: Stage, bench: TestHost) -> None:
     """A call of the dead client begins when all has been put in order."""
 
     def recover() -> None:
-        manager = bench.boot()
+        manager = bench.start_here()
         recovery_checks.check_recovered(
             stage.flow, manager, bench.kernel, stage.pristine
         )
@@ -151,11 +154,11 @@ def _overtake(stage: Stage, bench: Bench) -> None:
     kills.go_on(bench)
 
 
-def _look(stage: Stage, bench: Bench) -> None:
+def _look(stage: Stage, bench: TestHost) -> None:
     """Start again, check, go on, unplug all, check."""
     flow = stage.flow
-    with bench.kernel.installed() as kernel:
-        manager = bench.manager()
+    with bench.installed():
+        manager, kernel = bench.start(), bench.kernel
         recovery_checks.check_untouched(flow, kernel.writes()[stage.writes :])
         recovery_checks.check_recovered(flow, manager, kernel, stage.pristine)
         with in_process_calls.for_workers():

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stress.bit_flips import Flips
-from tests.stress.fault_tally import Count, Counting
+from tests.stress.result_tables import Count, Counting
 
 #: 20,000 bits in all.
 PARTS, BITS = 20, 1_000

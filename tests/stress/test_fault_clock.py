@@ -21,7 +21,6 @@ from os_acc.store.leases import Store
 from tests.stress import fault_flows, fault_trials
 from tests.stress.fault_flows import Flow, Kind
 from tests.stress.fault_trials import Stage
-from tests.stress.simulated_host import Bench
 
 _YEAR = 365 * 86400.0
 #: Where each next look at the clock finds it, in years from now.
@@ -58,13 +57,9 @@ def flow(request: pytest.FixtureRequest) -> Flow:
 
 @pytest.fixture
 def stage(flow: Flow, place: str, _clock: object) -> Iterator[Stage]:
-    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(fault_flows.host(flow))
-    with kernel.installed():
-        flow.dress(bench)
-        pristine = kernel.snapshot()
-        flow.prepare(bench)
-        yield Stage(flow, bench, pristine)
+    stage = fault_trials.stage_of(flow, os.path.join(place, "stage"))
+    with stage.bench.installed():
+        yield stage
 
 
 def test_every_flow_does_its_work_under_a_clock_that_jumps(stage: Stage) -> None:
@@ -85,13 +80,11 @@ def test_a_store_that_is_lost_while_the_clock_goes_back_catches_up(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host has seen later numbers than the new store gives out."""
-    flow = fault_flows.TakeCard()
-    bench = Bench(os.path.join(place, "stage"))
-    kernel = bench.build(fault_flows.host(flow))
-    pristine = kernel.snapshot()
-    with kernel.installed():
-        fault_trials.put_in_order(Stage(flow, bench, pristine), bench)
+    stage = fault_trials.stage_of(fault_flows.TakeCard(), os.path.join(place, "stage"))
+    bench = stage.bench
+    with bench.installed():
+        fault_trials.put_in_order(stage, bench)
         os.unlink(os.path.join(bench.directory, "state", "os_acc.sqlite"))
         past = functools.partial(Store.open, clock=lambda: 10**18)
         monkeypatch.setattr(service.Store, "open", past)
-        fault_trials.put_in_order(Stage(flow, bench, pristine), bench)
+        fault_trials.put_in_order(stage, bench)

@@ -20,14 +20,14 @@ import pytest
 from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import TestHost
 from tests.stress import fault_flows, fault_trials, processes
 from tests.stress.fault_flows import NEXT, Flow, Kind
-from tests.stress.fault_tally import Count, Counting
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import INSTANCE, MIGRATION
 from tests.stress.full_disk import Disk
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.result_tables import Count, Counting
+from tests.stress.simulated_host import plug
 
 
 class Rekey(fault_flows.GiveBackCard):
@@ -37,7 +37,7 @@ class Rekey(fault_flows.GiveBackCard):
     def act(self, manager: Manager) -> None:
         assert manager.rekey(INSTANCE, MIGRATION) == 1
 
-    def check_done(self, bench: Bench, manager: Manager) -> None:
+    def check_done(self, bench: TestHost, manager: Manager) -> None:
         (lease,) = manager.store.leases(MIGRATION)
         assert lease.state is LeaseState.HELD
 
@@ -57,11 +57,11 @@ FLOWS: Mapping[str, Flow] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
-    """How a flow went.
+    """The result of a flow.
 
-    :ivar error: what it raised; None: it went well.
+    :ivar error: the error that it raised, if any.
     :ivar manager: the library, started again where it did not start.
-    :ivar log: what it logged as errors.
+    :ivar log: the errors that it logged.
     """
 
     error: exception.OsAccError | None
@@ -82,14 +82,9 @@ class Trial(NamedTuple):
 
 @pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
-    flow = FLOWS[request.param]
-    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(fault_flows.host(flow))
-    os.mkdir(_state(bench))
-    with kernel.installed():
-        pristine = kernel.snapshot()
-        flow.prepare(bench)
-    return Stage(flow, bench, pristine)
+    made = fault_trials.stage_of(FLOWS[request.param], os.path.join(place, "stage"))
+    os.makedirs(made.bench.state_path, exist_ok=True)
+    return made
 
 
 def test_the_disk_is_full_at_each_write(
@@ -131,9 +126,9 @@ def _trials(writes: Sequence[str]) -> Iterator[Trial]:
             yield Trial(number, False)
 
 
-def _record(stage: Stage, bench: Bench) -> list[str]:
+def _record(stage: Stage, bench: TestHost) -> list[str]:
     def run() -> list[str]:
-        disk = Disk(_state(bench))
+        disk = Disk(bench.state_path)
         told = _act(stage.flow, bench, disk)
         assert told.error is None
         return disk.writes
@@ -143,10 +138,10 @@ def _record(stage: Stage, bench: Bench) -> list[str]:
     return ended.value
 
 
-def _attempt(stage: Stage, bench: Bench, trial: Trial) -> None:
+def _attempt(stage: Stage, bench: TestHost, trial: Trial) -> None:
     """Let the disk be full at one write, and look at everything."""
     flow, kernel = stage.flow, bench.kernel
-    disk = Disk(_state(bench), *trial)
+    disk = Disk(bench.state_path, *trial)
     told = _act(flow, bench, disk)
     assert len(disk.writes) >= trial.number, "the write is not there any more"
     if told.error is not None:
@@ -170,8 +165,8 @@ def _attempt(stage: Stage, bench: Bench, trial: Trial) -> None:
     fault_trials.put_in_order(stage, bench)
 
 
-def _act(flow: Flow, bench: Bench, disk: Disk) -> Told:
-    privsep_kernel.current = bench.kernel
+def _act(flow: Flow, bench: TestHost, disk: Disk) -> Told:
+    bench.install()
     logging.disable(logging.NOTSET)
     manager = None if flow.starts else flow.ready(bench)
     flow.begin(bench)
@@ -179,16 +174,16 @@ def _act(flow: Flow, bench: Bench, disk: Disk) -> Told:
     try:
         with disk.watched(), fault_trials.listening() as log:
             if manager is None:
-                manager = bench.manager()
+                manager = bench.start()
             else:
                 flow.act(manager)
     except exception.OsAccError as caught:
         error = caught
-    return Told(error, manager or bench.manager(), "\n".join(log))
+    return Told(error, manager or bench.start(), "\n".join(log))
 
 
 def _may_be_recorded(trial: Trial, disk: Disk) -> bool:
-    """Whether a plug that went back may be on record, until it is settled.
+    """Return whether a rolled back plug may stay on record until it is settled.
 
     It cannot be deleted while the disk is full. Or the intent was recorded,
     and the disk has only refused what makes it outlive a power cut.
@@ -197,7 +192,7 @@ def _may_be_recorded(trial: Trial, disk: Disk) -> bool:
 
 
 def _is_the_end(writes: Sequence[str]) -> bool:
-    """Whether the last of these makes durable what has been committed.
+    """Return whether the last of these makes a commit durable.
 
     SQLite has synced the file by then, and made its journal void.
     """
@@ -212,7 +207,3 @@ def _check_named(error: exception.OsAccError) -> None:
     assert isinstance(error, exception.StateUnavailable), repr(error)
     assert error.hint, repr(error)
     assert "/state" in error.message, repr(error)
-
-
-def _state(bench: Bench) -> str:
-    return os.path.join(bench.directory, "state")

@@ -15,14 +15,14 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import TestHost
 from tests.stress import fault_flows, fault_trials, processes, recovery_checks
 from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_steps import Steps, kill_all
-from tests.stress.fault_tally import Count, Counting
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import AUDIO, GPU
-from tests.stress.simulated_host import Bench, plug, unfinished
+from tests.stress.result_tables import Count, Counting
+from tests.stress.simulated_host import plug, unfinished
 
 #: What is put in the place of the card: a card of another vendor.
 ANOTHER = (0x1002, 0x73BF)
@@ -42,13 +42,7 @@ FLOWS: Mapping[str, Flow] = {
 
 @pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
-    flow = FLOWS[request.param]
-    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(fault_flows.host(flow))
-    with kernel.installed():
-        pristine = kernel.snapshot()
-        flow.prepare(bench)
-    return Stage(flow, bench, pristine)
+    return fault_trials.stage_of(FLOWS[request.param], os.path.join(place, "stage"))
 
 
 def test_a_card_may_be_exchanged_at_any_step(
@@ -56,7 +50,7 @@ def test_a_card_may_be_exchanged_at_any_step(
 ) -> None:
     count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
 
-    def attempt(number: int, address: str) -> Callable[[Bench], None]:
+    def attempt(number: int, address: str) -> Callable[[TestHost], None]:
         return lambda bench: _exchange(stage, bench, number, address)
 
     attempts = {
@@ -79,7 +73,7 @@ def test_the_power_may_be_cut_at_any_step(
 ) -> None:
     count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
 
-    def attempt(number: int) -> Callable[[Bench], None]:
+    def attempt(number: int) -> Callable[[TestHost], None]:
         return lambda bench: _cut(stage, bench, number)
 
     attempts = {f"step {each}": attempt(each) for each in range(1, count + 1)}
@@ -92,7 +86,7 @@ def test_the_power_may_be_cut_at_any_step(
 
 
 def _try(
-    stage: Stage, place: str, attempts: Mapping[str, Callable[[Bench], None]]
+    stage: Stage, place: str, attempts: Mapping[str, Callable[[TestHost], None]]
 ) -> list[str]:
     troubles = []
     for number, (name, attempt) in enumerate(attempts.items()):
@@ -104,7 +98,7 @@ def _try(
     return troubles
 
 
-def _record(stage: Stage, bench: Bench) -> int:
+def _record(stage: Stage, bench: TestHost) -> int:
     steps = Steps(bench.root)
     ended = processes.call(lambda: _act(stage.flow, bench, steps))
     assert not ended.trouble, ended.trouble
@@ -113,13 +107,13 @@ def _record(stage: Stage, bench: Bench) -> int:
     return steps.count
 
 
-def _act(flow: Flow, bench: Bench, steps: Steps) -> exception.OsAccError | None:
-    privsep_kernel.current = bench.kernel
+def _act(flow: Flow, bench: TestHost, steps: Steps) -> exception.OsAccError | None:
+    bench.install()
     manager = None if flow.starts else flow.ready(bench)
     try:
         with steps.watched():
             if manager is None:
-                bench.manager()
+                bench.start()
             else:
                 flow.act(manager)
     except exception.OsAccError as error:
@@ -130,12 +124,12 @@ def _act(flow: Flow, bench: Bench, steps: Steps) -> exception.OsAccError | None:
 # -- another card -------------------------------------------------------------
 
 
-def _exchange(stage: Stage, bench: Bench, number: int, address: str) -> None:
+def _exchange(stage: Stage, bench: TestHost, number: int, address: str) -> None:
     flow, kernel = stage.flow, bench.kernel
     steps = Steps(bench.root, number, lambda: kernel.swap(address, ANOTHER))
     error = _act(flow, bench, steps)
     assert steps.count >= number, "the step is not there any more"
-    manager = bench.manager()
+    manager = bench.start()
     if error is not None:
         _check_named(error)
     for lease in manager.store.leases():
@@ -168,15 +162,14 @@ def _check_named(error: exception.OsAccError) -> None:
 # -- another boot -------------------------------------------------------------
 
 
-def _cut(stage: Stage, bench: Bench, number: int) -> None:
-    """What was recorded in another boot is void; what was held is made ready."""
+def _cut(stage: Stage, bench: TestHost, number: int) -> None:
+    """Check that leases of an earlier boot are made ready again, and others dropped."""
     flow, kernel = stage.flow, bench.kernel
     steps = Steps(bench.root, number, kill_all)
     assert processes.call(lambda: _act(flow, bench, steps)).killed
     kernel.reboot()
-    privsep_kernel.current = kernel
     count = len(kernel.writes())
-    manager = bench.manager()
+    manager = bench.start_here()
     assert kernel.writes()[count:] == [], "a fresh boot was written to"
     assert kernel.snapshot() == stage.pristine
     leases = manager.store.leases()

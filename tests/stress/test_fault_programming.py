@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever a programming meets, its region goes to nobody who does not know.
+"""A fault of a programming never hands over a region with unknown contents.
 
 Each fault strikes the one ioctl of a plug that programs a region, as the
 kernel refuses it before it begins, or the hardware after.
@@ -19,14 +19,14 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach.manager import Manager
-from os_acc.testing import FakeKernel, HostSpec, Snapshot
+from os_acc.testing import FakeKernel, HostSpec, Snapshot, TestHost
 from os_acc.testing.demo import shelf
 from tests.expected_errors import Expected, raises
-from tests.stress import fault_trials, flows
+from tests.stress import flows
 from tests.stress.fault_flows import NEXT
-from tests.stress.fault_tally import Count, Counting
 from tests.stress.flows import DFL, FPGA, INSTANCE
-from tests.stress.simulated_host import Bench, plug, request
+from tests.stress.result_tables import Count, Counting
+from tests.stress.simulated_host import plug, request, simulated_host
 
 STATUSES = {
     "reconfig operation error": exception.ProgrammingReason.OPERATION,
@@ -41,10 +41,10 @@ STATUSES = {
 class Case:
     """A fault, and what becomes of it.
 
-    :ivar error: what the plug raises.
+    :ivar error: the error of the plug.
     :ivar told: words that its message has to have.
     :ivar known: whether the region is still believed.
-    :ivar holds: what its hardware holds then.
+    :ivar holds: the function in the hardware afterwards.
     """
 
     strike: Callable[[FakeKernel], object]
@@ -105,10 +105,10 @@ CASES = {
 
 
 @pytest.fixture
-def bench(place: str) -> Bench:
-    bench = Bench(os.path.join(place, "bench"), write_timeout=5.0)
+def bench(place: str) -> TestHost:
     card = [each for each in flows.host().functions if each.address == FPGA]
-    bench.build(HostSpec((*card, *flows.Program.more)))
+    spec = HostSpec((*card, *flows.Program.more))
+    bench = simulated_host(os.path.join(place, "bench"), spec, write_timeout=5.0)
     shelf.fill(bench.images)
     return bench
 
@@ -121,20 +121,20 @@ def program(manager: Manager, consumer: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_fault_of_a_programming_is_survived(
-    bench: Bench, counting: Counting, name: str
+    bench: TestHost, counting: Counting, name: str
 ) -> None:
     case = CASES[name]
-    with bench.kernel.installed() as kernel, contextlib.ExitStack() as stack:
-        stack.callback(fault_trials.end, bench)
-        pristine = kernel.snapshot()
-        manager = bench.manager()
+    with bench.installed(), contextlib.ExitStack() as stack:
+        stack.callback(bench.end_faults)
+        kernel, pristine = bench.kernel, bench.kernel.snapshot()
+        manager = bench.start()
         case.strike(kernel)
         with raises(case.error) as caught:
             program(manager, INSTANCE)
         assert case.told in str(caught.value)
         assert DFL in str(caught.value) or caught.value.hint
         _check_left(case, kernel, manager, pristine, is_stuck=name == "hang")
-        fault_trials.end(bench)
+        bench.end_faults()
         _put_in_order(bench, pristine)
     counting(Count("faults of a programming", "a region", 1, len(CASES), 1, 1))
 
@@ -153,7 +153,7 @@ def _check_left(
     assert kernel.snapshot() == pristine
     if case.holds is not None:
         assert kernel.held_by_hardware(DFL) == (case.holds,)
-    # Another card is served meanwhile; this region goes to nobody as it is,
+    # Another card is served meanwhile; this region is not handed over as it is,
     # unless it is what it was.
     assert plug(manager, NEXT, FPGA)
     assert manager.unplug({"uuid": NEXT}) == 1
@@ -169,9 +169,9 @@ def _check_left(
         assert caught.value.reason is exception.RegionReason.UNKNOWN
 
 
-def _put_in_order(bench: Bench, pristine: Snapshot) -> None:
+def _put_in_order(bench: TestHost, pristine: Snapshot) -> None:
     """The fault is over: the region is programmed, and the host as it was."""
-    kernel, manager = bench.kernel, bench.manager()
+    kernel, manager = bench.kernel, bench.start()
     manager.unplug({"uuid": INSTANCE})
     (entry,) = program(manager, NEXT)
     assert entry["pci_id"] == DFL

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the privileged helper reads, opens and locks may fail as well.
+"""Reads, opens and locks of the privileged helper may fail as well.
 
-Before it writes it reads what is there, and asks whether somebody holds it;
+Before a write it reads the state, and asks whether a process holds the device;
 after it, whether it had the effect. Each of these decides.
 """
 
@@ -18,9 +18,9 @@ import pytest
 from os_acc.objects.lease import LeaseState
 from tests.stress import fault_flows, fault_reads, fault_trials, unreadable_attributes
 from tests.stress.fault_flows import NEXT, Flow
-from tests.stress.fault_tally import Counting
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import GPU
+from tests.stress.result_tables import Counting
 from tests.stress.simulated_host import plug
 
 FLOWS: Mapping[str, Flow] = {
@@ -76,7 +76,7 @@ def a_link(path: str) -> None:
 
 @pytest.fixture
 def locks(stage: Stage) -> str:
-    """Where the helper's locks are, with none of them left."""
+    """Return the directory of the helper's locks, without any."""
     directory = os.path.join(stage.bench.root, "run/os_acc")
     os.makedirs(directory, exist_ok=True)
     for name in os.listdir(directory):
@@ -92,7 +92,7 @@ def test_a_lock_that_cannot_be_opened_is_told(
     flow, bench = stage.flow, stage.bench
     address = flow.makes_vfs or GPU
     path = os.path.join(locks, address)
-    with bench.kernel.installed():
+    with bench.installed():
         manager = None if flow.starts else flow.ready(bench)
         obstacle(path)
         writes = len(bench.kernel.writes())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever the host refuses, nobody has a region that was not read back.
+"""After any fault no consumer has a region that was not read back.
 
 Each write and each read of a flow that programs a region, or moves its port,
 is struck, as those of other flows are.
@@ -20,9 +20,9 @@ from os_acc import exception
 from tests.expected_errors import is_a
 from tests.stress import fault_reads, fault_regions, fault_trials, unreadable_attributes
 from tests.stress.fault_reads import Check, Reader
-from tests.stress.fault_tally import Counting
 from tests.stress.fault_trials import Effect, Stage, Told, Trial
 from tests.stress.flows import DFL
+from tests.stress.result_tables import Counting
 
 #: Of the helper, by what programs a region or moves a port; of the service, by
 #: all that it knows of the card.
@@ -58,7 +58,7 @@ def check_of_helper(told: Told, error: int) -> None:
 
 
 def check_of_service(told: Told, error: int) -> None:
-    """What of a card cannot be read is told; or it is not offered."""
+    """Check that an unreadable attribute is reported, or the card not offered."""
     if isinstance(told.error, exception.DeviceGone):
         assert "provider" in told.text, told
         return
@@ -133,7 +133,7 @@ def test_every_write_is_struck_by_every_fault(
 def test_every_read_may_fail(
     place: str, counting: Counting, flow: str, whose: str, error: int
 ) -> None:
-    """Of the helper, which has root's power, and of the service itself."""
+    """Strike reads of the helper, which runs as root, and of the service itself."""
     stage = stage_of(flow, place)
     reader = READERS[whose]
     recorded = stage.bench.copy(os.path.join(place, "recorded"))

@@ -24,6 +24,7 @@ from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.store import StoreDamaged, readonly, schema
+from os_acc.testing import TestHost
 from tests.expected_errors import has
 from tests.stress import fault_store, processes
 from tests.stress.fault_flows import NEXT
@@ -35,37 +36,37 @@ from tests.stress.fault_store import (
     file_of,
     journal_of,
 )
-from tests.stress.fault_tally import Count, Counting
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.result_tables import Count, Counting
+from tests.stress.simulated_host import plug
 from tests.unit.store.store_files import execute, set_version
 
 
 @pytest.fixture(scope="module")
-def sound() -> Iterator[Bench]:
+def sound() -> Iterator[TestHost]:
     """A host with its store, to be copied."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="os-acc-", dir=memory) as directory:
-        bench = Bench(os.path.join(directory, "sound"))
-        ended = processes.call(lambda: fault_store.build(bench))
+        bench = fault_store.build(os.path.join(directory, "sound"))
+        ended = processes.call(lambda: fault_store.fill(bench))
         assert not ended.trouble, ended.trouble
         yield bench
 
 
 @pytest.fixture
-def leases(sound: Bench) -> tuple[Lease, ...]:
+def leases(sound: TestHost) -> tuple[Lease, ...]:
     return fault_store.originals(sound)
 
 
 @pytest.fixture
-def bench(sound: Bench, place: str) -> Bench:
+def bench(sound: TestHost, place: str) -> TestHost:
     return sound.copy(os.path.join(place, "bench"))
 
 
-Attempts = Sequence[tuple[str, Callable[[Bench], None]]]
+Attempts = Sequence[tuple[str, Callable[[TestHost], None]]]
 
 
 def survive(
-    sound: Bench,
+    sound: TestHost,
     place: str,
     counting: Counting,
     what: str,
@@ -84,8 +85,8 @@ def survive(
     assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
 
 
-def read(bench: Bench) -> None:
-    """Somebody who only looks is told, and changes nothing."""
+def read(bench: TestHost) -> None:
+    """Check that a reader gets an error, and changes nothing."""
     state = os.path.dirname(file_of(bench))
     with fault_store.changing_nothing(bench):
         try:
@@ -112,7 +113,7 @@ def pages_of(file: pathlib.Path) -> range:
     return range(file.stat().st_size // PAGE)
 
 
-def is_aside(bench: Bench, content: bytes) -> bool:
+def is_aside(bench: TestHost, content: bytes) -> bool:
     aside = fault_store.files(bench)
     return any(kept == content for name, kept in aside.items() if ".damaged-" in name)
 
@@ -122,10 +123,10 @@ def is_aside(bench: Bench, content: bytes) -> bool:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
 def test_every_page_may_be_damaged_before_a_start(
-    sound: Bench, leases, place: str, counting: Counting, damage
+    sound: TestHost, leases, place: str, counting: Counting, damage
 ) -> None:
-    def attempt(number: int) -> Callable[[Bench], None]:
-        def run(bench: Bench) -> None:
+    def attempt(number: int) -> Callable[[TestHost], None]:
+        def run(bench: TestHost) -> None:
             fault_store.damage_page(file_of(bench), number, damage)
             read(bench)
             check_serves(bench, leases)
@@ -138,7 +139,7 @@ def test_every_page_may_be_damaged_before_a_start(
 
 
 def _unplugged(manager: Manager) -> int:
-    """What an unplug releases; it may be the first to read the damaged page."""
+    """Unplug, which may be the first to read the damaged page."""
     try:
         return manager.unplug({"uuid": NEXT})
     except StoreDamaged as error:
@@ -148,14 +149,14 @@ def _unplugged(manager: Manager) -> int:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
 def test_every_page_may_be_damaged_in_use(
-    sound: Bench, leases, place: str, counting: Counting, damage
+    sound: TestHost, leases, place: str, counting: Counting, damage
 ) -> None:
     """The operation that finds out may fail; the one after it is served."""
 
-    def attempt(number: int) -> Callable[[Bench], None]:
-        def run(bench: Bench) -> None:
-            with bench.kernel.installed():
-                manager = bench.manager()
+    def attempt(number: int) -> Callable[[TestHost], None]:
+        def run(bench: TestHost) -> None:
+            with bench.installed():
+                manager = bench.start()
                 fault_store.damage_page(file_of(bench), number, damage)
                 before = bench.kernel.snapshot()
                 if (error := refusal_of(manager)) is not None:
@@ -176,12 +177,12 @@ def test_every_page_may_be_damaged_in_use(
 
 
 def test_every_record_may_be_wrong_in_one_bit(
-    sound: Bench, leases, place: str, counting: Counting
+    sound: TestHost, leases, place: str, counting: Counting
 ) -> None:
-    """SQLite sees nothing wrong; each is told, and blocks its devices."""
+    """SQLite finds no damage; each lease is reported, and blocks its devices."""
 
-    def attempt(seed: int) -> Callable[[Bench], None]:
-        def run(bench: Bench) -> None:
+    def attempt(seed: int) -> Callable[[TestHost], None]:
+        def run(bench: TestHost) -> None:
             fault_store.damage_records(file_of(bench), leases, random.Random(seed))
             read(bench)
             check_serves(bench, leases)
@@ -199,12 +200,12 @@ def test_every_record_may_be_wrong_in_one_bit(
 
 
 def test_the_tail_may_be_cut_off_anywhere(
-    sound: Bench, leases, place: str, counting: Counting
+    sound: TestHost, leases, place: str, counting: Counting
 ) -> None:
     size = file_of(sound).stat().st_size
 
-    def attempt(length: int) -> Callable[[Bench], None]:
-        def run(bench: Bench) -> None:
+    def attempt(length: int) -> Callable[[TestHost], None]:
+        def run(bench: TestHost) -> None:
             os.truncate(file_of(bench), length)
             content = file_of(bench).read_bytes()
             read(bench)
@@ -228,7 +229,7 @@ def test_the_tail_may_be_cut_off_anywhere(
     [b"", b"no database", b"SQLite format 3\0", b"\xa5" * 65536, bytes(8192)],
     ids=["empty", "text", "only the magic", "noise", "zeros"],
 )
-def test_what_is_no_database_is_set_aside(bench: Bench, leases, content) -> None:
+def test_what_is_no_database_is_set_aside(bench: TestHost, leases, content) -> None:
     file_of(bench).write_bytes(content)
     read(bench)
     check_serves(bench, leases)
@@ -238,7 +239,7 @@ def test_what_is_no_database_is_set_aside(bench: Bench, leases, content) -> None
 # -- the schema ---------------------------------------------------------------
 
 
-def columns(bench: Bench) -> dict[str, list[str]]:
+def columns(bench: TestHost) -> dict[str, list[str]]:
     """Those of each table that there is."""
     with contextlib.closing(sqlite3.connect(file_of(bench))) as connection:
         tables = connection.execute(
@@ -254,7 +255,7 @@ def columns(bench: Bench) -> dict[str, list[str]]:
         }
 
 
-def without_a_column(bench: Bench) -> Iterator[tuple[str, ...]]:
+def without_a_column(bench: TestHost) -> Iterator[tuple[str, ...]]:
     """Statements that take a column away, whether a key needs it or not."""
     for table, names in columns(bench).items():
         for column in names:
@@ -268,10 +269,10 @@ def without_a_column(bench: Bench) -> Iterator[tuple[str, ...]]:
 
 
 def test_a_table_or_a_column_may_be_missing_or_have_another_name(
-    sound: Bench, leases, place: str, counting: Counting
+    sound: TestHost, leases, place: str, counting: Counting
 ) -> None:
-    def attempt(statements: Sequence[str]) -> Callable[[Bench], None]:
-        def run(bench: Bench) -> None:
+    def attempt(statements: Sequence[str]) -> Callable[[TestHost], None]:
+        def run(bench: TestHost) -> None:
             execute(file_of(bench), *statements)
             content = file_of(bench).read_bytes()
             read(bench)
@@ -294,7 +295,7 @@ def test_a_table_or_a_column_may_be_missing_or_have_another_name(
 
 
 @pytest.mark.parametrize("version", [0, -1, -(2**31)])
-def test_a_version_that_never_was_is_damage(bench: Bench, leases, version) -> None:
+def test_a_version_that_never_was_is_damage(bench: TestHost, leases, version) -> None:
     execute(file_of(bench), f"PRAGMA user_version = {version}")
     read(bench)
     check_serves(bench, leases, whole=True)
@@ -302,7 +303,7 @@ def test_a_version_that_never_was_is_damage(bench: Bench, leases, version) -> No
 
 
 @pytest.mark.parametrize("version", [len(schema.STEPS) + 1, 2**31 - 1])
-def test_a_newer_store_is_left_alone(bench: Bench, leases, version) -> None:
+def test_a_newer_store_is_left_alone(bench: TestHost, leases, version) -> None:
     set_version(file_of(bench), version)
     with fault_store.changing_nothing(bench):
         read(bench)
@@ -312,22 +313,22 @@ def test_a_newer_store_is_left_alone(bench: Bench, leases, version) -> None:
                 check=has(reason=exception.StateReason.TOO_NEW),
                 match="os_acc",
             ) as caught:
-                bench.boot()
+                bench.start_here()
             check_named(caught.value)
     set_version(file_of(bench), len(schema.STEPS))
     check_serves(bench, leases, whole=True)
 
 
-# -- what is no file, or nobody's to read -------------------------------------
+# -- no file, or an unreadable one --------------------------------------------
 
 
-def test_a_directory_in_its_place_is_told(bench: Bench, leases) -> None:
+def test_a_directory_in_its_place_is_told(bench: TestHost, leases) -> None:
     file = file_of(bench)
     elsewhere = file.with_name("elsewhere")
     file.rename(elsewhere)
     file.mkdir()
     with pytest.raises(exception.StateUnavailable) as caught:
-        bench.boot()
+        bench.start_here()
     check_named(caught.value)
     file.rmdir()
     elsewhere.rename(file)
@@ -336,16 +337,16 @@ def test_a_directory_in_its_place_is_told(bench: Bench, leases) -> None:
 
 @pytest.mark.parametrize("mode", [0o000, 0o200, 0o400])
 def test_a_file_that_may_not_be_read_or_written_is_told(
-    bench: Bench, leases, mode
+    bench: TestHost, leases, mode
 ) -> None:
     file_of(bench).chmod(mode)
 
     def start() -> None:
         # Root may read a file of his whatever its mode is; without this he is
-        # as anybody else.
+        # as any other user.
         capabilities.drop_all_caps_except([], [], [])
-        with bench.kernel.installed(), pytest.raises(exception.StateUnavailable) as why:
-            bench.manager()
+        with bench.installed(), pytest.raises(exception.StateUnavailable) as why:
+            bench.start()
         check_named(why.value)
 
     ended = processes.call(start)
@@ -358,7 +359,7 @@ def test_a_file_that_may_not_be_read_or_written_is_told(
 
 
 def test_a_journal_of_a_transaction_that_was_cut_off_is_played_back(
-    bench: Bench, leases
+    bench: TestHost, leases
 ) -> None:
     fault_store.interrupt(bench, lambda store: store.delete(leases))
     read(bench)
@@ -366,15 +367,15 @@ def test_a_journal_of_a_transaction_that_was_cut_off_is_played_back(
 
 
 def test_a_journal_may_be_damaged(
-    sound: Bench, leases, place: str, counting: Counting
+    sound: TestHost, leases, place: str, counting: Counting
 ) -> None:
-    """Then the file is half-way: what is not proven is told, none is given."""
+    """The file is incomplete: unproven leases are reported, and no device is given."""
     cut_off = sound.copy(os.path.join(place, "cut off"))
     fault_store.interrupt(cut_off, lambda store: store.delete(leases))
     journal = journal_of(cut_off).read_bytes()
 
-    def attempt(content: bytes | None) -> Callable[[Bench], None]:
-        def run(bench: Bench) -> None:
+    def attempt(content: bytes | None) -> Callable[[TestHost], None]:
+        def run(bench: TestHost) -> None:
             journal_of(bench).unlink()
             if content is not None:
                 journal_of(bench).write_bytes(content)
@@ -398,7 +399,7 @@ def test_a_journal_may_be_damaged(
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("content", [b"", b"x", b"\xa5" * 8192, bytes(65536)])
 def test_what_somebody_left_beside_it_changes_nothing(
-    bench: Bench, leases, suffix, content
+    bench: TestHost, leases, suffix, content
 ) -> None:
     file_of(bench).with_name(f"os_acc.sqlite{suffix}").write_bytes(content)
     read(bench)
@@ -406,9 +407,9 @@ def test_what_somebody_left_beside_it_changes_nothing(
 
 
 def test_a_write_ahead_log_of_an_older_copy_is_not_played_in(
-    bench: Bench, leases, place: str
+    bench: TestHost, leases, place: str
 ) -> None:
-    """Somebody had opened a copy in another mode, and copied all back."""
+    """An operator has opened a copy in another mode, and copied it back."""
     copy = pathlib.Path(place, "copy.sqlite")
     shutil.copyfile(file_of(bench), copy)
     with contextlib.closing(sqlite3.connect(copy)) as connection:
@@ -423,7 +424,7 @@ def test_a_write_ahead_log_of_an_older_copy_is_not_played_in(
 
 
 def test_a_store_that_somebody_put_into_another_mode_is_read_whole(
-    bench: Bench, leases
+    bench: TestHost, leases
 ) -> None:
     execute(file_of(bench), "PRAGMA journal_mode = WAL")
     check_serves(bench, leases, whole=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever a write meets, it is named, undone or recorded, and stops nobody.
+"""A fault of any write is named, undone or recorded, and stops no other consumer.
 
 Each flow is recorded once; then each of its writes is struck by each fault.
 """
@@ -14,8 +14,8 @@ import os
 import pytest
 
 from tests.stress import fault_flows, fault_trials
-from tests.stress.fault_tally import Counting
 from tests.stress.fault_trials import Effect, Stage, Trial
+from tests.stress.result_tables import Counting
 
 
 @pytest.fixture(params=fault_flows.FLOWS)

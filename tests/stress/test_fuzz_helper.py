@@ -19,9 +19,10 @@ import pytest
 import os_acc
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, hosts
-from tests.random_values import Rubbish, shown
+from tests.random_values import RandomValues, shown
 from tests.shares import Share
 from tests.stress import privileged_contract
+from tests.stress.file_changes import picture
 from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.stress.hostile_client import (
     REFUSED,
@@ -32,7 +33,6 @@ from tests.stress.hostile_client import (
 )
 from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
 from tests.stress.privileged_contract import Arguments, EntryPoint, Host
-from tests.stress.write_witness import picture
 
 #: For each entry point.
 CALLS = 750
@@ -248,7 +248,7 @@ def test_messages_at_random_are_refused(
     numbers = share.select(range(MESSAGES), SHARES)
     with connected("base", fake.root) as client:
         for number in numbers:
-            message = _message(Rubbish(f"{seed} message {number}", (TAKE,)))
+            message = _message(RandomValues(f"{seed} message {number}", (TAKE,)))
             with told(seed, number, shown(message)):
                 kind, answer, *_ = client.ask(message)
                 assert kind == REFUSED or (kind, answer) == (RETURNED, INVALID)
@@ -256,8 +256,8 @@ def test_messages_at_random_are_refused(
     fuzzed("messages to a helper", len(numbers))
 
 
-def _message(rubbish: Rubbish) -> object:
-    message = rubbish.near((3, TAKE, (rubbish.value(), rubbish.value()), {}))
+def _message(rng: RandomValues) -> object:
+    message = rng.near((3, TAKE, (rng.value(), rng.value()), {}))
     try:
         message = delivered(message)
     except (ValueError, TypeError, OverflowError):

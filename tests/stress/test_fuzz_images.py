@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever stands in an option about images, it is told so, or changes nothing.
+"""A wrong value of an option about images is reported, or changes nothing.
 
 Those of the Image service are read when an image is asked for first; nobody
 answers here, at an address of this host to which nothing listens.
@@ -20,7 +20,8 @@ from os_acc.bitstreams import library
 from os_acc.bitstreams import options as bitstreams
 from os_acc.bitstreams.glance import options as glance
 from os_acc.store.locks import Locks
-from tests.random_values import TEXTS, Rubbish, shown
+from os_acc.testing.test_host import config_of
+from tests.random_values import TEXTS, RandomValues, shown
 from tests.shares import Share
 from tests.stress.fuzzing import SHARES, Fuzzed, told
 
@@ -57,7 +58,7 @@ def names() -> list[tuple[str, str]]:
 
 
 def ask(place: str, config: cfg.ConfigOpts) -> None:
-    """What is done with the options: a library, and one image of it."""
+    """Use the options: open a library, and ask for one image."""
     images = library.build(config, f"{place}/state", Locks(f"{place}/state/locks"))
     images.about(IMAGE, time.monotonic() + _TIMES_OUT)
 
@@ -72,13 +73,11 @@ def by_file(place: str, group: str, name: str, value: object) -> cfg.ConfigOpts:
     )
     path = Path(place, "os-acc.conf")
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    config = cfg.ConfigOpts()
-    config(["--config-file", str(path)], default_config_dirs=[])
-    return config
+    return config_of(path)
 
 
 def _leaves_home(name: str, value: object) -> bool:
-    """Whether a value could make somebody else be asked."""
+    """Return whether a value could lead to another server."""
     return name in ("auth_url", "endpoint_override") and "://" in shown(value)
 
 
@@ -88,7 +87,8 @@ def test_a_wrong_option_of_images_is_told_so(
 ) -> None:
     every: list[object] = list(TEXTS)
     every += [
-        Rubbish(f"{seed} {group} {name} {number}").value() for number in range(VALUES)
+        RandomValues(f"{seed} {group} {name} {number}").value()
+        for number in range(VALUES)
     ]
     values = share.select(list(enumerate(every)), SHARES)
     before = sorted(os.listdir("/"))
@@ -107,10 +107,10 @@ def _error_of(place: str, group: str, name: str, value: object) -> Exception:
     try:
         config = by_file(place, group, name, value)
     except (cfg.Error, ValueError) as error:
-        # oslo.config's own answer, to whoever reads the file.
+        # oslo.config's own error.
         return error
     try:
         ask(place, config)
     except exception.OsAccError as error:
         return error
-    raise AssertionError("somebody has answered")
+    raise AssertionError("a server has answered")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever stands in an option, it is told so, and the host stays as it is."""
+"""A wrong value of any option is reported, and leaves the host as it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from os_acc.placement import options as placement
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts, instance, request
 from os_acc.testing.test_host import EVERYTHING
-from tests.random_values import TEXTS, Rubbish, shown
+from tests.random_values import TEXTS, RandomValues, shown
 from tests.shares import Share
 from tests.stress import test_fuzz_images
 from tests.stress.fuzzing import SHARES, Fuzzed, told
@@ -126,22 +126,22 @@ def values(name: str, seed: str, place: str) -> Iterator[object]:
     for text in TEXTS:
         yield f"{place}/{text}" if name == "state_path" else text
     for number in range(VALUES):
-        yield _invent(name, Rubbish(f"{seed} {name} {number}"), place)
+        yield _invent(name, RandomValues(f"{seed} {name} {number}"), place)
 
 
-def _invent(name: str, rubbish: Rubbish, place: str) -> object:
-    draw = rubbish.random.random()
+def _invent(name: str, rng: RandomValues, place: str) -> object:
+    draw = rng.random.random()
     if draw < 0.3:
-        return rubbish.value()
+        return rng.value()
     if draw < 0.5:
-        return rubbish.text()
+        return rng.text()
     if name.endswith("_timeout") and draw < 0.7:
-        return rubbish.pick((*_NUMBERS, *map(float, _NUMBERS[:6])))
-    return rubbish.near(rubbish.pick(RIGHT[name](place)))
+        return rng.pick((*_NUMBERS, *map(float, _NUMBERS[:6])))
+    return rng.near(rng.pick(RIGHT[name](place)))
 
 
 def is_harmless(name: str, value: object, place: str) -> bool:
-    """Whether root may try it: a directory elsewhere would be made there."""
+    """Return whether root may try it, as it would make a directory elsewhere."""
     if name != "state_path" or not isinstance(value, str):
         return True
     path = os.path.normpath(value)
@@ -196,7 +196,7 @@ def start(
         OverflowError,
         cfg.Error,
     ):
-        # oslo.config's own answer, to whoever sets the option.
+        # oslo.config's own error.
         return None
     try:
         return service.build(config, fake.root, Owner.NOVA)
@@ -211,7 +211,7 @@ def assert_readable(error: exception.OsAccError) -> None:
 
 
 def use(manager: Manager, place: str) -> None:
-    """Whatever the deadlines are: it works, or is told so, and goes back."""
+    """Check that plugs with any deadlines work, or fail and are rolled back."""
     root = manager.root
     sane = service.build(fresh(place), root, Owner.NOVA)
     (provider,) = (p for p in sane.providers() if str(p.device.address) == GPU)
@@ -233,10 +233,10 @@ def test_a_wrong_device_specification_is_told_so(
         ['{"devname": "eth0", "num_vfs": 4, "resource_class": "CUSTOM_X"}'],
     ]
     for number in numbers:
-        rubbish = Rubbish(f"{seed} spec {number}", familiar)
-        values: Any = rubbish.pick(right)
-        for _ in range(1 + rubbish.random.randrange(3)):
-            values = rubbish.near(values)
+        rng = RandomValues(f"{seed} spec {number}", familiar)
+        values: Any = rng.pick(right)
+        for _ in range(1 + rng.random.randrange(3)):
+            values = rng.near(values)
         with told(seed, number, f"device_spec.parse({shown(values)})"):
             try:
                 device_spec.parse(values)
@@ -326,8 +326,8 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
 ):
     host = numa.read_topology(fake.root)
     path = Path(place, "nova.conf")
-    rubbish = Rubbish(f"{seed} networks")
-    every = [*TEXTS, *(shown(rubbish.near("0,1")) for _ in range(VALUES))]
+    rng = RandomValues(f"{seed} networks")
+    every = [*TEXTS, *(shown(rng.near("0,1")) for _ in range(VALUES))]
     texts = share.select(list(enumerate(every)), SHARES)
     for number, text in texts:
         file = OF_NETWORKS[option].format(text)
@@ -365,7 +365,7 @@ def test_a_wrong_place_of_tools_is_told_so(
 
 
 def start_helper(seconds: float) -> bool:
-    """Whether it starts; if not, that is told."""
+    """Return whether it starts; if not, check the error."""
     hands = Helper(1.0)
     try:
         hands.start(time.monotonic() + seconds, [privsep.base])

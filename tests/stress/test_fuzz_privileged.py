@@ -20,8 +20,9 @@ from os_acc.testing import FakeKernel, hosts
 from tests.random_values import shown
 from tests.shares import Share
 from tests.stress import privileged_contract
+from tests.stress.file_changes import FileChanges
 from tests.stress.fuzzing import SHARES, Fuzzed, told
-from tests.stress.guarded_tree import Trap
+from tests.stress.guarded_tree import GuardedTree
 from tests.stress.privileged_calls import (
     answer_to,
     arguments,
@@ -30,7 +31,6 @@ from tests.stress.privileged_calls import (
     let_stuck_ones_end,
     talking_to,
 )
-from tests.stress.write_witness import Witness
 
 #: For each entry point. With those of the helper's channel, 108,000 in all.
 TRAP_CALLS, FAKE_CALLS = 11_500, 1_250
@@ -38,8 +38,8 @@ BATCH = 500
 
 
 @pytest.fixture(scope="session")
-def witness() -> Witness:
-    return Witness()
+def changes() -> FileChanges:
+    return FileChanges()
 
 
 @pytest.fixture
@@ -65,23 +65,23 @@ def test_every_entry_point_is_fuzzed():
 def test_nothing_is_written_but_what_was_meant(
     place: str,
     elsewhere: str,
-    witness: Witness,
+    changes: FileChanges,
     seed: str,
     share: Share,
     fuzzed: Fuzzed,
     name: str,
 ):
-    trap = Trap(place, elsewhere, witness)
+    guarded = GuardedTree(place, elsewhere, changes)
     calls = share.select(range(TRAP_CALLS), SHARES)
-    with talking_to(trap.kernel):
+    with talking_to(guarded.kernel):
         for done, number in enumerate(calls, 1):
-            given = arguments(name, trap.host, seed, number)
+            given = arguments(name, guarded.host, seed, number)
             with told(seed, number, name + shown(given)):
-                trap.spring(privileged_contract.ALL[name], given)
+                guarded.call(privileged_contract.ALL[name], given)
                 if done % BATCH == 0:
-                    trap.check_all()
-    trap.check_all()
-    assert trap.written == trap.permitted
+                    guarded.check_all()
+    guarded.check_all()
+    assert guarded.written == guarded.permitted
     fuzzed("privileged calls", len(calls))
 
 

@@ -19,6 +19,7 @@ from os_acc import exception, requests, service
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from tests.random_values import shown
 from tests.shares import Share
+from tests.stress.file_changes import picture
 from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.stress.public_calls import (
     CLASS,
@@ -31,7 +32,6 @@ from tests.stress.public_calls import (
     fingerprint,
     fits,
 )
-from tests.stress.write_witness import picture
 
 #: How often each is called; the others look at the whole host.
 CALLS = {"plug": 3_000, "unplug": 4_000, "rekey": 4_000, "requests_accelerators": 3_000}
@@ -75,7 +75,7 @@ class World:
         self._recorded, self._logged = self._record(), os.path.getsize(self._log)
 
     def is_unchanged(self) -> bool:
-        """Whether nothing was written, to the kernel or the store."""
+        """Return whether neither kernel nor store was written to."""
         return (self._recorded, self._logged) == (
             self._record(),
             os.path.getsize(self._log),
@@ -87,7 +87,7 @@ class World:
         assert list(os_acc.attached()) == [OWNER["uuid"]]
 
     def restore(self) -> None:
-        """What a right call has done is undone by right calls."""
+        """Undo the effect of valid calls."""
         for consumer in os_acc.attached():
             assert os_acc.unplug({"uuid": consumer}) == 1
         if made := [each["uuid"] for each in requests.find()]:
@@ -105,7 +105,7 @@ class World:
 @pytest.fixture
 def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(place)
-    with world.bench.kernel.installed():
+    with world.bench.installed():
         begin = functools.partial(
             service.initialize, config=world.config, root=world.bench.root
         )
@@ -156,7 +156,7 @@ def try_out(world: World, name: str, given: Arguments) -> None:
 
 
 def attempt(name: str, given: Arguments) -> tuple[Any, str | None]:
-    """What a function answers, or how it refuses."""
+    """Return the result of a function, or its error."""
     function = operator.attrgetter(name)(os_acc)
     if not fits(name, given):
         with pytest.raises(TypeError, match="argument"):

@@ -16,11 +16,11 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
-from os_acc.testing import Snapshot
+from os_acc.testing import Snapshot, TestHost
 from tests.stress import flows, processes, recovery_checks
 from tests.stress.flows import AUDIO, FPGA, GPU, INSTANCE, MIGRATION
 from tests.stress.processes import Child
-from tests.stress.simulated_host import Bench, plug
+from tests.stress.simulated_host import plug, simulated_host
 
 PLUG_WRITES = [
     (address, attribute)
@@ -31,9 +31,8 @@ UNPLUG_WRITES = [(GPU, "reset"), *PLUG_WRITES]
 
 
 @pytest.fixture
-def bench(place: str) -> Iterator[Bench]:
-    bench = Bench(os.path.join(place, "bench"))
-    bench.build(flows.host())
+def bench(place: str) -> Iterator[TestHost]:
+    bench = simulated_host(os.path.join(place, "bench"), flows.host())
     processes.become_reaper()
     yield bench
     bench.kernel.lift()
@@ -41,7 +40,7 @@ def bench(place: str) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def pristine(bench: Bench) -> Snapshot:
+def pristine(bench: TestHost) -> Snapshot:
     return bench.kernel.snapshot()
 
 
@@ -51,7 +50,7 @@ def run(check: Callable[[], None]) -> None:
     assert not ended.trouble, ended.trouble
 
 
-def stop_while_it_hangs(bench: Bench, action: Callable[[], object]) -> None:
+def stop_while_it_hangs(bench: TestHost, action: Callable[[], object]) -> None:
     """Kill a client as soon as its write hangs."""
     client = Child(action)
     bench.kernel.wait_until_blocked()
@@ -59,13 +58,13 @@ def stop_while_it_hangs(bench: Bench, action: Callable[[], object]) -> None:
     assert client.wait().killed
 
 
-def check_left_alone(bench: Bench) -> None:
+def check_left_alone(bench: TestHost) -> None:
     """A new start finds the worker at work; another consumer is served."""
 
     def start_again() -> None:
         worker._LOCK_SECONDS = 0.02
         count = len(bench.kernel.writes())
-        manager = bench.boot()
+        manager = bench.start_here()
         writes = bench.kernel.writes()[count:]
         recovery_checks.check_left_alone(bench.kernel, GPU, writes)
         (lease,) = manager.store.leases(INSTANCE)
@@ -80,11 +79,11 @@ def check_left_alone(bench: Bench) -> None:
     run(start_again)
 
 
-def check_restored(bench: Bench, pristine: Snapshot) -> None:
+def check_restored(bench: TestHost, pristine: Snapshot) -> None:
     """Once the write has returned, a new start puts everything in order."""
 
     def start_again() -> None:
-        assert bench.boot().store.leases() == ()
+        assert bench.start_here().store.leases() == ()
         recovery_checks.check_restored(bench, pristine)
 
     run(start_again)
@@ -92,10 +91,10 @@ def check_restored(bench: Bench, pristine: Snapshot) -> None:
 
 @pytest.mark.parametrize(("address", "attribute"), PLUG_WRITES)
 def test_a_plug_that_hangs_is_rolled_back_when_it_ends(
-    bench: Bench, pristine: Snapshot, address: str, attribute: str
+    bench: TestHost, pristine: Snapshot, address: str, attribute: str
 ) -> None:
     bench.kernel.hang(address, attribute)
-    stop_while_it_hangs(bench, lambda: plug(bench.boot(), INSTANCE, GPU))
+    stop_while_it_hangs(bench, lambda: plug(bench.start_here(), INSTANCE, GPU))
 
     check_left_alone(bench)
     bench.kernel.lift()
@@ -106,11 +105,11 @@ def test_a_plug_that_hangs_is_rolled_back_when_it_ends(
 
 @pytest.mark.parametrize(("address", "attribute"), UNPLUG_WRITES)
 def test_an_unplug_that_hangs_is_finished_when_it_ends(
-    bench: Bench, pristine: Snapshot, address: str, attribute: str
+    bench: TestHost, pristine: Snapshot, address: str, attribute: str
 ) -> None:
-    run(lambda: check_count(plug(bench.boot(), INSTANCE, GPU), 1))
+    run(lambda: check_count(plug(bench.start_here(), INSTANCE, GPU), 1))
     bench.kernel.hang(address, attribute)
-    stop_while_it_hangs(bench, lambda: bench.boot().unplug({"uuid": INSTANCE}))
+    stop_while_it_hangs(bench, lambda: bench.start_here().unplug({"uuid": INSTANCE}))
 
     check_left_alone(bench)
     bench.kernel.lift()
@@ -119,14 +118,14 @@ def test_an_unplug_that_hangs_is_finished_when_it_ends(
     check_restored(bench, pristine)
 
 
-def test_a_client_that_lives_is_left_alone(bench: Bench, pristine: Snapshot) -> None:
+def test_a_client_that_lives_is_left_alone(bench: TestHost, pristine: Snapshot) -> None:
     bench.kernel.hang(AUDIO, "unbind")
-    client = Child(lambda: plug(bench.boot(), INSTANCE, GPU))
+    client = Child(lambda: plug(bench.start_here(), INSTANCE, GPU))
     bench.kernel.wait_until_blocked()
 
     def start_again() -> None:
         count = len(bench.kernel.writes())
-        (lease,) = bench.boot().store.leases(INSTANCE)
+        (lease,) = bench.start_here().store.leases(INSTANCE)
         assert lease.state is LeaseState.PREPARING
         assert bench.kernel.writes()[count:] == []
 
@@ -136,23 +135,23 @@ def test_a_client_that_lives_is_left_alone(bench: Bench, pristine: Snapshot) -> 
 
     assert not ended.trouble, ended.trouble
     assert [entry["pci_id"] for entry in ended.value] == [GPU]
-    run(lambda: check_count([bench.boot().unplug({"uuid": INSTANCE})], 1))
+    run(lambda: check_count([bench.start_here().unplug({"uuid": INSTANCE})], 1))
     check_restored(bench, pristine)
 
 
 def test_a_guest_that_started_meanwhile_keeps_its_device(
-    bench: Bench, pristine: Snapshot
+    bench: TestHost, pristine: Snapshot
 ) -> None:
     """The plug's client died after its last write; a guest got the device."""
     bench.kernel.hang(AUDIO, "drivers_probe")
-    stop_while_it_hangs(bench, lambda: plug(bench.boot(), INSTANCE, GPU))
+    stop_while_it_hangs(bench, lambda: plug(bench.start_here(), INSTANCE, GPU))
     bench.kernel.lift()
     processes.reap()
     bench.kernel.hold(GPU)
 
     def start_again() -> None:
         count = len(bench.kernel.writes())
-        (lease,) = bench.boot().store.leases(INSTANCE)
+        (lease,) = bench.start_here().store.leases(INSTANCE)
         assert lease.state is LeaseState.RELEASING
         assert bench.kernel.writes()[count:] == []
 

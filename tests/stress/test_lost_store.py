@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 import pytest
 
-from os_acc.testing import Snapshot
+from os_acc.testing import Snapshot, TestHost
 from tests import run_figures
 from tests.shares import Share
 from tests.stress import lost_store, processes
-from tests.stress.lost_store import DEVICES, SPEC, Kind, Loss, Witness, consumer
+from tests.stress.lost_store import DEVICES, Holders, Kind, Loss, consumer
 from tests.stress.recorder import Point, Recorder
-from tests.stress.second_service import Second
-from tests.stress.simulated_host import Bench
+from tests.stress.second_service import SecondService
 
 RIVAL, OTHER = consumer(99), consumer(98)
 #: The points of each plug are divided among so many shares.
@@ -54,21 +53,21 @@ class Stage(NamedTuple):
     :ivar pristine: the host before anything was plugged.
     """
 
-    bench: Bench
-    witness: Witness
+    bench: TestHost
+    holders: Holders
     pristine: Snapshot
 
 
 @pytest.fixture
 def stage(place: str) -> Stage:
-    bench = Bench(os.path.join(place, "stage"), SPEC)
-    pristine = lost_store.prepare(bench).snapshot()
+    bench = lost_store.build(os.path.join(place, "stage"))
+    pristine = bench.kernel.snapshot()
 
-    def fill() -> Witness:
-        manager, witness = bench.boot(), Witness()
+    def fill() -> Holders:
+        manager, holders = bench.start_here(), Holders()
         for number, (kind, (place, _free)) in enumerate(DEVICES.items()):
-            assert witness.plug(manager, consumer(number), place, kind)
-        return witness
+            assert holders.plug(manager, consumer(number), place, kind)
+        return holders
 
     ended = processes.call(fill)
     assert not ended.trouble, ended.trouble
@@ -122,11 +121,11 @@ def _record(stage: Stage, directory: str, wanted: str, kind: Kind) -> list[Point
             with open(notes, "a", encoding="utf-8") as file:
                 file.write(f"{point.call}\t{point.in_worker:d}\t{point.place}\n")
 
-        manager = bench.boot()
-        recorder = Recorder(bench.directory, note, lambda _call, _go, _files: None)
+        manager = bench.start_here()
+        recorder = Recorder(str(bench.directory), note, lambda _call, _go, _files: None)
         recorder.install(bench.kernel)
         lost_store.watch_transactions(recorder, lambda: False)
-        stage.witness.plug(manager, RIVAL, wanted, kind)
+        stage.holders.plug(manager, RIVAL, wanted, kind)
 
     ended = processes.call(run)
     assert not ended.trouble, ended.trouble
@@ -137,10 +136,10 @@ def _record(stage: Stage, directory: str, wanted: str, kind: Kind) -> list[Point
 
 
 def _lose(
-    stage: Stage, bench: Bench, trial: Trial, wanted: str, kind: Kind, seed: int
+    stage: Stage, bench: TestHost, trial: Trial, wanted: str, kind: Kind, seed: int
 ) -> None:
     mark = os.path.join(bench.directory, "lost")
-    witness, manager = stage.witness, bench.boot()
+    holders, manager = stage.holders, bench.start_here()
 
     def strike(point: Point, _what: str) -> None:
         if point == trial.point:
@@ -148,15 +147,15 @@ def _lose(
             with open(mark, "w"):
                 pass
 
-    recorder = Recorder(bench.directory, strike, lambda _call, _go, _files: None)
+    recorder = Recorder(str(bench.directory), strike, lambda _call, _go, _files: None)
     recorder.install(bench.kernel)
     lost_store.watch_transactions(
         recorder, lambda: not trial.finds_out and os.path.exists(mark)
     )
-    witness.plug(manager, RIVAL, wanted, kind)
+    holders.plug(manager, RIVAL, wanted, kind)
     assert os.path.exists(mark), "the point is not there any more"
     with recorder.quiet():
-        lost_store.check(bench, manager, witness, stage.pristine)
+        lost_store.check(bench, manager, holders, stage.pristine)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +189,8 @@ def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
     assert not troubles, text + troubles[0]
 
 
-def _meet(stage: Stage, bench: Bench, rng: random.Random) -> None:
-    witness, loss = stage.witness, rng.choice(list(Loss))
+def _meet(stage: Stage, bench: TestHost, rng: random.Random) -> None:
+    holders, loss = stage.holders, rng.choice(list(Loss))
     (mine, my_kind), (theirs, their_kind) = (
         (rng.choice(DEVICES[kind]), kind) for kind in rng.choices(list(Kind), k=2)
     )
@@ -201,15 +200,17 @@ def _meet(stage: Stage, bench: Bench, rng: random.Random) -> None:
         if not point.in_worker and next(touches) == at:
             loss.strike(bench, rng)
 
-    with Second.running() as second:
-        manager = bench.boot()
+    with SecondService.running() as second:
+        manager = bench.start_here()
         wanted = lost_store.request_for(manager, theirs, their_kind)
-        recorder = Recorder(bench.directory, strike, lambda _call, _go, _files: None)
+        recorder = Recorder(
+            str(bench.directory), strike, lambda _call, _go, _files: None
+        )
         with second.at_work(bench, OTHER, wanted):
             recorder.install(bench.kernel)
-            witness.plug(manager, RIVAL, mine, my_kind)
+            holders.plug(manager, RIVAL, mine, my_kind)
         if next(touches) <= at:
             loss.strike(bench, rng)
         with recorder.quiet():
-            witness.given(OTHER, second.answer() or [])
-            lost_store.check(bench, manager, witness, stage.pristine)
+            holders.given(OTHER, second.answer() or [])
+            lost_store.check(bench, manager, holders, stage.pristine)

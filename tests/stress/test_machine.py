@@ -27,7 +27,7 @@ from tests.stress.invariants import Counts, Truths
 from tests.stress.kills import Way
 from tests.stress.lost_store import Kind, Loss
 from tests.stress.model import CONSUMERS, choose
-from tests.stress.second_service import Second
+from tests.stress.second_service import SecondService
 from tests.stress.simulated_host import unfinished
 
 #: How often who does this touches disk or host, more or less.
@@ -43,7 +43,7 @@ picks = st.lists(st.integers(0, 20), min_size=1, max_size=3)
 
 
 class Histories(Truths):
-    """What may happen."""
+    """The steps of a history."""
 
     # -- what callers do -----------------------------------------------------
 
@@ -198,7 +198,7 @@ class Histories(Truths):
     ) -> None:
         """A process is killed at its n-th touch; another one goes on."""
         if action in ("unplug", "rekey"):
-            # Who has nothing touches nothing.
+            # A consumer without devices touches nothing.
             consumer = choose(self.holds, at) or consumer
         request = self._request(self.manager.providers(), picks)
         if request is None:
@@ -208,7 +208,7 @@ class Histories(Truths):
             "plug": lambda manager: manager.plug({"uuid": consumer}, *request),
             "unplug": lambda manager: manager.unplug({"uuid": consumer}),
             "rekey": lambda manager: manager.rekey(consumer, other),
-            "restart": lambda _manager: self.bench.manager(),
+            "restart": lambda _manager: self.bench.start(),
         }
         touches = _TOUCHES[action] if way is not Way.WORKER else _TOUCHES_OF_A_WORKER
         self._killed(lambda: actions[action](self.manager), at % touches + 1, way)
@@ -256,21 +256,21 @@ class Histories(Truths):
         request = self._request(self.manager.providers(), picks)
         if request is None:
             return
-        # What goes wrong from here on is the store alone.
+        # From here on only the store is damaged.
         self.kernel.lift()
         self.faulty = False
-        witness = self._witness()
+        changes = self._changes()
         places = [str(each.device.address) for each in self.manager.providers()]
         for number, kind in enumerate((Kind.HOST, Kind.NONE)):
             place = places[(at + number) % len(places)]
             stranger = lost_store.consumer(0x100 + number)
-            if witness.plug(self.manager, stranger, place, kind):
+            if changes.plug(self.manager, stranger, place, kind):
                 self.deeds[f"leases of {kind.name} that are lost or saved"] += 1
         entries = self._plug_and_lose(consumer, request, at, loss, seed)
-        witness.given(consumer, entries)
-        lost_store.try_everything(self.manager, witness)
-        self.manager = self.bench.manager()
-        lost_store.try_everything(self.manager, witness)
+        changes.given(consumer, entries)
+        lost_store.try_everything(self.manager, changes)
+        self.manager = self.bench.start()
+        lost_store.try_everything(self.manager, changes)
         self._put_in_order()
         self.deeds[f"stores {loss.value} during a plug"] += 1
 
@@ -278,12 +278,12 @@ class Histories(Truths):
 
     @rule(pick=pick)
     def pull_out(self, pick: int) -> None:
-        """Somebody pulls out a card, or one function of it; leased or not."""
+        """Pull out a card, or one function of it; leased or not."""
         self._pull_out(pick)
 
     @rule(pick=pick)
     def put_in(self, pick: int) -> None:
-        """What was pulled out comes back, maybe in another IOMMU group."""
+        """Plug in what was pulled out, possibly in another IOMMU group."""
         if not self.pulled:
             self._pull_out(pick)
         self._put_in()
@@ -389,9 +389,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def second() -> Iterator[Second]:
+def second() -> Iterator[SecondService]:
     """Another process, for second services."""
-    with Second.running() as process:
+    with SecondService.running() as process:
         yield process
 
 
@@ -401,7 +401,7 @@ def test_no_history_breaks_an_invariant(
     steps: int,
     seed: str,
     place: str,
-    second: Second,
+    second: SecondService,
 ) -> None:
     profile = request.config.getoption("--hypothesis-profile")
     phases = set(Phase) - _SLOW_PHASES.get(profile, set())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services that are killed, told to end, or forked, in the middle of calls."""
+"""Services that are killed, stopped, or forked, in the middle of calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.stress.process_host import (
     CARDS,
     GPU,
     Attempt,
-    Host,
+    ProcessHost,
     attempt,
     check_in_time,
     parent,
@@ -63,7 +63,7 @@ def die_once_sent(count: int) -> None:
 
 @pytest.mark.parametrize("call", ["plug", "unplug"])
 def test_a_client_killed_with_calls_running_and_queued(
-    host: Host, pristine: Snapshot, call: str
+    host: ProcessHost, pristine: Snapshot, call: str
 ) -> None:
     """They still finish: the ones are left alone, the others are refused."""
     running, queued = CARDS[:2], CARDS[2:6]
@@ -110,7 +110,7 @@ def test_a_client_killed_with_calls_running_and_queued(
 
 
 def test_a_helper_ends_with_its_client_though_a_forked_child_lives(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def fork(manager: Manager) -> None:
         pid = os.fork()
@@ -135,11 +135,11 @@ def test_a_helper_ends_with_its_client_though_a_forked_child_lives(
     host.check_whole(pristine)
 
 
-# -- told to end -------------------------------------------------------------
+# -- stopped -----------------------------------------------------------------
 
 
 def test_a_service_ended_by_sigterm_loses_nothing(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     host.kernel.hang(AUDIO, "unbind")
     client = host.service(lambda manager: plug(manager, 1, GPU))
@@ -152,9 +152,9 @@ def test_a_service_ended_by_sigterm_loses_nothing(
 
 
 def test_sigterm_to_all_its_processes_ends_no_write_half_way(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
-    """What a service manager does: the client, its helper and its worker."""
+    """Kill the client, its helper and its worker, as a service manager does."""
     host.kernel.hang(AUDIO, "unbind")
     client = host.service(lambda manager: plug(manager, 1, GPU))
     host.kernel.wait_until_blocked()
@@ -178,7 +178,7 @@ def test_sigterm_to_all_its_processes_ends_no_write_half_way(
 
 
 class Told(BaseException):
-    """What a handler of SIGTERM raises in the main thread."""
+    """An exception that a handler of SIGTERM raises in the main thread."""
 
 
 def interrupted(call: Callable[[], object]) -> Attempt:
@@ -194,7 +194,10 @@ def interrupted(call: Callable[[], object]) -> Attempt:
 @pytest.mark.parametrize("raised", [Told, SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("cards", [(GPU,), (GPU, *CARDS[:3])], ids=["one", "several"])
 def test_a_handler_that_raises_in_the_middle_of_a_plug(
-    host: Host, pristine: Snapshot, raised: type[BaseException], cards: tuple[str, ...]
+    host: ProcessHost,
+    pristine: Snapshot,
+    raised: type[BaseException],
+    cards: tuple[str, ...],
 ) -> None:
     def handle(_number: int, _frame: object) -> None:
         raise raised()
@@ -227,7 +230,7 @@ def test_a_handler_that_raises_in_the_middle_of_a_plug(
 
 @pytest.mark.parametrize("how", ["daemon", "thread", "executor", "sigterm"])
 def test_an_interpreter_that_ends_in_a_plug(
-    host: Host, pristine: Snapshot, how: str
+    host: ProcessHost, pristine: Snapshot, how: str
 ) -> None:
     """A write that never returns keeps no process from ending."""
     host.kernel.hang(GPU, "unbind")
@@ -265,7 +268,7 @@ def test_an_interpreter_that_ends_in_a_plug(
 
 
 def test_a_forked_child_plugs_while_its_parent_is_at_it(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     """Its threads hold every lock that there is, at one moment or another."""
     host.kernel.hang(GPU, "unbind")
@@ -309,7 +312,7 @@ def test_a_forked_child_plugs_while_its_parent_is_at_it(
 
 
 def test_a_forked_child_that_ends_takes_nothing_of_its_parents_along(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def act(manager: Manager) -> tuple[Attempt, frozenset[int]]:
         before = host.helpers()

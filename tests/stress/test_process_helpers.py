@@ -22,7 +22,7 @@ from tests.stress.process_host import (
     GPU,
     PYTHON,
     Attempt,
-    Host,
+    ProcessHost,
     attempt,
     check_in_time,
     outcome,
@@ -43,7 +43,7 @@ VFIO = "vfio-pci"
 
 @pytest.mark.parametrize("point", process_dying_helper.POINTS)
 def test_a_helper_killed_in_a_call_is_told_and_replaced(
-    host: Host, pristine: Snapshot, point: str
+    host: ProcessHost, pristine: Snapshot, point: str
 ) -> None:
     flag = os.path.join(host.directory, "flag")
     program = process_dying_helper.__file__
@@ -56,7 +56,7 @@ def test_a_helper_killed_in_a_call_is_told_and_replaced(
         return plugs + [attempt(lambda: unplug(manager, 1)) for _ in range(2)]
 
     config = host.configure(*PYTHON, program, *words)
-    tried = outcome(processes.Child(lambda: both_ways(host.start(config))))
+    tried = outcome(processes.Child(lambda: both_ways(host.serve(config))))
     assert [each.error for each in tried] == ["HelperLost", "", "DevicesUnreleased", ""]
     assert [each.value for each in tried] == [None, [GPU], None, 1]
     for each in tried:
@@ -65,14 +65,14 @@ def test_a_helper_killed_in_a_call_is_told_and_replaced(
 
 
 def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     """sudo asks for a password, say."""
     script = Path(host.directory, "never")
     over = Path(host.directory, "over")
     script.write_text(f"until [ -e {over} ]; do sleep 0.1; done\n")
     config = host.configure("/bin/sh", str(script), initialize_timeout=1.0)
-    tried = outcome(processes.Child(lambda: attempt(lambda: host.start(config))))
+    tried = outcome(processes.Child(lambda: attempt(lambda: host.serve(config))))
     over.touch()
     assert tried.error == "HelperUnavailable"
     check_in_time(tried, 1)
@@ -83,7 +83,7 @@ def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
 
 
 def test_many_stuck_devices_keep_nobody_else_waiting(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     """Twice as many writes never return as the helper has threads."""
     stuck, others = CARDS[:12], CARDS[12:20]
@@ -100,7 +100,7 @@ def test_many_stuck_devices_keep_nobody_else_waiting(
         return every[:12], every[12:] + served
 
     config = host.configure(threads=6, write_timeout=2.0, plug_timeout=60.0)
-    failed, served = outcome(processes.Child(lambda: plug_all(host.start(config))))
+    failed, served = outcome(processes.Child(lambda: plug_all(host.serve(config))))
     assert {each.error for each in failed} <= {"DeviceStuck", "HelperLost"}
     assert [each.value for each in served] == [*([card] for card in others), [GPU]]
     for each in failed + served:
@@ -110,7 +110,7 @@ def test_many_stuck_devices_keep_nobody_else_waiting(
 
 
 def test_the_helper_of_one_service_never_returns_and_another_is_served(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     host.kernel.hang(GPU, "unbind")
     first = host.service(
@@ -139,7 +139,7 @@ def test_the_helper_of_one_service_never_returns_and_another_is_served(
 
 
 def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def stopped(manager: Manager) -> list[object]:
         (silent,) = host.helpers()
@@ -151,13 +151,13 @@ def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
         ]
         assert silent in host.helpers()
         os.kill(silent, signal.SIGCONT)
-        # What it was asked comes late: nobody wants the device any more.
+        # The request comes late: the device is not wanted any more.
         wait_until(lambda: silent not in host.helpers())
         assert {host.kernel.state(GPU), host.kernel.state(AUDIO)} <= set(pristine)
         return [*tried, attempt(lambda: unplug(manager, 2))]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    lost, served, back = outcome(processes.Child(lambda: stopped(host.start(config))))
+    lost, served, back = outcome(processes.Child(lambda: stopped(host.serve(config))))
     assert lost.error == "HelperLost"
     check_in_time(lost, 30, 3)
     assert served.value == [CARDS[0]]
@@ -167,7 +167,7 @@ def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
 
 
 def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def stopped(manager: Manager) -> list[Attempt]:
         plug(manager, 1, GPU, CARDS[0])
@@ -182,7 +182,7 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
         return tried
 
     config = host.configure(write_timeout=3.0, unplug_timeout=30.0)
-    lost, back, served = outcome(processes.Child(lambda: stopped(host.start(config))))
+    lost, back, served = outcome(processes.Child(lambda: stopped(host.serve(config))))
     assert lost.error == "DevicesUnreleased"
     assert "does not answer" in lost.text
     assert (back.value, served.value) == (2, [GPU])
@@ -192,7 +192,7 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
 
 
 def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     host.kernel.hang(GPU, "unbind")
 
@@ -212,7 +212,7 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
         return [*tried, attempt(lambda: plug(manager, 1, GPU))]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    tried = outcome(processes.Child(lambda: stopped(host.start(config))))
+    tried = outcome(processes.Child(lambda: stopped(host.serve(config))))
     lost, busy, other, again = tried
     assert lost.error == "HelperLost"
     assert busy.error == "DeviceStuck"
@@ -223,7 +223,7 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
 
 
 def test_who_looks_for_holders_may_be_stopped_as_well(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def stopped(manager: Manager) -> list[Attempt]:
         (silent,) = host.helpers("inspect")
@@ -231,7 +231,7 @@ def test_who_looks_for_holders_may_be_stopped_as_well(
         return [attempt(lambda: plug(manager, 1, GPU)) for _ in range(2)]
 
     config = host.configure(write_timeout=3.0, plug_timeout=30.0)
-    child = processes.Child(lambda: stopped(host.start(config, inspects=True)))
+    child = processes.Child(lambda: stopped(host.serve(config, inspects=True)))
     lost, served = outcome(child)
     assert lost.error == "HelperLost"
     assert served.value == [GPU]
@@ -244,7 +244,7 @@ def test_who_looks_for_holders_may_be_stopped_as_well(
 
 
 def test_two_services_with_helpers_of_their_own_share_devices(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     """Each of their threads wants one of three cards, again and again."""
     cards = CARDS[:3]
@@ -283,7 +283,7 @@ def test_two_services_with_helpers_of_their_own_share_devices(
 
 
 def test_many_callers_who_need_a_helper_start_one(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def together(manager: Manager) -> tuple[int, list[Attempt]]:
         (before,) = host.helpers()

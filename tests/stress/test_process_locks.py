@@ -25,7 +25,7 @@ from tests.stress import processes
 from tests.stress.process_host import (
     CARDS,
     GPU,
-    Host,
+    ProcessHost,
     attempt,
     check_in_time,
     outcome,
@@ -42,32 +42,32 @@ STORE_LOCK = "9-store"
 RUBBISH = (b"", b"\0\xff" * 100, b"9" * 400, b"4611686018427387904", b"-1\n")
 
 
-def hold_consumer(host: Host) -> None:
-    locks = Locks(os.path.join(host.state, "locks"))
+def hold_consumer(host: ProcessHost) -> None:
+    locks = Locks(os.path.join(host.state_path, "locks"))
     with locks.hold([consumer_lock(uuid_of(1))], time.monotonic() + 60):
         stand_still(host)
 
 
-def hold_store(host: Host) -> None:
+def hold_store(host: ProcessHost) -> None:
     """In the middle of a transaction that has written already."""
-    with Database(host.state, 60).transaction() as connection:
+    with Database(host.state_path, 60).transaction() as connection:
         schema.set_epoch(connection, schema.read_meta(connection).epoch + 1)
         stand_still(host)
 
 
-def hold_worker(host: Host) -> None:
+def hold_worker(host: ProcessHost) -> None:
     """As the child of a helper does that is at work on the device."""
     with open(worker_lock(host), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         stand_still(host)
 
 
-def stand_still(host: Host) -> None:
+def stand_still(host: ProcessHost) -> None:
     Path(host.directory, "held").touch()
     signal.pause()
 
 
-def worker_lock(host: Host) -> str:
+def worker_lock(host: ProcessHost) -> str:
     return os.path.join(host.root, worker.LOCKS, GPU)
 
 
@@ -75,7 +75,9 @@ HOLDERS = (hold_consumer, hold_store, hold_worker)
 
 
 @contextmanager
-def held(host: Host, hold: Callable[[Host], None]) -> Iterator[processes.Child]:
+def held(
+    host: ProcessHost, hold: Callable[[ProcessHost], None]
+) -> Iterator[processes.Child]:
     """A process has this lock, and stands still with it."""
     holder = processes.Child(lambda: hold(host))
     wait_until(Path(host.directory, "held").exists)
@@ -86,7 +88,7 @@ def held(host: Host, hold: Callable[[Host], None]) -> Iterator[processes.Child]:
         assert holder.wait().killed
 
 
-def plug_once(host: Host) -> None:
+def plug_once(host: ProcessHost) -> None:
     """Every lock file that there will be is there."""
     host.run(lambda manager: (plug(manager, 1, GPU), unplug(manager, 1)))
 
@@ -96,7 +98,7 @@ def plug_once(host: Host) -> None:
 
 @pytest.mark.parametrize("hold", HOLDERS)
 def test_the_lock_of_a_killed_process_is_free(
-    host: Host, pristine: Snapshot, hold: Callable[[Host], None]
+    host: ProcessHost, pristine: Snapshot, hold: Callable[[ProcessHost], None]
 ) -> None:
     plug_once(host)
     with held(host, hold):
@@ -108,10 +110,10 @@ def test_the_lock_of_a_killed_process_is_free(
 
 @pytest.mark.parametrize("rubbish", RUBBISH, ids=len)
 def test_rubbish_in_lock_files_is_in_nobodys_way(
-    host: Host, pristine: Snapshot, rubbish: bytes
+    host: ProcessHost, pristine: Snapshot, rubbish: bytes
 ) -> None:
     plug_once(host)
-    locks = Path(host.state, "locks")
+    locks = Path(host.state_path, "locks")
     names = {consumer_lock(uuid_of(1)), STORE_LOCK, *os.listdir(locks)}
     for path in (*(locks / name for name in names), Path(worker_lock(host))):
         path.write_bytes(rubbish)
@@ -127,7 +129,7 @@ def test_rubbish_in_lock_files_is_in_nobodys_way(
 
 
 def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     def act(manager: Manager) -> None:
         tried = attempt(lambda: plug(manager, 1, GPU))
@@ -137,13 +139,13 @@ def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
 
     config = host.configure(plug_timeout=1.0)
     with held(host, hold_consumer):
-        outcome(processes.Child(lambda: act(host.start(config))))
+        outcome(processes.Child(lambda: act(host.serve(config))))
     assert host.run(lambda manager: plug(manager, 1, CARDS[0])) == [CARDS[0]]
     host.check_whole(pristine)
 
 
 def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
-    host: Host, pristine: Snapshot, monkeypatch: pytest.MonkeyPatch
+    host: ProcessHost, pristine: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long a transaction may wait: an operation's deadline is held."""
     monkeypatch.setattr(service, "STORE_SECONDS", 600.0)
@@ -162,12 +164,12 @@ def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
                 check_in_time(tried, 1)
         assert plug(manager, 1, GPU) == [GPU]
 
-    outcome(processes.Child(lambda: act(host.start(config))))
+    outcome(processes.Child(lambda: act(host.serve(config))))
     host.check_whole(pristine)
 
 
 def test_who_stands_still_with_a_device_keeps_that_device(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     plug_once(host)
 
@@ -184,7 +186,7 @@ def test_who_stands_still_with_a_device_keeps_that_device(
 
 
 def test_a_service_that_stands_still_is_not_overtaken(
-    host: Host, pristine: Snapshot
+    host: ProcessHost, pristine: Snapshot
 ) -> None:
     """Stopped between its intent and its commit; it goes on afterwards."""
     host.kernel.hang(GPU, "unbind")

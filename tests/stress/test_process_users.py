@@ -25,14 +25,13 @@ from cliff.formatters import table
 from os_acc import deadlines, privsep
 from os_acc.attach.manager import Manager
 from os_acc.cmd.app import OsAcc
-from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import Snapshot, helper, uuid_of
 from tests.stress import processes
 from tests.stress.process_host import (
     CARDS,
     GPU,
     Attempt,
-    Host,
+    ProcessHost,
     attempt,
     check_in_time,
     outcome,
@@ -57,19 +56,19 @@ exit "$status"
 
 
 def become_ordinary() -> None:
-    """Be nobody from now on, as nova-compute is not root."""
+    """Become the user nobody, as nova-compute is not root."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-        # Whoever changes users loses its own /proc/self, unless it says this.
+        # A process that changes users loses its /proc/self without this.
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)
 
 
 class Sudo:
     """Starts what it is asked to, as who runs the tests.
 
-    :param directory: where it is asked.
+    :param directory: the directory of the requests.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -106,11 +105,11 @@ class Sudo:
 
 
 @pytest.fixture
-def config(host: Host, pristine: Snapshot) -> Iterator[Callable[..., str]]:
-    """Configuration files of the service, with somebody to start its helpers."""
-    Path(host.state).mkdir()
+def config(host: ProcessHost, pristine: Snapshot) -> Iterator[Callable[..., str]]:
+    """Return a function that writes configuration files; root starts the helpers."""
+    Path(host.state_path).mkdir()
     if os.geteuid() == 0:
-        os.chown(host.state, _NOBODY, _NOBODY)
+        os.chown(host.state_path, _NOBODY, _NOBODY)
         for directory in (host.directory, os.path.dirname(host.directory)):
             os.chmod(directory, 0o711)
     sudo = Sudo(Path(host.directory, "sudo"))
@@ -122,25 +121,24 @@ def config(host: Host, pristine: Snapshot) -> Iterator[Callable[..., str]]:
         yield configure
 
 
-def warm_up(host: Host) -> None:
+def warm_up(host: ProcessHost) -> None:
     """Import all that there is, while all of it can be read."""
-    spare = Host(os.path.join(host.directory, f"warm-{os.getpid()}"))
-    spare.build()
-    manager = spare.start(spare.configure())
+    spare = ProcessHost(os.path.join(host.directory, f"warm-{os.getpid()}"))
+    manager = spare.serve(spare.configure())
     plug(manager, 1, GPU)
     unplug(manager, 1)
-    # What a table's cells are measured with comes with the first table.
+    # The first table imports the module that measures cells.
     table.prettytable.PrettyTable(["x"]).get_string()
     for context in (privsep.base, privsep.inspect):
         context.stop()
 
 
-def command(host: Host, config: str, *words: str) -> processes.Child:
-    """``os-acc`` as whoever runs the tests; its exit status and output."""
+def command(host: ProcessHost, config: str, *words: str) -> processes.Child:
+    """Run ``os-acc`` as the user of the tests; return exit status and output."""
 
     def run() -> tuple[int, str]:
         warm_up(host)
-        privsep_kernel.current = host.kernel
+        host.install()
         for context in (privsep.base, privsep.inspect):
             context.set_client_mode(True)
         said = io.StringIO()
@@ -158,7 +156,7 @@ def provider_of(manager: Manager, card: str) -> str:
 
 
 def test_roots_command_beside_an_ordinary_users_service(
-    host: Host, pristine: Snapshot, config: Callable[..., str]
+    host: ProcessHost, pristine: Snapshot, config: Callable[..., str]
 ) -> None:
     before = config()
     mine, hasty = host.configure(), host.configure(unplug_timeout=2.0)
@@ -169,14 +167,14 @@ def test_roots_command_beside_an_ordinary_users_service(
     def serve() -> list[Attempt]:
         warm_up(host)
         become_ordinary()
-        manager = host.start(before, inspects=True)
+        manager = host.serve(before, inspects=True)
         tried = [attempt(lambda: plug(manager, 1, CARDS[0]))]
         stuck = deadlines.begin(attempt, lambda: plug(manager, 3, GPU))
         (told / "provider").write_text(provider_of(manager, CARDS[1]))
         wait_until((told / "over").exists)
         tried += [
             stuck.result(),
-            # What root plugged is the service's to unplug, and the other way.
+            # The service may unplug what root has plugged, and the other way round.
             attempt(lambda: unplug(manager, 2)),
             attempt(lambda: plug(manager, 1, CARDS[0])),
             attempt(lambda: unplug(manager, 1)),
@@ -189,7 +187,7 @@ def test_roots_command_beside_an_ordinary_users_service(
     wait_until((told / "provider").exists)
     provider = (told / "provider").read_text()
 
-    # Root unplugs what the service has, plugs another, and is told to wait.
+    # Root unplugs a device of the service, plugs another, and has to wait.
     status, said = outcome(command(host, mine, "unplug", uuid_of(1)))
     assert status == 0, said
     plugging = ("plug", "--instance", uuid_of(2), "--provider", provider)
@@ -207,8 +205,8 @@ def test_roots_command_beside_an_ordinary_users_service(
     assert (first.value, stuck.value) == ([CARDS[0]], [GPU])
     assert [each.value for each in others] == [1, [CARDS[0]], 1]
     # Nothing of root's is in the way of the service.
-    owner = os.stat(host.state).st_uid
-    for place, directories, files in os.walk(host.state):
+    owner = os.stat(host.state_path).st_uid
+    for place, directories, files in os.walk(host.state_path):
         for name in (*directories, *files):
             assert os.lstat(os.path.join(place, name)).st_uid == owner, name
     host.check_whole(pristine)

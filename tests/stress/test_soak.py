@@ -17,7 +17,7 @@ from tests import run_figures
 from tests.shares import Share
 from tests.stress import processes, simulated_host, soak
 from tests.stress.processes import Child
-from tests.stress.soak import DEVICES, Scene
+from tests.stress.soak import DEVICES, SharedHost
 
 PROCESSES, THREADS = 2, 8
 #: How many plugs with their unplugs, by the profile of Hypothesis.
@@ -37,17 +37,16 @@ def test_no_device_is_given_twice_and_none_is_lost(
     request: pytest.FixtureRequest, place: str, cycles: int, seed: str
 ) -> None:
     print(f"to have the same choices again: --hypothesis-seed={seed}")
-    scene = Scene(place)
-    kernel = scene.build()
-    pristine = kernel.snapshot()
+    shared = SharedHost(place)
+    pristine = shared.kernel.snapshot()
     shares = _share_out(cycles, PROCESSES * THREADS)
     end = os.path.join(place, "end")
 
     services = [
-        Child(lambda n=number: soak.serve(scene, f"{seed}, {n}", shares[n::PROCESSES]))
+        Child(lambda n=number: soak.serve(shared, f"{seed}, {n}", shares[n::PROCESSES]))
         for number in range(PROCESSES)
     ]
-    observer = Child(lambda: soak.observe(scene, end))
+    observer = Child(lambda: soak.observe(shared, end))
     ends = [each.wait() for each in services]
     os.close(os.open(end, os.O_CREAT))
     seen = observer.wait()
@@ -64,11 +63,11 @@ def test_no_device_is_given_twice_and_none_is_lost(
     assert deeds["plug and unplug cycles"] == cycles
     assert deeds["refused for want of a device"]
     assert seen.value["looks from outside"]
-    assert os.listdir(scene.in_use) == []
-    assert kernel.snapshot() == pristine
-    ended = processes.call(lambda: _plug_all(scene))
+    assert os.listdir(shared.in_use) == []
+    assert shared.kernel.snapshot() == pristine
+    ended = processes.call(lambda: _plug_all(shared))
     assert not ended.trouble, ended.trouble
-    assert kernel.snapshot() == pristine
+    assert shared.kernel.snapshot() == pristine
     for deed, number in (deeds + seen.value).items():
         run_figures.note(request.node, f"soak: {deed}", number)
 
@@ -77,9 +76,9 @@ def _share_out(whole: int, shares: int) -> list[int]:
     return [whole // shares + (number < whole % shares) for number in range(shares)]
 
 
-def _plug_all(scene: Scene) -> None:
+def _plug_all(shared: SharedHost) -> None:
     """Nothing is leased any more, and all of it can be."""
-    manager = scene.start()
+    manager = shared.serve()
     assert manager.store.leases() == ()
     providers = manager.providers()
     consumers: dict[str, set[str]] = {}
@@ -87,11 +86,11 @@ def _plug_all(scene: Scene) -> None:
         consumer = f"{number:08x}-0000-4000-8000-000000000000"
         places = [str(provider.device.address)] * len(provider.device.handles)
         entries = manager.plug(
-            {"uuid": consumer}, *simulated_host.ask([provider], places)
+            {"uuid": consumer}, *simulated_host.request_of([provider], places)
         )
         consumers[consumer] = {entry["pci_id"] for entry in entries}
     assert set().union(*consumers.values()) == soak.offered(providers)
     assert len(soak.offered(providers)) == DEVICES
     for consumer, devices in consumers.items():
         assert manager.unplug({"uuid": consumer}) == len(devices)
-    scene.stop()
+    shared.stop()

@@ -132,6 +132,24 @@ def glance() -> Iterator[Double]:
 
 
 @pytest.fixture
+def install_plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that installs plugins beside the fallback.
+
+    Each argument is the name of a plugin, and the class that it refers to.
+    """
+
+    def as_entry_points(**names: str) -> None:
+        found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
+        monkeypatch.setitem(
+            ExtensionManager.ENTRY_POINT_CACHE,
+            plugins.NAMESPACE,
+            [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
+        )
+
+    return as_entry_points
+
+
+@pytest.fixture
 def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions that the region of two functions was programmed with."""
     found: list[str] = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Keystone 30 answers, and what a double of any service stands on."""
+"""Answers of Keystone 30, and the base of the doubles of all services."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from os_acc.rest.service import Service
+from os_acc.testing.test_host import config_of
+
 
 def credentials(url: str, password: str) -> dict[str, object]:
-    """How the user ``os_acc`` is known to a Keystone below this address."""
+    """Return the credentials of the user ``os_acc`` for Keystone at this address."""
     return {
         "auth_type": "password",
         "auth_url": f"{url}/identity/v3",
@@ -26,14 +32,28 @@ def credentials(url: str, password: str) -> dict[str, object]:
     }
 
 
+def config(service: Service, told: Mapping[str, object]) -> cfg.ConfigOpts:
+    """Return a configuration that leads to a service.
+
+    :param told: options of the service's group.
+    """
+    conf = config_of()
+    group = service.group.name
+    service.register(conf)
+    conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
+    for name, value in told.items():
+        conf.set_override(name, value, group)
+    return conf
+
+
 def version(url: str) -> dict[str, Any]:
-    """What ``GET /identity/v3`` says."""
+    """Return the answer of ``GET /identity/v3``."""
     links = [{"rel": "self", "href": f"{url}/identity/v3"}]
     return {"version": {"id": "v3.14", "status": "stable", "links": links}}
 
 
 def token(places: Mapping[str, str]) -> dict[str, Any]:
-    """What a new token is good for.
+    """Return the answer to a request for a token.
 
     :param places: the address of each type of service.
     """
@@ -90,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
 def serving(server: ThreadingHTTPServer, ended: threading.Event) -> Iterator[None]:
     """Let a server answer.
 
-    :param ended: set in the end, for whoever of it waits.
+    :param ended: set in the end, for threads that wait for it.
     """
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -12,10 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
 
 import pytest
-from stevedore import ExtensionManager
 
 from os_acc import deadlines, exception, plugins, service
 from os_acc.attach import verification
@@ -30,21 +28,6 @@ from tests.unit.acme import NeverReturns
 from tests.unit.placement.nova_side import Nova
 
 FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install plugins beside the fallback: name to what it refers to."""
-
-    def as_entry_points(**names: str) -> None:
-        found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
-        monkeypatch.setitem(
-            ExtensionManager.ENTRY_POINT_CACHE,
-            plugins.NAMESPACE,
-            [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
-        )
-
-    return as_entry_points
 
 
 @pytest.fixture
@@ -139,10 +122,10 @@ def test_a_binding_is_not_read_after_the_deadline(bench):
 
 @pytest.mark.parametrize("where", ["acme_that_hangs:Acme", "acme:HangsInItsMaking"])
 def test_a_plugin_that_cannot_even_be_loaded_in_time_is_set_aside(
-    bench, install, gate, monkeypatch, where
+    bench, install_plugins, gate, monkeypatch, where
 ):
     monkeypatch.setattr(plugins, "_LOAD_SECONDS", 0.2)
-    install(slow=f"tests.unit.{where}")
+    install_plugins(slow=f"tests.unit.{where}")
     manager = bench.restart()
     (aside,) = manager.host_info()["set_aside"]
     assert aside["name"] == "slow"
@@ -151,11 +134,11 @@ def test_a_plugin_that_cannot_even_be_loaded_in_time_is_set_aside(
 
 
 def test_who_waits_for_another_threads_initialize_has_a_deadline(
-    bench, install, gate, monkeypatch
+    bench, install_plugins, gate, monkeypatch
 ):
     monkeypatch.setattr(service, "_manager", None)
     monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 600)
-    install(slow="tests.unit.acme:NeverReturns")
+    install_plugins(slow="tests.unit.acme:NeverReturns")
     config = bench.config(initialize_timeout=600.0)
     first = deadlines.begin(service.initialize, config=config, root=bench.root)
     while not service._lock.locked():

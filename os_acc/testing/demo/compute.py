@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A compute service on the simulated host, as far as os_acc is concerned.
+"""The calls of a compute service to os_acc, on the simulated host.
 
-Run as a program it is a second one, which plugs one accelerator.
+As a program it is another compute service, which plugs one accelerator.
 """
 
 from __future__ import annotations
@@ -10,32 +10,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from oslo_config import cfg
-
 import os_acc
 from os_acc import service
 from os_acc.attach.manager import Manager
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.objects.device import Provider
-
-
-def configure(config: str) -> None:
-    """Read one configuration file, and nothing of the real host's."""
-    cfg.CONF(
-        ["--config-file", config],
-        project="os-acc",
-        default_config_files=[],
-        default_config_dirs=[],
-        use_env=False,
-    )
+from os_acc.testing import privileged
 
 
 def start(config: str, root: str) -> Manager:
-    """What :func:`os_acc.initialize` does, for a host below another root.
+    """Start the service as :func:`os_acc.initialize` does, below another root.
 
     :param config: path of the configuration file.
     """
-    configure(config)
+    privileged.read_config(config)
     return service.initialize(reset=True, root=root)
 
 

@@ -16,23 +16,23 @@ from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import Snapshot
 from os_acc.testing.demo import compute, libvirt
-from os_acc.testing.demo.stage import Stage
+from os_acc.testing.demo.host import DemoHost
 from os_acc.testing.demo.terminal import Terminal
 from os_acc.testing.demo.views import Views
 
-#: What each guest gets; the second of the GPUs is for the plug that dies.
+#: Resource classes; the second GPU is for the plug that is killed.
 _GPU, _NIC = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_NIC"
 _PROGRAMMABLE = "CUSTOM_PROGRAMMABLE"
 
 
 class Story:
-    """One guest gets two accelerators, the plug for another meets a crash.
+    """Plug two accelerators for one guest, kill the plug for another.
 
-    A third one has an FPGA programmed.
+    An FPGA is programmed for a third guest.
     """
 
-    def __init__(self, stage: Stage, terminal: Terminal) -> None:
-        self._stage = stage
+    def __init__(self, host: DemoHost, terminal: Terminal) -> None:
+        self._host = host
         self._out = terminal
         self._one: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-1"}
         self._two: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-2"}
@@ -42,12 +42,12 @@ class Story:
         }
         self._guests = (self._one, self._two, self._three)
         names = {each["uuid"]: each["name"] for each in self._guests}
-        self._show = Views(stage, terminal, names)
+        self._show = Views(host, terminal, names)
 
-    def tell(self) -> bool:
-        """All steps; whether the host ends as it was."""
+    def run(self) -> bool:
+        """Show all steps; return whether the host ends as it was."""
         manager = self._discover()
-        before = self._stage.kernel.snapshot()
+        before = self._host.kernel.snapshot()
         gpu, other_gpu = (each for each in service.get().providers() if _is(each, _GPU))
         (nic,) = (each for each in service.get().providers() if _is(each, _NIC))
         functions = self._plug_two(manager, gpu, nic)
@@ -57,11 +57,11 @@ class Story:
         self._recover(other_gpu)
         functions += self._program()
         self._unplug()
-        return self._compare(functions, before, self._stage.kernel.snapshot())
+        return self._compare(functions, before, self._host.kernel.snapshot())
 
     def _discover(self) -> Manager:
         self._out.step("Discover: what os_acc offers of a simulated two-socket host")
-        manager = compute.start(self._stage.config, self._stage.kernel.root)
+        manager = compute.start(self._host.config_file, self._host.root)
         for each in manager.settings.device_spec:
             self._out.say(f"[os_acc] device_spec = {each}")
         self._show.providers(service.get().providers())
@@ -107,7 +107,7 @@ class Story:
 
     def _die_half_way(self, manager: Manager, gpu: Provider) -> tuple[PciAddress, ...]:
         self._out.step("Kill a plug for guest-2 half-way, in a process of its own")
-        status = self._stage.kill_in_mid_plug(self._two, gpu)
+        status = self._host.kill_in_mid_plug(self._two, gpu)
         self._out.say(f"It died by {signal.Signals(-status).name} and left")
         functions = gpu.device.handles[0].members
         self._show.bindings(functions)
@@ -116,7 +116,7 @@ class Story:
 
     def _recover(self, gpu: Provider) -> None:
         self._out.step("Recover: os_acc.initialize() goes back, and guest-2 is served")
-        manager = compute.start(self._stage.config, self._stage.kernel.root)
+        manager = compute.start(self._host.config_file, self._host.root)
         self._show.bindings(gpu.device.handles[0].members)
         self._show.new_events(manager)
         entries = compute.plug_one(self._two, gpu)
@@ -142,7 +142,7 @@ class Story:
         entries = os_acc.plug(self._three, {"uuid": fpga.uuid}, extra_specs)
         self._out.say("os_acc.plug() returns")
         self._show.entries(entries)
-        (held,) = self._stage.kernel.held_by_hardware(fpga.device.address)
+        (held,) = self._host.kernel.held_by_hardware(fpga.device.address)
         self._out.say(f"the card holds {held}")
         (fpga,) = (each for each in service.get().providers() if each.uuid == fpga.uuid)
         self._out.say("Placement is told of no function: the guest could replace it")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the library and the host say, as lines of text."""
+"""Results of the library, and the state of the host, as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
-from os_acc.testing.demo.stage import Stage
+from os_acc.testing.demo.host import DemoHost
 from os_acc.testing.demo.terminal import Terminal
 
 _ALL_EVENTS = 1000
@@ -21,21 +21,21 @@ _SHOWN_TRAITS = ("CUSTOM_FPGA_INTEL_", "CUSTOM_PROGRAMMABLE")
 
 
 class Views:
-    """Shows things; remembers how much of the journal it has shown.
+    """Writes results to the terminal; each event of the journal once.
 
     :param names: of instances, by their uuid.
     """
 
     def __init__(
-        self, stage: Stage, terminal: Terminal, names: Mapping[str, str]
+        self, host: DemoHost, terminal: Terminal, names: Mapping[str, str]
     ) -> None:
-        self._stage = stage
+        self._host = host
         self._out = terminal
         self._names = names
         self._events = 0
 
     def providers(self, providers: Iterable[Provider]) -> None:
-        """What Placement is told: name, class, capacity, NUMA node."""
+        """Show providers: name, resource class, capacity, NUMA node."""
         self._out.table(
             (
                 provider.name,
@@ -47,21 +47,21 @@ class Views:
         )
 
     def functions_of(self, provider: Provider) -> None:
-        """What traits say that an FPGA takes and holds, in one of their forms."""
+        """Show the traits of an FPGA's region and function, in one of their forms."""
         for trait in sorted(provider.device.traits):
             if trait.startswith(_SHOWN_TRAITS):
                 self._out.say(trait, indent=5)
 
     def entries(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Entries of plug, whole, in lines of a terminal's width."""
+        """Show complete entries of plug, in lines of a terminal's width."""
         for entry in entries:
             text = json.dumps(entry)
             lines = textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
             self._out.say("\n ".join(lines), indent=5)
 
     def bindings(self, addresses: Iterable[PciAddress]) -> None:
-        """Functions with their driver and override, from the host's tree."""
-        states = [self._stage.kernel.state(address) for address in addresses]
+        """Show functions with driver and override, from the host's tree."""
+        states = [self._host.kernel.state(address) for address in addresses]
         self._out.table(
             (
                 state.address,
@@ -72,7 +72,7 @@ class Views:
         )
 
     def leases(self, manager: Manager) -> None:
-        """All leases in the store, and the drivers that they will restore."""
+        """Show all leases in the store, and the drivers that they will restore."""
         self._out.table(
             (
                 f"lease {lease.state.value}",
@@ -84,7 +84,7 @@ class Views:
         )
 
     def new_events(self, manager: Manager) -> None:
-        """What was written to the journal since the last time."""
+        """Show the events that the journal has got since the last call."""
         events = manager.store.events(_ALL_EVENTS)
         self._out.table(
             (

@@ -15,7 +15,7 @@ from os_acc import exception, requests
 from os_acc.attach import operations
 from os_acc.objects.api import ProviderEntry
 from os_acc.testing import TestHost, instance, request, uuid_of
-from tests.random_values import Rubbish
+from tests.random_values import RandomValues
 from tests.unit.invalid_values import HUGE, NO_MAPPING, WRONG, is_told
 
 GPU = "0000:17:00.0"
@@ -350,9 +350,9 @@ FAMILIAR = ("uuid", "allocations", "mappings", "resources", CLASS, STRANGER, uui
 def test_whatever_is_passed_raises_nothing_but_typed_errors(api):
     """The stress lane tries far more. The first instance keeps what it has."""
     for number in range(150):
-        rubbish = Rubbish(str(number), FAMILIAR)
-        selected, specs = map(rubbish.near, request(api.provider(GPU)))
-        calls = wrong_calls(api, rubbish, rubbish.near(instance(2)), selected, specs)
+        rng = RandomValues(str(number), FAMILIAR)
+        selected, specs = map(rng.near, request(api.provider(GPU)))
+        calls = wrong_calls(api, rng, rng.near(instance(2)), selected, specs)
         for call in calls:
             with contextlib.suppress(exception.OsAccError):
                 call()
@@ -360,9 +360,9 @@ def test_whatever_is_passed_raises_nothing_but_typed_errors(api):
 
 
 def wrong_calls(
-    api: TestHost, rubbish: Rubbish, info: object, selected: object, specs: object
+    api: TestHost, rng: RandomValues, info: object, selected: object, specs: object
 ) -> Iterator[Callable[[], object]]:
-    other = rubbish.value()
+    other = rng.value()
     yield lambda: os_acc.plug(info, selected, specs)
     yield lambda: os_acc.plug(info, selected)
     yield lambda: os_acc.requests_accelerators(specs)

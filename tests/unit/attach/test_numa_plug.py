@@ -9,8 +9,7 @@ import logging
 import pytest
 from oslo_config import cfg
 
-from os_acc import exception, service
-from os_acc.objects.lease import Owner
+from os_acc import exception
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.testing import HostSpec, NodeSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
@@ -118,7 +117,7 @@ def test_every_place_that_says_a_policy_is_heard(host, place):
         match="legacy",
     ):
         host.manager.plug(instance(1) | {"numa_cells": [0]}, selected, flavor)
-    manager = service.build(config, host.root, Owner.NOVA)
+    manager = host.start(config)
     (entry,) = manager.plug(mine, selected, flavor | specs)
     assert entry["numa_affinity"] == "remote"
 
@@ -135,7 +134,7 @@ def test_novas_alias_is_heard_before_the_tag(host):
     tagged = '{"address": "*:*:*.*", "numa_policy": "preferred"}'
     config.set_override("device_spec", [tagged], group="os_acc")
     selected, flavor = request(host.provider(REMOTE))
-    manager = service.build(config, host.root, Owner.NOVA)
+    manager = host.start(config)
     with pytest.raises(
         exception.NoDeviceAvailable,
         check=has(reason=exception.NoDeviceReason.NUMA_POLICY),

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc import exception, service
+from os_acc import exception
 from os_acc.bitstreams import options
-from os_acc.objects.lease import Owner
 from os_acc.placement.region_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from tests.expected_errors import has
@@ -160,7 +159,7 @@ def test_an_image_that_is_not_seen_may_be_an_error(fpgas):
     config = fpgas.config()
     config.set_override("instance_images", "required", group=options.GROUP.name)
     selected, specs = request(fpgas.provider(CARD))
-    strict = service.build(config, fpgas.root, Owner.NOVA)
+    strict = fpgas.start(config)
     with pytest.raises(exception.ImageNotFound, match=uuid_of(1)):
         strict.plug(instance(1) | {"image_id": unseen}, selected, specs)
     assert fpgas.manager.store.leases() == ()

@@ -9,10 +9,9 @@ from concurrent import futures
 
 import pytest
 
-from os_acc import exception, service
+from os_acc import exception
 from os_acc.helper import client
 from os_acc.objects.epoch import DAY
-from os_acc.objects.lease import Owner
 from os_acc.testing import TestHost, instance, request
 from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, held, upload
 
@@ -104,7 +103,7 @@ def test_the_regions_of_a_card_are_programmed_one_after_the_other(
 def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
     upload(ports)
     # While a card is programmed, a service that starts waits for it.
-    hasty = service.build(ports.config(plug_timeout=1.0), ports.root, Owner.NOVA)
+    hasty = ports.start(plug_timeout=1.0)
     ports.kernel.hang(CARD, "program")
     slow = pool.submit(ports.plug, 1, VF, function_id=GZIP)
     ports.kernel.wait_until_blocked()

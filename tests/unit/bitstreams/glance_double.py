@@ -22,6 +22,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from os_acc.bitstreams.glance import options as glance
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.image import Image
 from tests.unit import keystone_double
@@ -111,22 +112,10 @@ class Double(ThreadingHTTPServer):
 
     def conf(self, **options: object) -> cfg.ConfigOpts:
         """The options to reach it with."""
-        conf = cfg.ConfigOpts()
-        conf([], project="os_acc", default_config_files=[])
-        from keystoneauth1 import loading
-
-        from os_acc.bitstreams.glance import options as ours
-
-        ours.register(conf)
-        conf.register_opts(
-            loading.get_auth_plugin_conf_options("password"), ours.GROUP.name
-        )
-        for name, value in (self.credentials() | options).items():
-            conf.set_override(name, value, ours.GROUP.name)
-        return conf
+        return keystone_double.config(glance.SERVICE, self.credentials() | options)
 
     def credentials(self) -> dict[str, object]:
-        """How its user is known."""
+        """Return the credentials of its user."""
         return {
             **keystone_double.credentials(self.url, self.password),
             "connect_retry_delay": 0.01,
@@ -134,7 +123,7 @@ class Double(ThreadingHTTPServer):
         }
 
     def count(self, begin: str) -> int:
-        """How many requests began with this."""
+        """Return the number of requests that begin with this."""
         return sum(line.startswith(begin) for line in self.asked)
 
 
@@ -147,7 +136,7 @@ def listening() -> Iterator[Double]:
 
 
 def received(source: Glance, image: Image, offset: int = 0) -> tuple[int, bytes]:
-    """Where the data of an image really began, and all that came."""
+    """Return the offset of the data of an image, and the data."""
     with source.data(image, offset, soon()) as data:
         return data.offset, b"".join(data)
 
@@ -278,7 +267,7 @@ class _Handler(Handler):
 
 
 def _is_listed(about: dict[str, Any], visibility: str) -> bool:
-    """Whether an image is on the list of the project "service"."""
+    """Return whether an image is listed for the project "service"."""
     if visibility:
         return visibility in ("all", about["visibility"])
     return about["visibility"] != "community" or about["owner"] == "service"

@@ -30,6 +30,7 @@ from os_acc.bitstreams.source import has
 from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
+from os_acc.testing.test_host import config_of
 from tests.expected_errors import has as has_values
 from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
@@ -428,9 +429,7 @@ def configured(tmp_path: Path) -> Callable[..., cfg.ConfigOpts]:
     def configure(*lines: str) -> cfg.ConfigOpts:
         path = tmp_path / "os-acc.conf"
         path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
-        conf = cfg.ConfigOpts()
-        conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
-        return conf
+        return config_of(path)
 
     return configure
 

@@ -7,19 +7,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams import options
+from os_acc.testing.test_host import config_of
 
 
 def load(place: Path, *lines: str) -> options.BitstreamSettings:
     """The settings that a configuration file with these lines has."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
-    conf = cfg.ConfigOpts()
-    conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
-    return options.BitstreamSettings.load(conf)
+    return options.BitstreamSettings.load(config_of(path))
 
 
 def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 
 from os_acc.bitstreams import policy
 from os_acc.exception import ImageRefused, InvalidConfiguration
 from os_acc.objects.image import Header, ImageFormat
+from os_acc.testing.test_host import config_of
 from tests.unit.bitstreams.image_examples import OPERATOR, TENANT, image
 
 SIGNED = dict.fromkeys(policy.SIGNATURE_PROPERTIES, "x")
@@ -23,9 +23,7 @@ def rules(place: Path, *lines: str) -> policy.ImagePolicy:
     """The policy that a configuration file with these lines has."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
-    conf = cfg.ConfigOpts()
-    conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
-    return policy.ImagePolicy.load(conf)
+    return policy.ImagePolicy.load(config_of(path))
 
 
 def refused(made: Any, by: policy.ImagePolicy) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -15,10 +16,10 @@ from concurrent import futures
 import pytest
 from oslo_config import cfg
 
-from os_acc import exception, privsep, service
+from os_acc import exception
 from os_acc.attach.manager import Manager
-from os_acc.objects.lease import LeaseState, Owner
-from os_acc.testing import FakeKernel, WriteOutcome, helper, hosts
+from os_acc.objects.lease import LeaseState
+from os_acc.testing import FakeKernel, TestHost, WriteOutcome, helper, hosts, privileged
 from os_acc.testing.demo import compute
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -27,64 +28,35 @@ GPU = "0000:17:00.0"
 OTHER_GPU = "0000:b1:00.0"
 CLASS = "CUSTOM_ACCELERATOR_GPU"
 
-_CONFIG = """\
-[os_acc]
-state_path = {state}
-device_spec = [{{"address": "{gpu}"}}, {{"address": "{gpu_audio}"}}]
-device_spec = [{{"address": "{other}"}}, {{"address": "{other_audio}"}}]
-write_timeout = {write_timeout}
-[os_acc_base]
-helper_command = {command}
-[os_acc_inspect]
-helper_command = {command}
-"""
+CARDS = [
+    {"address": f"{card}{number}"}
+    for card in (GPU[:-1], OTHER_GPU[:-1])
+    for number in (0, 1)
+]
 
 
 @pytest.fixture
-def kernel(tmp_path: pathlib.Path) -> Iterator[FakeKernel]:
-    kernel = FakeKernel.build(tmp_path / "host", hosts.two_socket_host())
-    yield kernel
+def host(tmp_path: pathlib.Path) -> Iterator[TestHost]:
+    spec = hosts.two_socket_host()
+    host = TestHost(tmp_path, spec, device_spec=[json.dumps(CARDS)], write_timeout=60)
+    with host.installed():
+        yield host
     # A write that still hangs would keep its process for ever.
-    kernel.lift()
+    host.kernel.lift()
 
 
 @pytest.fixture
-def configure(kernel: FakeKernel, tmp_path: pathlib.Path) -> Callable[..., str]:
-    """Write a configuration file for services on the fake host."""
-
-    def write(write_timeout: float = 60, root: str = kernel.root) -> str:
-        text = _CONFIG.format(
-            state=tmp_path / "state",
-            gpu=GPU,
-            gpu_audio=GPU[:-1] + "1",
-            other=OTHER_GPU,
-            other_audio=OTHER_GPU[:-1] + "1",
-            write_timeout=write_timeout,
-            command=helper.command(root),
-        )
-        path = tmp_path / "os-acc.conf"
-        path.write_text(text)
-        return str(path)
-
-    return write
+def kernel(host: TestHost) -> FakeKernel:
+    return host.kernel
 
 
 @pytest.fixture
-def start(kernel: FakeKernel, configure) -> Iterator[Callable[..., Manager]]:
-    """Make a manager whose privileged code runs in helpers of its own."""
-    contexts = (privsep.base, privsep.inspect)
-    modes = [context.client_mode for context in contexts]
-    for context in contexts:
-        context.set_client_mode(True)
-
-    def build(**options) -> Manager:
-        compute.configure(configure(**options))
-        return service.build(cfg.CONF, kernel.root, Owner.NOVA)
-
-    yield build
-    for context, mode in zip(contexts, modes, strict=True):
-        context.stop()
-        context.set_client_mode(mode)
+def start(host: TestHost) -> Iterator[Callable[..., Manager]]:
+    """Start a service whose privileged code runs in helpers of its own."""
+    with privileged.privileged_here():
+        yield lambda **options: host.start_with_helpers(host.write_config(**options))
+        for context in privileged.CONTEXTS:
+            context.stop()
     cfg.CONF.clear()
 
 
@@ -139,7 +111,7 @@ def test_the_helper_writes_and_the_caller_does_not(kernel, start):
 
 def test_a_helper_that_cannot_start_is_told_at_once(start, tmp_path):
     with pytest.raises(exception.HelperUnavailable):
-        start(root=str(tmp_path / "nowhere"))
+        start(helper_command=helper.command(tmp_path / "nowhere"))
 
 
 def test_a_stuck_write_costs_one_caller_its_deadline_and_nobody_else(kernel, start):
@@ -181,19 +153,19 @@ def test_a_helper_killed_in_mid_call_is_replaced_for_the_next_one(kernel, start)
     assert kernel.snapshot() == before
 
 
-def test_a_client_killed_with_a_call_running_loses_nothing(kernel, start, configure):
+def test_a_client_killed_with_a_call_running_loses_nothing(host, kernel, start):
     provider = _provider(start(), GPU)
     before = kernel.snapshot()
     kernel.hang(GPU, "unbind")
     program = [sys.executable, "-m", compute.__name__]
-    arguments = [configure(), kernel.root, INSTANCE, "guest", provider]
+    arguments = [host.write_config(), kernel.root, INSTANCE, "guest", provider]
     client = subprocess.Popen([*program, *arguments])
     try:
         kernel.wait_until_blocked()
     finally:
         client.kill()
         client.wait()
-    # Its helper still writes: whoever comes next has to leave the device.
+    # Its helper still writes, so the next service has to leave the device alone.
     manager = start()
     assert states(manager) == [LeaseState.RELEASING]
     with pytest.raises(exception.NoDeviceAvailable):

@@ -10,9 +10,8 @@ import shutil
 
 import pytest
 
-from os_acc import conf, exception, service
+from os_acc import conf, exception
 from os_acc.objects.device import RejectReason
-from os_acc.objects.lease import Owner
 from os_acc.testing import HostSpec, hosts, instance, request
 from os_acc.testing.test_host import EVERYTHING
 
@@ -173,7 +172,7 @@ def with_nova(bench, *device_spec: str):
     config.register_opts([cfg.MultiStrOpt("device_spec", default=[])], group="pci")
     config.set_override("device_spec", list(device_spec), group="pci")
     assert conf.Settings.load(config).nova_device_spec == device_spec
-    return service.build(config, bench.root, Owner.NOVA)
+    return bench.start(config)
 
 
 def reasons(manager) -> dict[str, RejectReason]:
@@ -258,7 +257,7 @@ def catalog(make_bench):
 )
 def test_what_offers_a_type_without_addresses_is_refused(catalog, enabled, detail):
     bench = catalog()
-    manager = service.build(of_nova_s_mdevs(bench, **enabled), bench.root, Owner.NOVA)
+    manager = bench.start(of_nova_s_mdevs(bench, **enabled))
     found = {
         str(each.address): (each.reason, each.detail)
         for each in manager.discover().refused
@@ -270,7 +269,7 @@ def test_what_offers_a_type_without_addresses_is_refused(catalog, enabled, detai
 def test_a_type_with_addresses_is_nova_s_only_there(catalog):
     bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
-    manager = service.build(config, bench.root, Owner.NOVA)
+    manager = bench.start(config)
     assert reasons(manager) == {"0000:06:00.0": RejectReason.NOVA_CLAIMS}
 
 
@@ -278,7 +277,7 @@ def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(catalog):
     beside = dataclasses.replace(hosts.fpga("0000:07"), group_of="0000:05:00.0")
     bench = catalog(beside)
     config = of_nova_s_mdevs(bench, **{"t-2": []})
-    manager = service.build(config, bench.root, Owner.NOVA)
+    manager = bench.start(config)
     assert reasons(manager) == {
         "0000:05:00.0": RejectReason.NOVA_CLAIMS,
         "0000:07:00.0": RejectReason.NOT_ISOLATED,
@@ -309,7 +308,7 @@ def offered(manager):
 def test_types_of_mediated_devices_come_and_go_without_a_restart(catalog):
     bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-9": []})
-    manager = service.build(config, bench.root, Owner.NOVA)
+    manager = bench.start(config)
     for types, left in (
         ((), CARDS),
         (("t-8", "t-9"), {"0000:05:00.0"}),
@@ -332,7 +331,7 @@ def test_types_that_nova_takes_none_of_change_nothing(catalog):
 def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(catalog):
     bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-9": []})
-    manager = service.build(config, bench.root, Owner.NOVA)
+    manager = bench.start(config)
     (provider,) = (
         each
         for each in manager.providers()

@@ -11,8 +11,6 @@ import shutil
 import pytest
 from oslo_config import cfg
 
-from os_acc import service
-from os_acc.objects.lease import Owner
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, HostSpec, hosts
 
@@ -170,7 +168,7 @@ def test_a_pf_that_nova_claims_gets_none(make_bench, caplog, claim):
     bench = make_bench(device_spec=[spec(NIC, 4)])
     config = bench.config()
     claim(config)
-    service.build(config, bench.root, Owner.NOVA)
+    bench.start(config)
     assert bench.kernel.state(NIC).numvfs == 0
     assert f"cannot create VFs of {NIC}: Nova claims it" in caplog.text
 

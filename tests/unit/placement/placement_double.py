@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A server that answers as Placement does, and can be told to misbehave.
+"""A server that answers as Placement does, and misbehaves on request.
 
 What is here of Placement 16 does the same for what os_acc asks it; the lane
 ``openstack`` asks Placement itself.
@@ -20,6 +20,7 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc.placement import options
+from os_acc.testing.test_host import config_of
 from tests.unit import keystone_double
 
 NODE = "10000000-9999-4999-8999-999999999999"
@@ -51,7 +52,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass
 class Trouble:
-    """What happens to requests instead of an answer, as often as it says.
+    """A failure of a number of requests.
 
     :ivar status: None: the connection is cut.
     """
@@ -97,14 +98,13 @@ class Double:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def end(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
     def config(self, **told: object) -> cfg.ConfigOpts:
-        """How it is reached."""
-        conf = cfg.ConfigOpts()
-        conf([], default_config_files=[], default_config_dirs=[])
+        """Return a configuration that leads to the server."""
+        conf = config_of()
         options.register(conf)
         about = {
             "auth_type": "none",
@@ -129,7 +129,7 @@ class Double:
     ) -> None:
         """Let requests fail.
 
-        :param done: what they ask for is done all the same.
+        :param done: the requests are carried out nevertheless.
         """
         self._troubles.append(Trouble(method, path, times, status, code, done))
 

@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib.metadata import EntryPoint
 
 import pytest
-from stevedore import ExtensionManager
 
 from os_acc import conf, exception, plugins
 from os_acc.objects.device import RejectReason
@@ -18,21 +16,6 @@ from tests.unit import acme
 
 CARDS = ["0000:5e:00.0", "0000:e3:00.0"]
 GPU = "0000:17:00.0"
-
-
-@pytest.fixture
-def install(monkeypatch):
-    """Install plugins beside the fallback: name to what it refers to."""
-
-    def as_entry_points(**names: str) -> None:
-        found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
-        monkeypatch.setitem(
-            ExtensionManager.ENTRY_POINT_CACHE,
-            plugins.NAMESPACE,
-            [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
-        )
-
-    return as_entry_points
 
 
 def set_aside(manager) -> dict[str, str]:
@@ -48,8 +31,8 @@ def offered(manager) -> dict[str, str]:
     }
 
 
-def test_a_vendor_chooses_before_the_generic_plugin(make_bench, install):
-    install(zacme="tests.unit.acme:Acme")
+def test_a_vendor_chooses_before_the_generic_plugin(make_bench, install_plugins):
+    install_plugins(zacme="tests.unit.acme:Acme")
     bench = make_bench()
     info = bench.manager.host_info()
     assert [each["name"] for each in info["plugins"]] == ["zacme", "pci"]
@@ -60,14 +43,14 @@ def test_a_vendor_chooses_before_the_generic_plugin(make_bench, install):
     assert found[GPU] == "pci"
 
 
-def test_of_two_vendors_the_first_by_name_gets_a_device(make_bench, install):
-    install(beta="tests.unit.acme:Rival", alpha="tests.unit.acme:Acme")
+def test_of_two_vendors_the_first_by_name_gets_a_device(make_bench, install_plugins):
+    install_plugins(beta="tests.unit.acme:Rival", alpha="tests.unit.acme:Acme")
     bench = make_bench()
     assert {offered(bench.manager)[card] for card in CARDS} == {"alpha"}
 
 
-def test_a_plugin_has_options_of_its_own(make_bench, install):
-    install(acme="tests.unit.acme:Acme")
+def test_a_plugin_has_options_of_its_own(make_bench, install_plugins):
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     config = bench.config()
     loaded = plugins.load(config, "/", ())
@@ -79,8 +62,8 @@ def test_a_plugin_has_options_of_its_own(make_bench, install):
     assert len(plugins.load(config, "/", ()).loaded) == 2
 
 
-def test_options_are_in_the_sample_configuration(install):
-    install(acme="tests.unit.acme:Acme")
+def test_options_are_in_the_sample_configuration(install_plugins):
+    install_plugins(acme="tests.unit.acme:Acme")
     groups = {
         group if isinstance(group, str) else group.name: options
         for group, options in conf.list_opts()
@@ -106,9 +89,9 @@ def test_options_are_in_the_sample_configuration(install):
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_set_aside(
-    make_bench, install, caplog, where, reason
+    make_bench, install_plugins, caplog, where, reason
 ):
-    install(bad=where)
+    install_plugins(bad=where)
     bench = make_bench()
     assert reason in set_aside(bench.manager)["bad"]
     assert "without the plugin bad" in caplog.text
@@ -133,9 +116,9 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(
     ],
 )
 def test_a_plugin_that_cannot_discover_is_set_aside_for_the_others(
-    make_bench, install, where, why
+    make_bench, install_plugins, where, why
 ):
-    install(bad=f"tests.unit.acme:{where}")
+    install_plugins(bad=f"tests.unit.acme:{where}")
     bench = make_bench()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
     assert why in set_aside(bench.manager)["bad"]
@@ -143,8 +126,10 @@ def test_a_plugin_that_cannot_discover_is_set_aside_for_the_others(
     assert bench.unplug(1) == 2
 
 
-def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(make_bench, install):
-    install(bad="tests.unit.acme:FailsToDiscover")
+def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(
+    make_bench, install_plugins
+):
+    install_plugins(bad="tests.unit.acme:FailsToDiscover")
     bench = make_bench(enabled_plugins=["bad"])
     refused = bench.rejected(CARDS[0])
     assert refused.reason is RejectReason.PLUGIN_FAILED
@@ -160,15 +145,15 @@ def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(make_bench, i
     ],
 )
 def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
-    make_bench, install, where, why
+    make_bench, install_plugins, where, why
 ):
-    install(acme="tests.unit.acme:Acme")
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     bench.plug(1, CARDS[0])
     before = {each.uuid for each in bench.manager.providers()}
     another = bench.provider(CARDS[1])
 
-    install(acme=where)
+    install_plugins(acme=where)
     bench.restart()
     for card in CARDS:
         refused = bench.rejected(card)
@@ -179,31 +164,33 @@ def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
     with pytest.raises(exception.DeviceGone):
         bench.manager.plug(instance(2), *request(another))
 
-    install(acme="tests.unit.acme:Acme")
+    install_plugins(acme="tests.unit.acme:Acme")
     bench.restart()
     assert {each.uuid for each in bench.manager.providers()} == before
     assert {offered(bench.manager)[card] for card in CARDS} == {"acme"}
     assert bench.unplug(1) == 1
 
 
-def test_what_a_plugin_has_offered_is_the_others_once_it_is_gone(make_bench, install):
-    install(acme="tests.unit.acme:Acme")
+def test_what_a_plugin_has_offered_is_the_others_once_it_is_gone(
+    make_bench, install_plugins
+):
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     assert {offered(bench.manager)[card] for card in CARDS} == {"acme"}
-    install()
+    install_plugins()
     bench.restart()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
-    # The fallback has offered them since.
-    install(acme="tests.unit.acme:FailsToDiscover")
+    # The generic plugin has offered them since.
+    install_plugins(acme="tests.unit.acme:FailsToDiscover")
     bench.restart()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
 
 
-def test_another_card_in_the_place_waits_for_nobody(make_bench, install):
-    install(acme="tests.unit.acme:Acme")
+def test_another_card_in_the_place_waits_for_nobody(make_bench, install_plugins):
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     assert offered(bench.manager)[CARDS[0]] == "acme"
-    install(acme="tests.unit.acme:FailsToDiscover")
+    install_plugins(acme="tests.unit.acme:FailsToDiscover")
     bench.kernel.hot_unplug(CARDS[0])
     bench.kernel.hot_plug(dataclasses.replace(hosts.fpga("0000:5e"), product=0x5004))
     bench.restart()
@@ -211,15 +198,15 @@ def test_another_card_in_the_place_waits_for_nobody(make_bench, install):
     assert bench.rejected(CARDS[1]).reason is RejectReason.PLUGIN_FAILED
 
 
-def test_what_no_plugin_knows_is_refused(make_bench, install):
-    install(acme="tests.unit.acme:Acme")
+def test_what_no_plugin_knows_is_refused(make_bench, install_plugins):
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench(enabled_plugins=["acme"])
     assert bench.rejected(GPU).reason is RejectReason.NO_PLUGIN
     assert set(offered(bench.manager)) == set(CARDS)
 
 
-def test_a_plugin_that_is_not_enabled_is_left_alone(make_bench, install):
-    install(bad="tests.unit.no_such_module:Acme")
+def test_a_plugin_that_is_not_enabled_is_left_alone(make_bench, install_plugins):
+    install_plugins(bad="tests.unit.no_such_module:Acme")
     bench = make_bench(enabled_plugins=["pci"])
     assert set_aside(bench.manager) == {}
 
@@ -231,8 +218,8 @@ def test_a_plugin_that_is_enabled_has_to_be_installed(make_bench):
     assert "pci" in caught.value.hint
 
 
-def test_a_plugin_takes_part_in_plug_and_unplug(make_bench, install):
-    install(acme="tests.unit.acme:Acme")
+def test_a_plugin_takes_part_in_plug_and_unplug(make_bench, install_plugins):
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     bench.plug(1, CARDS[0])
     plugin = bench.manager.plugins.get("acme")
@@ -244,8 +231,8 @@ def test_a_plugin_takes_part_in_plug_and_unplug(make_bench, install):
     assert plugin.calls == [("prepare", handle), ("release", handle)]
 
 
-def test_a_plugin_that_fails_to_prepare_costs_nothing(make_bench, install):
-    install(bad="tests.unit.acme:FailsToPrepare")
+def test_a_plugin_that_fails_to_prepare_costs_nothing(make_bench, install_plugins):
+    install_plugins(bad="tests.unit.acme:FailsToPrepare")
     bench = make_bench()
     before, writes = bench.kernel.snapshot(), bench.kernel.writes()
     with pytest.raises(exception.PluginFailed, match="cannot prepare") as caught:
@@ -259,8 +246,8 @@ def test_a_plugin_that_fails_to_prepare_costs_nothing(make_bench, install):
     bench.plug(1, GPU)
 
 
-def test_a_plugin_that_fails_to_release_costs_one_device(make_bench, install):
-    install(bad="tests.unit.acme:FailsToRelease")
+def test_a_plugin_that_fails_to_release_costs_one_device(make_bench, install_plugins):
+    install_plugins(bad="tests.unit.acme:FailsToRelease")
     bench = make_bench()
     before = bench.kernel.snapshot()
     bench.plug(1, CARDS[0], GPU)
@@ -277,12 +264,14 @@ def test_a_plugin_that_fails_to_release_costs_one_device(make_bench, install):
     assert bench.kernel.snapshot() == before
 
 
-def test_a_lease_is_given_back_without_the_plugin_that_offered_it(make_bench, install):
-    install(acme="tests.unit.acme:Acme")
+def test_a_lease_is_given_back_without_the_plugin_that_offered_it(
+    make_bench, install_plugins
+):
+    install_plugins(acme="tests.unit.acme:Acme")
     bench = make_bench()
     before = bench.kernel.snapshot()
     bench.plug(1, CARDS[0])
-    install()
+    install_plugins()
     bench.restart()
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before

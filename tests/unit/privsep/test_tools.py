@@ -14,6 +14,7 @@ from oslo_config import cfg
 from os_acc.bitstreams.shared_options import XRT_GROUP, XRT_TOOLS
 from os_acc.plugins.xrt import XrtPlugin
 from os_acc.privsep import tools
+from os_acc.testing.test_host import config_of
 
 
 @pytest.fixture
@@ -39,8 +40,7 @@ def missing(*names: str) -> tuple[int, str]:
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> cfg.ConfigOpts:
     """The helper's own configuration, empty."""
-    config = cfg.ConfigOpts()
-    config([], default_config_files=[], default_config_dirs=[])
+    config = config_of()
     monkeypatch.setattr(tools.cfg, "CONF", config)
     return config
 

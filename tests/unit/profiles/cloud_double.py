@@ -16,7 +16,6 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 from os_acc.rest.service import Service
@@ -28,17 +27,17 @@ _TOKEN = "a token"
 
 @dataclasses.dataclass
 class Cloud:
-    """What is there, and what happens instead.
+    """The contents of the cloud, and its failures.
 
     :ivar profiles: of Cyborg.
     :ivar flavors: (id, name) to extra specs.
     :ivar page: flavors on a page.
     :ivar bad: keys that Nova refuses.
     :ivar statuses: to answer Cyborg's and Nova's next requests with.
-    :ivar keystone: with which status Keystone gives nobody a token, if not 0.
+    :ivar keystone: status with which Keystone refuses tokens; 0: it grants them.
     :ivar refusals: connections to drop.
     :ivar silent: whether nothing is ever answered.
-    :ivar text: what is answered instead of JSON.
+    :ivar text: answer instead of JSON.
     :ivar oldest: whether Nova knows no microversion that is asked for.
     :ivar asked: the requests to Cyborg and Nova, as "method path".
     :ivar microversions: that were asked for.
@@ -63,17 +62,10 @@ class Cloud:
 
     def conf(self, service: Service, **told: object) -> cfg.ConfigOpts:
         """A configuration that leads here."""
-        conf = cfg.ConfigOpts()
-        conf([], default_config_files=[], default_config_dirs=[])
-        service.register(conf)
-        group = service.group.name
-        conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
-        for name, value in (self.credentials() | told).items():
-            conf.set_override(name, value, group)
-        return conf
+        return keystone_double.config(service, self.credentials() | told)
 
     def credentials(self) -> dict[str, object]:
-        """How a user of this cloud is known."""
+        """Return the credentials of a user of this cloud."""
         return {
             **keystone_double.credentials(self.url, "secret"),
             "connect_retry_delay": 0,
@@ -83,7 +75,7 @@ class Cloud:
     # -- answers ----------------------------------------------------------------
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        """What Cyborg or Nova says."""
+        """Return the answer of Cyborg or Nova."""
         where, _, query = path.partition("?")
         parts = [urllib.parse.unquote(each) for each in where.strip("/").split("/")]
         match [method, *parts]:

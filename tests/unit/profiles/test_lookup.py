@@ -8,11 +8,11 @@ import math
 
 import pytest
 import yaml
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles import expansion, lookup, options
 from os_acc.testing import instance
+from os_acc.testing.test_host import config_of
 from tests.expected_errors import has
 from tests.unit.profiles.profile_examples import profile
 
@@ -35,8 +35,7 @@ def default(tmp_path, monkeypatch):
 
 
 def fold(**given):
-    conf = cfg.ConfigOpts()
-    conf([], default_config_files=[], default_config_dirs=[])
+    conf = config_of()
     options.register(conf)
     for name, value in given.items():
         conf.set_override(name, value, group=options.GROUP.name)

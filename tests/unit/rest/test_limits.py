@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much a service can answer: a hostile one fills no memory."""
+"""Limits on answers: a hostile service cannot fill the memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 from os_acc import exception
@@ -68,20 +67,13 @@ class Server(http.server.ThreadingHTTPServer):
         """Say nothing of clients that have left."""
 
     def conf(self, service: Service, **told: object) -> cfg.ConfigOpts:
-        conf = cfg.ConfigOpts()
-        conf([], default_config_files=[], default_config_dirs=[])
-        service.register(conf)
-        group = service.group.name
-        conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
         given = {
             "auth_type": "none",
             "endpoint_override": self.url,
             "connect_retries": 0,
             **told,
         }
-        for name, value in given.items():
-            conf.set_override(name, value, group)
-        return conf
+        return keystone_double.config(service, given)
 
     def ask(self, name: str) -> Any:
         """Ask one of the services something."""

@@ -40,7 +40,7 @@ class Deed(NamedTuple):
 
     :ivar what: ``open``, ``write``, or the name of an audit event.
     :ivar path: of the file itself, with all links followed but the last.
-    :ivar detail: what was written, or the flags of the opening.
+    :ivar detail: the written data, or the flags of the opening.
     :ivar pid: of who did it.
     """
 
@@ -50,7 +50,7 @@ class Deed(NamedTuple):
     pid: int
 
 
-class Witness:
+class FileChanges:
     """Sees what is done while it watches. One for each process: a hook stays."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Witness:
             self._is_watching = False
 
     def seen(self) -> list[Deed]:
-        """What was done while it last watched."""
+        """Return the changes of the last watch."""
         size = int.from_bytes(self._memory[:_HEAD], "little")
         lines = self._memory[_HEAD : _HEAD + size].decode().splitlines()
         return [Deed(*json.loads(line)) for line in lines]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The simulated host, its configuration and the processes on it."""
+"""The simulated host of the demo, and the processes on it."""
 
 from __future__ import annotations
 
@@ -15,60 +15,44 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from os_acc import exception, privsep
+from os_acc import exception
 from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
-from os_acc.testing import FakeKernel, HostSpec, helper, hosts
+from os_acc.testing import HostSpec, TestHost, hosts, privileged
 from os_acc.testing.demo import compute, shelf
+from os_acc.testing.test_host import EVERYTHING
 
-_CONFIG = """\
-[os_acc]
-state_path = {state}
-node_name = compute-1
-device_spec = {{"address": "0000:3b:00.0", "num_vfs": 4}}
-device_spec = {{"address": "*:*:*.*"}}
-
-[os_acc_base]
-helper_command = {helper}
-
-[os_acc_inspect]
-helper_command = {helper}
-
-[os_acc_image]
-helper_command = {helper}
-
-[os_acc_bitstreams]
-source = directory
-directory = {images}
-"""
+_DEVICE_SPEC = ('{"address": "0000:3b:00.0", "num_vfs": 4}', EVERYTHING)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Stage:
-    """Where it all happens.
+class DemoHost(TestHost):
+    """The simulated host, with a configuration for its services.
 
-    :ivar directory: of the host's tree, the configuration, the state, the log.
-    :ivar config: path of the configuration file.
+    :ivar config_file: path of the configuration file.
+    :ivar log: path of the log, also of other processes.
     """
 
-    directory: str
-    kernel: FakeKernel
-    config: str
-    log: str
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            directory, _host(), node_name="compute-1", device_spec=_DEVICE_SPEC
+        )
+        self.config_file = self.write_config()
+        self.log = _log(directory)
+        shelf.fill(self.images)
 
     def kill_in_mid_plug(self, instance: InstanceDict, provider: Provider) -> int:
-        """Plug in another process, and kill that with all its helpers.
+        """Plug in another process, and kill it with all its helpers.
 
-        It dies when the last function of the device has been taken from its
-        driver and is not yet with vfio-pci.
+        It is killed when the last function of the device is unbound from its driver
+        and not yet bound to vfio-pci.
 
         :returns: the process's exit status, as subprocess has it.
-        :raises TimeoutError: it did not get there.
+        :raises TimeoutError: the process did not get there.
         """
         last = provider.device.handles[0].members[-1]
         self.kernel.hang(last, "drivers_probe")
         program = [sys.executable, "-m", compute.__name__]
-        where = [self.config, self.kernel.root]
+        where = [self.config_file, self.root]
         what = [instance["uuid"], instance["name"], provider.uuid]
         with open(self.log, "ab") as log:
             # In a session of its own, and privsep's helpers stay in it.
@@ -85,31 +69,31 @@ class Stage:
 
 
 @contextlib.contextmanager
-def build(keep: str | None) -> Iterator[Stage]:
-    """Make the host; it is gone at the end, unless there is a place to keep it.
+def build(keep: str | None) -> Iterator[DemoHost]:
+    """Build the host; remove it at the end, unless it is kept.
 
-    :param keep: a directory that is empty or does not exist yet.
-    :raises InvalidInput: it cannot be used.
+    :param keep: directory in which to keep it, empty or not existing yet.
+    :raises InvalidInput: the directory cannot be used.
     """
     with contextlib.ExitStack() as cleaning:
         cleaning.enter_context(_unwinding_at_the_end())
         directory = _kept(keep) if keep else tempfile.mkdtemp(prefix="os-acc-demo-")
         if not keep:
             cleaning.callback(shutil.rmtree, directory)
-        log = os.path.join(directory, "os-acc.log")
-        cleaning.enter_context(_logging_to(log))
-        for context in (privsep.base, privsep.inspect, privsep.image):
+        cleaning.enter_context(_logging_to(_log(directory)))
+        for context in privileged.CONTEXTS:
             cleaning.callback(context.stop)
-        root = os.path.join(directory, "host")
-        kernel = FakeKernel.build(root, _host())
-        shelf.fill(os.path.join(directory, "images"))
-        yield Stage(directory, kernel, _configure(directory, kernel.root), log)
+        yield DemoHost(directory)
 
 
 def _host() -> HostSpec:
     host = hosts.two_socket_host()
     functions = (*host.functions, hosts.dfl("0000:b3", 1))
     return dataclasses.replace(host, functions=functions)
+
+
+def _log(directory: str) -> str:
+    return os.path.join(directory, "os-acc.log")
 
 
 def _kept(place: str) -> str:
@@ -127,22 +111,9 @@ def _kept(place: str) -> str:
     return directory
 
 
-def _configure(directory: str, root: str) -> str:
-    path = os.path.join(directory, "os-acc.conf")
-    # oslo.config replaces $name in values.
-    text = _CONFIG.format(
-        state=os.path.join(directory, "state").replace("$", "$$"),
-        images=os.path.join(directory, "images").replace("$", "$$"),
-        helper=helper.command(root, path).replace("$", "$$"),
-    )
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    return path
-
-
 @contextlib.contextmanager
 def _unwinding_at_the_end() -> Iterator[None]:
-    """Let SIGTERM end this process like Ctrl-C: nothing may stay behind."""
+    """Let SIGTERM end this process like Ctrl-C, so that it cleans up."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -156,7 +127,7 @@ def _unwinding_at_the_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logging_to(path: str) -> Iterator[None]:
-    """Let the log go to a file: the terminal is for what is shown."""
+    """Write the log to a file, as the demo writes to the terminal."""
     logger = logging.getLogger()
     before = logger.handlers[:]
     handler = logging.FileHandler(path)
