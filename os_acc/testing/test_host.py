@@ -150,6 +150,7 @@ class TestHost:
     @contextlib.contextmanager
     def installed(self) -> Iterator[Self]:
         """Let privileged code of this process find the kernel, cache and tools."""
+        self.kernel.complete()
         before = privsep_kernel.current, images.current, tools.current
         privsep_kernel.current = self.kernel
         images.current = images.Images(self._cache)
@@ -239,8 +240,6 @@ class TestHost:
         :param config: its configuration; None: that of :meth:`config`.
         :param options: of ``[os_acc]``, for this service only.
         """
-        # A killed process may have left a change of the tree half-way.
-        self.kernel.complete()
         config = config or self.config(**options)
         return service.build(config, self.root, Owner.NOVA)
 
@@ -249,6 +248,8 @@ class TestHost:
 
         See :meth:`install` and :meth:`start`.
         """
+        # A killed process may have left a change of the tree half-way.
+        self.kernel.complete()
         self.install()
         return self.start(**options)
 
