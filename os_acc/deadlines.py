@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Deadlines of an operation, and detached calls.
+"""Deadlines of an operation, detached calls, and forks.
 
 An operation has one deadline on the clock of :func:`time.monotonic`. No step
 starts after it, and no caller waits for a step longer than the grace period:
@@ -15,6 +15,9 @@ threads at exit and starts no work after that. :class:`threading.Thread` is
 unsuitable as well: its ``start()`` waits without a timeout for the new thread,
 and a thread that runs out of memory ends before it signals its start.
 :func:`start` is the only function that starts threads.
+
+A forked child has none of these threads: :func:`reset_after_fork` registers
+objects that must be reset there.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ import collections
 import contextlib
 import fcntl
 import functools
+import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from os_acc import exception
 
@@ -264,3 +269,38 @@ def _run(answer: futures.Future[_T], function: Callable[[], _T]) -> None:
         answer.set_exception(error)
     else:
         answer.set_result(result)
+
+
+# -- forks ----------------------------------------------------------------------
+
+
+class ForkAware(Protocol):
+    """An object with locks, threads or connections of the current process.
+
+    A lock that a thread of the parent held stays locked in a child, and a call that
+    such a thread made never returns there.
+    """
+
+    def forget_parent(self) -> None:
+        """Replace all of these; called in the child before any other code."""
+
+
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+
+
+def reset_after_fork(each: ForkAware) -> None:
+    """Call an object's ``forget_parent`` in every child forked during its life."""
+    _fork_aware.add(each)
+
+
+def fork_aware() -> list[ForkAware]:
+    """Return all live objects that are reset in forked children."""
+    return list(_fork_aware)
+
+
+def _forget_parent() -> None:
+    for each in fork_aware():
+        each.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -393,9 +393,7 @@ class Lifecycle:
 
         def settle(consumer: str) -> None:
             for lease, error in self.settle_if_free(consumer, deadline).failed:
-                LOG.error(
-                    "cannot release %s, it stays leased: %s", lease.address, error
-                )
+                LOG.error("%s stays leased: %s", lease.address, error)
 
         deadlines.side_by_side(self.unfinished(deadline), settle, _WORKERS)
 

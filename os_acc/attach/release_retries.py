@@ -17,7 +17,7 @@ from typing import Final
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, forks
+from os_acc import deadlines, exception
 from os_acc.attach import lifecycle
 from os_acc.inventory.catalog import Catalog
 
@@ -52,7 +52,7 @@ class Retrier:
         self._seconds = seconds
         self._is_started = False
         self.forget_parent()
-        forks.track(self)
+        deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
         """In a forked child, forget the threads; the next plug starts one."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from os_acc import deadlines, exception, forks, privsep
+from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
 from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
@@ -45,7 +45,7 @@ class Helper:
         self.write_timeout = write_timeout
         self._start_timeout = start_timeout
         self.forget_parent()
-        forks.track(self)
+        deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
         """Forget all starts of helpers: a forked child would wait for them forever."""

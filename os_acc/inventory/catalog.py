@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from oslo_log import log
 
-from os_acc import exception, forks, plugins
+from os_acc import deadlines, exception, plugins
 from os_acc.helper import reconciliation
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
@@ -61,7 +61,7 @@ class Catalog:
         self.snapshots = snapshots.Snapshots(self.look)
         self.memory = published.PublishedCache(store.published_names())
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
-        forks.track(self)
+        deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
         """In a forked child, replace the locks that threads of the parent may hold."""

@@ -20,7 +20,7 @@ from typing import Final
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import deadlines, exception, forks
+from os_acc import deadlines, exception
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.published import PlacementName, PublishedNames
 from os_acc.placement import diff, options
@@ -100,7 +100,7 @@ class Publisher:
         #: Whether another service has a provider with a name or UUID of ours.
         self._contested = False
         self.forget_parent()
-        forks.track(self)
+        deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
         """Replace the lock; in a forked child no thread holds it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any, ParamSpec, TypeVar
 
-from os_acc import deadlines, exception, forks
+from os_acc import deadlines, exception
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ class PluginCalls:
     _guard: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        forks.track(self)
+        deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
         """Forget all hanging calls."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from oslo_config import cfg
 from oslo_privsep import capabilities, comm, daemon, priv_context
 
-from os_acc import forks
+from os_acc import deadlines
 from os_acc.privsep import confinement
 
 _THREADS = 64
@@ -57,7 +57,7 @@ class Context(priv_context.PrivContext):
         cfg.CONF.set_default("thread_pool_size", _THREADS, group=cfg_section)
         #: Guards replacement of the channel.
         self.guard = threading.Lock()
-        forks.track(self)
+        deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
         """Drop the parent's helper in a forked child."""

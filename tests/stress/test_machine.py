@@ -259,18 +259,18 @@ class Histories(Truths):
         # From here on only the store is damaged.
         self.kernel.lift()
         self.faulty = False
-        changes = self._changes()
+        holders = self._holders()
         places = [str(each.device.address) for each in self.manager.providers()]
         for number, kind in enumerate((Kind.HOST, Kind.NONE)):
             place = places[(at + number) % len(places)]
             stranger = lost_store.consumer(0x100 + number)
-            if changes.plug(self.manager, stranger, place, kind):
+            if holders.plug(self.manager, stranger, place, kind):
                 self.deeds[f"leases of {kind.name} that are lost or saved"] += 1
         entries = self._plug_and_lose(consumer, request, at, loss, seed)
-        changes.given(consumer, entries)
-        lost_store.try_everything(self.manager, changes)
+        holders.given(consumer, entries)
+        lost_store.try_everything(self.manager, holders)
         self.manager = self.bench.start()
-        lost_store.try_everything(self.manager, changes)
+        lost_store.try_everything(self.manager, holders)
         self._put_in_order()
         self.deeds[f"stores {loss.value} during a plug"] += 1
 

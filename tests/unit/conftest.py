@@ -12,7 +12,7 @@ import pytest
 from acme_accelerator import hardware
 from stevedore import ExtensionManager
 
-from os_acc import forks, plugins, service
+from os_acc import deadlines, plugins, service
 from os_acc.attach.manager import Manager
 from os_acc.attach.release_retries import Retrier
 from os_acc.objects.pci import PciAddress
@@ -43,7 +43,7 @@ def _no_round_of_retries_is_left() -> Iterator[None]:
     They would go on in later tests, and log in the middle of their output.
     """
     yield
-    for each in forks.tracked():
+    for each in deadlines.fork_aware():
         if isinstance(each, Retrier):
             assert each.stop(60)
 
