@@ -107,8 +107,8 @@ class _Guests:
 
     def plug(self) -> list[dict[str, Any]]:
         selected, specs = self._asked
-        wish = {"accel1:function_id": self._wanted}
-        return self._manager.plug(self._guest, selected, specs | wish)
+        requested = {"accel1:function_id": self._wanted}
+        return self._manager.plug(self._guest, selected, specs | requested)
 
     def check(self, entries: list[dict[str, Any]]) -> None:
         """It has the card, which was programmed once, with what it asked for."""

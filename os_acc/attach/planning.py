@@ -101,7 +101,7 @@ class LeasePlanner:
                             uuid=uuid,
                         ),
                         each.provider.device.region,
-                        each.wanted.wish,
+                        each.wanted.bitstream_request,
                         each.wanted.required,
                     )
                     for each, uuid in zip(selected, self._uuids(selected), strict=True)

@@ -124,7 +124,9 @@ class _Groups(columns.FormattableColumn[Any]):
                 "resources": dict(group.resources),
                 "required": sorted(group.required),
                 "forbidden": sorted(group.forbidden),
-                "programmed_with": str(group.wish) if group.wish else None,
+                "programmed_with": str(group.bitstream_request)
+                if group.bitstream_request
+                else None,
                 "attach_target": group.attach_target.value,
                 "numa_policy": group.numa_policy and group.numa_policy.value,
             }
@@ -151,8 +153,8 @@ def _lines(group: RequestGroup) -> Iterable[str]:
         yield f"  with {name}"
     for name in sorted(group.forbidden):
         yield f"  without {name}"
-    if group.wish:
-        yield f"  programmed with {group.wish}"
+    if group.bitstream_request:
+        yield f"  programmed with {group.bitstream_request}"
     if group.attach_target is not AttachTarget.VM:
         yield f"  attach_target {group.attach_target.value}"
     if group.numa_policy:

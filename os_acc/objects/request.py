@@ -51,16 +51,16 @@ class AttachTarget(enum.Enum):
 class RequestGroup:
     """One granular request group; the unnumbered one has suffix ''.
 
-    ``resources`` are (resource class, amount), sorted by class. ``wish`` is the
-    bitstream request for its accelerators, ``numa_policy`` their NUMA policy;
-    None: the policy of the whole guest.
+    ``resources`` are (resource class, amount), sorted by class.
+    ``bitstream_request`` applies to its accelerators; ``numa_policy`` is their NUMA
+    policy; None: the policy of the whole guest.
     """
 
     suffix: str
     resources: tuple[tuple[str, int], ...] = ()
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
-    wish: BitstreamRequest | None = None
+    bitstream_request: BitstreamRequest | None = None
     attach_target: AttachTarget = AttachTarget.VM
     numa_policy: NUMAPolicy | None = None
 

@@ -54,7 +54,7 @@ Selection: TypeAlias = SingleProvider | Allocations
 class GroupAllocation:
     """The allocation of one request group on one provider of this host.
 
-    ``amount`` counts accelerators; ``wish`` is their bitstream request,
+    ``amount`` counts accelerators; ``bitstream_request`` applies to them,
     ``attach_target`` their user, ``required`` the traits that select their FPGA
     region and its function, ``numa_policy`` the NUMA policy of the group.
     """
@@ -64,7 +64,7 @@ class GroupAllocation:
     resource_class: str
     amount: int
     # Group and provider are unique in a request, so these never affect the order.
-    wish: BitstreamRequest | None = None
+    bitstream_request: BitstreamRequest | None = None
     attach_target: AttachTarget = AttachTarget.VM
     required: tuple[str, ...] = ()
     numa_policy: NUMAPolicy | None = None
@@ -82,10 +82,10 @@ def fingerprint(wanted: Sequence[GroupAllocation], *, found: bool = False) -> st
 
 
 def _plain(wanted: GroupAllocation) -> tuple[Any, ...]:
-    *fields, wish, _target, required, near = dataclasses.astuple(wanted)
+    *fields, requested, _target, required, near = dataclasses.astuple(wanted)
     # Unset fields are left out: the fingerprints on record have to stay valid.
-    if wish:
-        fields.append(wish)
+    if requested:
+        fields.append(requested)
     if wanted.attach_target is not AttachTarget.VM:
         fields.append(wanted.attach_target.value)
     if required:

@@ -56,8 +56,8 @@ def _check_group(group: RequestGroup) -> None:
     traits = sorted(group.required | group.forbidden)
     if group.suffix and traits:
         lacking = f"has traits ({exception.some(traits, _SHOWN)}) but no resources"
-    elif group.wish:
-        lacking = f"requests {group.wish}, but no accelerator"
+    elif group.bitstream_request:
+        lacking = f"requests {group.bitstream_request}, but no accelerator"
     elif group.attach_target is not AttachTarget.VM:
         lacking = f"has an attach_target, {group.attach_target.value}, but no resources"
     elif group.numa_policy:
@@ -197,12 +197,12 @@ def _add_own(
 
 
 def _add_wish(
-    draft: GroupBuilder, own: accel_keys.AccelKey, wish: BitstreamRequest
+    draft: GroupBuilder, own: accel_keys.AccelKey, requested: BitstreamRequest
 ) -> None:
-    if draft.wish not in (None, wish):
+    if draft.bitstream_request not in (None, requested):
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: {title(own.suffix)} "
-            f"also requests {draft.wish}",
+            f"also requests {draft.bitstream_request}",
             hint="use only one of these keys in a group: a region holds one bitstream",
         )
-    draft.wish = wish
+    draft.bitstream_request = requested

@@ -118,12 +118,16 @@ def _with_wishes(
     request: FlavorRequest, wanted: Sequence[GroupAllocation]
 ) -> list[GroupAllocation]:
     """Add the bitstream, target and policy of its group to each allocation."""
-    asked = {group.suffix: group.wish for group in request.groups if group.wish}
+    asked = {
+        group.suffix: group.bitstream_request
+        for group in request.groups
+        if group.bitstream_request
+    }
     served = {one.group_suffix for one in wanted}
-    for suffix, wish in sorted(asked.items()):
+    for suffix, requested in sorted(asked.items()):
         if wanted and suffix not in served:
             raise exception.InvalidExtraSpec(
-                f"{title(suffix)} requests {wish}, but none of its resources "
+                f"{title(suffix)} requests {requested}, but none of its resources "
                 "is an accelerator of this host",
                 hint="use the suffix of the group that has the accelerator in this key",
             )
@@ -136,7 +140,7 @@ def _with_wishes(
     return [
         dataclasses.replace(
             one,
-            wish=asked.get(one.group_suffix),
+            bitstream_request=asked.get(one.group_suffix),
             attach_target=targets.get(one.group_suffix, AttachTarget.VM),
             required=required.get(one.group_suffix, ()),
             numa_policy=near.get(one.group_suffix),

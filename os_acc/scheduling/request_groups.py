@@ -36,7 +36,7 @@ class GroupBuilder:
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
     required: set[str] = dataclasses.field(default_factory=set)
     forbidden: set[str] = dataclasses.field(default_factory=set)
-    wish: BitstreamRequest | None = None
+    bitstream_request: BitstreamRequest | None = None
     attach_target: AttachTarget | None = None
     numa_policy: NUMAPolicy | None = None
 
@@ -47,7 +47,7 @@ class GroupBuilder:
             any(self.resources.values())
             or self.required
             or self.forbidden
-            or self.wish is not None
+            or self.bitstream_request is not None
             or self.attach_target not in (None, AttachTarget.VM)
             or self.numa_policy is not None
         )
@@ -63,7 +63,7 @@ class GroupBuilder:
             ),
             required=frozenset(self.required),
             forbidden=frozenset(self.forbidden),
-            wish=self.wish,
+            bitstream_request=self.bitstream_request,
             attach_target=self.attach_target or AttachTarget.VM,
             numa_policy=self.numa_policy,
         )

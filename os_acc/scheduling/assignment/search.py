@@ -186,11 +186,11 @@ class AssignmentSearch:
 
     def _best_place(self, now: _Standing, kind: int) -> int:
         places = now.where[kind]
-        wishes = [~self._problem.kinds[kind].doubtful]
+        preferred = [~self._problem.kinds[kind].doubtful]
         if not self._numbered[kind]:
-            wishes += [self._problem.helping[each] for each in sorted(now.lacking)]
-        for wish in (*wishes, self._problem.exact):
-            places = places & wish or places
+            preferred += [self._problem.helping[each] for each in sorted(now.lacking)]
+        for these in (*preferred, self._problem.exact):
+            places = places & these or places
         return min(bits(places), key=lambda place: now.left[place])
 
     def _unfilled(self, now: _Standing) -> Iterator[int]:

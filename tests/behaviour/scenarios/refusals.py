@@ -157,8 +157,8 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
 def vfs_of_a_pf_that_somebody_has_are_not_offered(host: HostUnderTest) -> None:
     host.start({"address": host.places.pf})
     guest, provider = instance(), only_provider()
-    wish = {**flavor(provider), "accel1:attach_target": "host"}
-    os_acc.plug(guest, {"uuid": provider.uuid}, wish)
+    requested = {**flavor(provider), "accel1:attach_target": "host"}
+    os_acc.plug(guest, {"uuid": provider.uuid}, requested)
     host.make_vfs(2)
     assert offered() == set()
     for address in host.vfs():

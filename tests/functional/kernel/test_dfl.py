@@ -139,18 +139,18 @@ def plug(
     image: str = "",
     trait: str = "",
     target: str = "VM",
-    **wish: str,
+    **requested: str,
 ) -> dict[str, str]:
     """Plug the card for a new instance.
 
     :param image: what the instance boots from.
-    :param trait: what its flavor requires, beside what it wishes.
+    :param trait: what its flavor requires, beside the requested bitstream.
     :param target: who is to have the card.
     """
     guest = {"uuid": str(uuid.uuid4()), "name": "guest", "image_id": image}
     (provider,) = service.get().providers()
     extra_specs = {f"resources1:{CLASS}": "1", "accel1:attach_target": target}
-    extra_specs |= {f"accel1:{name}": value for name, value in wish.items()}
+    extra_specs |= {f"accel1:{name}": value for name, value in requested.items()}
     if trait:
         extra_specs[f"trait1:{trait}"] = "required"
     (entry,) = in_time(lambda: os_acc.plug(guest, {"uuid": provider.uuid}, extra_specs))

@@ -33,7 +33,7 @@ Mapped = frozenset[tuple[str, str]]
 class Asked:
     """What one group asks for.
 
-    :ivar programmed: it wishes for a function, each guest for another one.
+    :ivar programmed: it requests a function, each guest another one.
     """
 
     resource_class: str
@@ -69,7 +69,7 @@ class Flavor:
     def specs(self, functions: Mapping[str, str]) -> dict[str, str]:
         """The extra specs.
 
-        :param functions: the function that a group wishes for.
+        :param functions: the function that a group requests.
         """
         specs = {"group_policy": self.policy} if self.policy else {}
         for suffix, asked in self.numbered:
@@ -79,8 +79,8 @@ class Flavor:
             specs[f"accel{suffix}:function_id"] = function
         return specs
 
-    def wishes(self) -> dict[str, str]:
-        """A function that nobody has yet for each group that wishes for one."""
+    def requested_functions(self) -> dict[str, str]:
+        """A function that no region has yet, for each group that requests one."""
         return {
             suffix: str(uuid.uuid4())
             for suffix, asked in self.numbered
@@ -89,7 +89,7 @@ class Flavor:
 
     def request(self) -> FlavorRequest:
         """With what every guest has besides: a processor, and some memory."""
-        request = extra_specs.parse(self.specs(self.wishes()))
+        request = extra_specs.parse(self.specs(self.requested_functions()))
         return allocation_candidates.filled(request, vcpus=1, memory_mb=1, disk_gb=0)
 
 
@@ -269,18 +269,22 @@ class Customers:
         self, consumer: str, flavor: Flavor, selected: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
         """What a guest gets, which is what its flavor asks for."""
-        wishes, free, held = flavor.wishes(), self.free(), self.held()
-        for function in wishes.values():
+        requested_functions, free, held = (
+            flavor.requested_functions(),
+            self.free(),
+            self.held(),
+        )
+        for function in requested_functions.values():
             upload(self.site, function, function)
         entries = self.site.manager.plug(
-            {"uuid": consumer}, selected, flavor.specs(wishes)
+            {"uuid": consumer}, selected, flavor.specs(requested_functions)
         )
         self.guests[consumer] = tuple(str(each["pci_id"]) for each in entries)
         self._check_devices(flavor, entries, free)
         programmed = {
-            each["pci_id"]: wishes[each["request_group"]]
+            each["pci_id"]: requested_functions[each["request_group"]]
             for each in entries
-            if each["request_group"] in wishes
+            if each["request_group"] in requested_functions
         }
         assert self.held() == held | programmed
         return entries

@@ -86,13 +86,13 @@ def test_a_bitstream_is_found_fetched_and_proved(
     for _ in range(PAGE + 1):
         upload(cloud, str(uuid.uuid4()))
     image_id, data = upload(cloud, function, name=f"image {function}")
-    wish = {
+    requested = {
         "id": BitstreamRequest(bitstream_id=image_id),
         "name": BitstreamRequest(bitstream_name=f"image {function}"),
         "function_id": BitstreamRequest(function_id=function),
         "function_name": BitstreamRequest(function_name=f"function {function}"),
     }[by]
-    image = images.image_for(wish, REGION, soon)
+    image = images.image_for(requested, REGION, soon)
     assert image.id == image_id
     with images.fetched(image, soon, region=REGION) as bitstream:
         assert Path(bitstream.path).read_bytes() == data
@@ -114,14 +114,14 @@ def test_two_images_that_match(
 
 
 def test_no_image_that_matches(images: Library, soon: float, function: str) -> None:
-    for wish in (
+    for requested in (
         BitstreamRequest(bitstream_id=function),
         BitstreamRequest(bitstream_name=function),
         BitstreamRequest(function_id=function),
         BitstreamRequest(function_name=function),
     ):
         with pytest.raises(exception.ImageNotFound, match=function):
-            images.image_for(wish, REGION, soon)
+            images.image_for(requested, REGION, soon)
 
 
 def test_an_image_for_another_region(
@@ -141,11 +141,11 @@ def test_a_tenants_image_is_neither_chosen_nor_in_the_way(
     cloud: Cloud, images: Library, soon: float, function: str, visibility: str
 ) -> None:
     upload(cloud, function, project="tenant", visibility=visibility)
-    wish = BitstreamRequest(function_id=function)
+    requested = BitstreamRequest(function_id=function)
     with pytest.raises(exception.BitstreamError):
-        images.image_for(wish, REGION, soon)
+        images.image_for(requested, REGION, soon)
     ours, _ = upload(cloud, function)
-    assert images.image_for(wish, REGION, soon).id == ours
+    assert images.image_for(requested, REGION, soon).id == ours
 
 
 def test_a_deactivated_image(
@@ -386,12 +386,12 @@ def test_an_image_that_is_deleted_while_the_last_of_it_arrives(
     with images.fetched(image, soon, once(deleted)) as bitstream:
         assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
     assert cloud.downloads(image_id) == ["- 200"]
-    for wish in (
+    for requested in (
         BitstreamRequest(bitstream_id=image_id),
         BitstreamRequest(bitstream_name=f"image {function}"),
     ):
         with pytest.raises(exception.ImageNotFound):
-            images.image_for(wish, REGION, soon)
+            images.image_for(requested, REGION, soon)
 
 
 # -- other processes -----------------------------------------------------------

@@ -60,8 +60,8 @@ def test_sixteen_plugs_at_once_wait_for_one_download(
 
     def plug(number: int) -> str:
         selected, specs = asked[number]
-        wish = {"accel1:function_id": function}
-        (entry,) = bench.manager.plug(instance(number), selected, specs | wish)
+        requested = {"accel1:function_id": function}
+        (entry,) = bench.manager.plug(instance(number), selected, specs | requested)
         return str(entry["pci_id"])
 
     with futures.ThreadPoolExecutor(len(CARDS)) as pool:

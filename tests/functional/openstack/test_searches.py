@@ -49,7 +49,9 @@ def by_name(function: str) -> BitstreamRequest:
 
 
 @pytest.fixture
-def wishes(function: str, by_name: BitstreamRequest) -> list[BitstreamRequest]:
+def bitstream_requests(
+    function: str, by_name: BitstreamRequest
+) -> list[BitstreamRequest]:
     """The ways to search for its image."""
     return [BitstreamRequest(function_id=function), by_name]
 
@@ -100,14 +102,14 @@ def test_an_image_of_a_project_that_is_allowed_is_found_and_fetched(
     cloud: Cloud,
     images: Callable[..., Library],
     upload: Callable[..., str],
-    wishes: list[BitstreamRequest],
+    bitstream_requests: list[BitstreamRequest],
     soon: float,
     visibility: str,
 ) -> None:
     image_id = upload("partner", visibility, accepted=True)
     tested = images(public=False)
-    for wish in wishes:
-        image = tested.image_for(wish, REGION, soon)
+    for requested in bitstream_requests:
+        image = tested.image_for(requested, REGION, soon)
         assert image.id == image_id
     with tested.fetched(image, soon, region=REGION) as bitstream:
         assert Path(bitstream.path).read_bytes() == cloud.file(image_id).read_bytes()
@@ -122,9 +124,9 @@ def test_an_image_that_is_shared_is_found_once_it_is_accepted(
 ) -> None:
     image_id = upload("partner", "shared")
     tested, by_id = images(), BitstreamRequest(bitstream_id=image_id)
-    for wish in (by_id, by_name):
+    for requested in (by_id, by_name):
         with pytest.raises(exception.ImageNotFound):
-            tested.image_for(wish, REGION, soon)
+            tested.image_for(requested, REGION, soon)
     share(cloud, "partner", image_id)
     assert tested.image_for(by_id, REGION, soon).id == image_id
     with pytest.raises(exception.ImageNotFound):
@@ -176,19 +178,19 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
 def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    wishes: list[BitstreamRequest],
+    bitstream_requests: list[BitstreamRequest],
     soon: float,
     visibility: str,
     user: str,
 ) -> None:
     upload("tenant", visibility, accepted=True)
     tested = images(user, public=False)
-    for wish in wishes:
+    for requested in bitstream_requests:
         with pytest.raises(exception.ImageNotFound):
-            tested.image_for(wish, REGION, soon)
+            tested.image_for(requested, REGION, soon)
     ours = upload("service", "private")
-    for wish in wishes:
-        assert tested.image_for(wish, REGION, soon).id == ours
+    for requested in bitstream_requests:
+        assert tested.image_for(requested, REGION, soon).id == ours
 
 
 @pytest.mark.parametrize("visibility", ["shared", "community", "public"])
@@ -230,7 +232,7 @@ def test_a_public_image_of_anybody_is_found_where_the_operator_wants_that(
 def test_a_hidden_image_is_neither_picked_nor_in_the_way(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    wishes: list[BitstreamRequest],
+    bitstream_requests: list[BitstreamRequest],
     soon: float,
     visibility: str,
 ) -> None:
@@ -238,9 +240,9 @@ def test_a_hidden_image_is_neither_picked_nor_in_the_way(
     tested = images()
     with pytest.raises(exception.ImageRefused, match="hidden"):
         tested.image_for(BitstreamRequest(bitstream_id=hidden), REGION, soon)
-    for wish in wishes:
+    for requested in bitstream_requests:
         with pytest.raises(exception.ImageNotFound):
-            tested.image_for(wish, REGION, soon)
+            tested.image_for(requested, REGION, soon)
     shown = upload("service", "private")
-    for wish in wishes:
-        assert tested.image_for(wish, REGION, soon).id == shown
+    for requested in bitstream_requests:
+        assert tested.image_for(requested, REGION, soon).id == shown

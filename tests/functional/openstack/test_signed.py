@@ -52,10 +52,12 @@ class SignedHost(TestHost):
         """Have the certificate of a key; its id."""
         return put(self.certificates, private, **about)
 
-    def refuses(self, kind: Expected, told: str, **wish: str) -> exception.OsAccError:
+    def refuses(
+        self, kind: Expected, told: str, **requested: str
+    ) -> exception.OsAccError:
         """Prove that a plug ends in this, and has changed nothing."""
         with raises(kind, match=told) as caught:
-            self.plug(1, CARD, **wish)
+            self.plug(1, CARD, **requested)
         assert kind in (kind_of(caught.value), type(caught.value))
         assert not caught.value.retryable
         assert self.programmings() == []

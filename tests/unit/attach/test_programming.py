@@ -31,7 +31,7 @@ from tests.unit.fpga import (
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "requested",
     [
         pytest.param({"bitstream_id": "<id>"}, id="bitstream by id"),
         pytest.param({"bitstream_name": "gzip"}, id="bitstream by name"),
@@ -39,12 +39,14 @@ from tests.unit.fpga import (
         pytest.param({"function_name": "gzip"}, id="function by name"),
     ],
 )
-def test_a_region_is_programmed_before_a_guest_has_it(fpgas, wish):
+def test_a_region_is_programmed_before_a_guest_has_it(fpgas, requested):
     before = fpgas.kernel.snapshot()
     image = upload(fpgas)
     upload(fpgas, "crypto", CRYPTO)
-    wish = {name: value.replace("<id>", image) for name, value in wish.items()}
-    (entry,) = fpgas.plug(1, **wish)
+    requested = {
+        name: value.replace("<id>", image) for name, value in requested.items()
+    }
+    (entry,) = fpgas.plug(1, **requested)
     assert entry["pci_id"] == CARD
     assert fpgas.programmings() == ["done"]
     assert held(fpgas) == GZIP
@@ -101,9 +103,9 @@ def test_two_cards_are_programmed_for_one_guest(fpgas):
 # -- what the guest's own image can ask for ------------------------------------
 
 
-def boot(bench: TestHost, image: str, **wish: str):
+def boot(bench: TestHost, image: str, **requested: str):
     selected, specs = request(bench.provider(CARD))
-    specs |= {f"accel1:{name}": value for name, value in wish.items()}
+    specs |= {f"accel1:{name}": value for name, value in requested.items()}
     told = instance(1) | {"image_id": image}
     return bench.manager.plug(told, selected, specs)
 

@@ -32,12 +32,12 @@ def plug(
     trait: str,
     image: str = "",
     address: str = CARD,
-    **wish: str,
+    **requested: str,
 ) -> list[Any]:
     """Plug one function of a region with this trait, whatever Placement knows."""
     selected, specs = request(bench.provider(address))
     specs |= {f"trait1:{trait}": "required"}
-    specs |= {f"accel1:{name}": value for name, value in wish.items()}
+    specs |= {f"accel1:{name}": value for name, value in requested.items()}
     told = instance(1) | ({"image_id": image} if image else {})
     return bench.manager.plug(told, selected, specs)
 

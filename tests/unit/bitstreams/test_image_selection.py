@@ -45,15 +45,15 @@ SPELLINGS = [
 ]
 
 
-def chosen(wish: BitstreamRequest, *images: Image) -> Image:
-    return image_selection.choose(wish, REGION, images, RULES)
+def chosen(requested: BitstreamRequest, *images: Image) -> Image:
+    return image_selection.choose(requested, REGION, images, RULES)
 
 
 def none(
-    kind: Expected, wish: BitstreamRequest, *images: Image
+    kind: Expected, requested: BitstreamRequest, *images: Image
 ) -> exception.OsAccError:
     with raises(kind) as caught:
-        chosen(wish, *images)
+        chosen(requested, *images)
     assert kind_of(caught.value) is kind
     assert len(str(caught.value)) < 5000
     return caught.value
@@ -62,10 +62,12 @@ def none(
 # -- what is asked for -------------------------------------------------------
 
 
-@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
-def test_the_only_image_that_is_asked_for_is_chosen(wish: BitstreamRequest) -> None:
+@pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION])
+def test_the_only_image_that_is_asked_for_is_chosen(
+    requested: BitstreamRequest,
+) -> None:
     others = (image(2, {}), image(3, {"accel:function_id": OTHER_FUNCTION_ID}))
-    assert chosen(wish, *others, image(1)) == image(1)
+    assert chosen(requested, *others, image(1)) == image(1)
 
 
 @pytest.mark.parametrize(
@@ -117,18 +119,18 @@ def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
     assert chosen(BY_FUNCTION, image(1), image(1)) == image(1)
 
 
-@pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_what_a_vms_image_needs_is_no_bitstream(wish: BitstreamRequest) -> None:
+@pytest.mark.parametrize("requested", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+def test_what_a_vms_image_needs_is_no_bitstream(requested: BitstreamRequest) -> None:
     """A VM's image has the same properties, to say what it needs."""
     given = {
         "accel:function_id": FUNCTION_ID,
         "accel:function_name": "Compression",
     }
     vms = image(1, given, tags=frozenset())
-    error = none(exception.ImageNotFound, wish, vms)
+    error = none(exception.ImageNotFound, requested, vms)
     assert "lacks the tag FPGA" in str(error)
     bitstream = image(2, given, name="image-1")
-    assert chosen(wish, vms, bitstream) == bitstream
+    assert chosen(requested, vms, bitstream) == bitstream
 
 
 def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> None:
@@ -138,7 +140,7 @@ def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> No
 
 
 @pytest.mark.parametrize(
-    ("wish", "asked"),
+    ("requested", "asked"),
     [
         (BY_NAME, {"name": "image-1"}),
         (BY_FUNCTION, {"tag": "FPGA"}),
@@ -146,9 +148,9 @@ def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> No
     ],
 )
 def test_a_source_is_asked_for_what_it_can_compare(
-    wish: BitstreamRequest, asked: dict[str, str]
+    requested: BitstreamRequest, asked: dict[str, str]
 ) -> None:
-    assert image_selection.filters(wish) == asked
+    assert image_selection.filters(requested) == asked
 
 
 def test_what_tenants_upload_is_not_even_looked_at() -> None:
@@ -168,13 +170,13 @@ def test_what_tenants_upload_is_not_even_looked_at() -> None:
 # -- none, or several --------------------------------------------------------
 
 
-@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+@pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
 def test_no_image_is_an_error_that_says_what_was_looked_for(
-    wish: BitstreamRequest,
+    requested: BitstreamRequest,
 ) -> None:
     """cyborg.md 5.1 item 3: no image is an error of its own, not a dead end."""
-    assert str(wish) in str(none(exception.ImageNotFound, wish, image(9, {})))
-    assert str(wish) in str(none(exception.ImageNotFound, wish))
+    assert str(requested) in str(none(exception.ImageNotFound, requested, image(9, {})))
+    assert str(requested) in str(none(exception.ImageNotFound, requested))
 
 
 def test_two_images_are_an_error_that_names_both() -> None:
@@ -221,7 +223,7 @@ def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) 
     assert REGION_ID in str(error)
 
 
-@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
+@pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION])
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -237,10 +239,10 @@ def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) 
     ],
 )
 def test_an_image_for_something_else_is_never_chosen(
-    wish: BitstreamRequest, key: str, value: str
+    requested: BitstreamRequest, key: str, value: str
 ) -> None:
     given = {"accel:function_id": FUNCTION_ID, key: value}
-    error = none(exception.ImageReason.MISMATCH, wish, image(1, given))
+    error = none(exception.ImageReason.MISMATCH, requested, image(1, given))
     assert value in str(error)
     assert image(1).id in str(error)
 
@@ -309,37 +311,39 @@ NOT_ALLOWED = OF_OTHERS | UNFIT
 
 
 @pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
-@pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
+@pytest.mark.parametrize("requested", [BY_NAME, BY_FUNCTION])
 def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
-    wish: BitstreamRequest, fields: dict[str, Any]
+    requested: BitstreamRequest, fields: dict[str, Any]
 ) -> None:
     """cyborg.md 5.1 item 8: a tenant cannot block, nor replace, a function."""
     others = [image(number, name="image-1", **fields) for number in (2, 3)]
-    assert chosen(wish, others[0], image(1), others[1]) == image(1)
+    assert chosen(requested, others[0], image(1), others[1]) == image(1)
 
 
 @pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
-@pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
+@pytest.mark.parametrize("requested", [BY_NAME, BY_FUNCTION])
 def test_what_is_not_allowed_is_not_found_and_told_of(
-    wish: BitstreamRequest, fields: dict[str, Any]
+    requested: BitstreamRequest, fields: dict[str, Any]
 ) -> None:
-    error = none(exception.ImageNotFound, wish, image(1, **fields))
+    error = none(exception.ImageNotFound, requested, image(1, **fields))
     assert image(1).id in str(error)
     assert "os_acc_bitstreams" in error.hint
 
 
 @pytest.mark.parametrize("fields", OF_OTHERS.values(), ids=OF_OTHERS)
-@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
+@pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION])
 def test_of_what_is_others_own_affair_an_error_tells_the_number(
-    wish: BitstreamRequest, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+    requested: BitstreamRequest,
+    fields: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """cyborg.md 5.1 item 8: a tenant cannot supply what is programmed."""
     secret = image(1, name="image-1", **fields)
-    kind = exception.ImageRefused if wish.bitstream_id else exception.ImageNotFound
+    kind = exception.ImageRefused if requested.bitstream_id else exception.ImageNotFound
     with caplog.at_level(logging.INFO, image_selection.LOG.name):
-        error = none(kind, wish, secret)
+        error = none(kind, requested, secret)
     assert "of an allowed project: 1" in str(error)
-    told = str(error).replace(str(wish), "")
+    told = str(error).replace(str(requested), "")
     assert secret.id not in told
     assert secret.name not in told
     assert TENANT not in told

@@ -30,7 +30,7 @@ def vm_image(**properties: str) -> Image:
 
 
 @pytest.mark.parametrize(
-    ("properties", "wish"),
+    ("properties", "requested"),
     [
         ({}, None),
         ({"bitstream_id": BY_ID.bitstream_id}, BY_ID),
@@ -40,14 +40,14 @@ def vm_image(**properties: str) -> Image:
     ],
 )
 def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
-    properties: dict[str, str], wish: BitstreamRequest | None
+    properties: dict[str, str], requested: BitstreamRequest | None
 ) -> None:
-    assert image_selection.merged(None, vm_image(**properties)) == wish
+    assert image_selection.merged(None, vm_image(**properties)) == requested
     assert image_selection.merged(None, None) is None
 
 
-@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_the_flavor_wins(wish: BitstreamRequest) -> None:
+@pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+def test_the_flavor_wins(requested: BitstreamRequest) -> None:
     for made in (
         None,
         vm_image(),
@@ -55,11 +55,11 @@ def test_the_flavor_wins(wish: BitstreamRequest) -> None:
         vm_image(function_id=FUNCTION_ID.replace("-", "").upper()),
         vm_image(function_id=FUNCTION_ID, function_name="Compression"),
     ):
-        assert image_selection.merged(wish, made) == wish
+        assert image_selection.merged(requested, made) == requested
 
 
 @pytest.mark.parametrize(
-    ("wish", "properties"),
+    ("requested", "properties"),
     [
         (BY_ID, {"bitstream_id": image(2).id}),
         (BY_FUNCTION, {"function_id": OTHER_FUNCTION_ID}),
@@ -67,11 +67,11 @@ def test_the_flavor_wins(wish: BitstreamRequest) -> None:
     ],
 )
 def test_a_contradiction_is_an_error_that_shows_both(
-    wish: BitstreamRequest, properties: dict[str, str]
+    requested: BitstreamRequest, properties: dict[str, str]
 ) -> None:
     with pytest.raises(exception.InvalidExtraSpec) as caught:
-        image_selection.merged(wish, vm_image(**properties))
-    assert str(wish) in str(caught.value)
+        image_selection.merged(requested, vm_image(**properties))
+    assert str(requested) in str(caught.value)
     assert next(iter(properties.values())) in str(caught.value)
 
 
@@ -132,16 +132,16 @@ def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
 
 def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
     made = vm_image(function_id=FUNCTION_ID, function_name="Compression")
-    wish = image_selection.merged(None, made)
-    assert wish == BitstreamRequest(
+    requested = image_selection.merged(None, made)
+    assert requested == BitstreamRequest(
         function_id=FUNCTION_ID, function_name="Compression"
     )
     both = {"accel:function_id": FUNCTION_ID, "function_name": "Compression"}
     other = {"accel:function_id": FUNCTION_ID, "function_name": "Cipher"}
     found = image(1, both), image(2, other)
-    assert image_selection.choose(wish, REGION, found, RULES) == found[0]
+    assert image_selection.choose(requested, REGION, found, RULES) == found[0]
     with pytest.raises(exception.ImageNotFound, match="Compression"):
-        image_selection.choose(wish, REGION, found[1:], RULES)
+        image_selection.choose(requested, REGION, found[1:], RULES)
 
 
 def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for() -> None:

@@ -81,7 +81,7 @@ def made(place: Place, cache: Cache) -> Library:
 
 
 @pytest.mark.parametrize(
-    ("wish", "number"),
+    ("requested", "number"),
     [
         (BitstreamRequest(bitstream_id=id_of(2)), 2),
         (BitstreamRequest(bitstream_name="loopback2"), 2),
@@ -91,9 +91,9 @@ def made(place: Place, cache: Cache) -> Library:
     ids=str,
 )
 def test_a_wish_becomes_a_verified_file(
-    made: Library, wish: BitstreamRequest, number: int
+    made: Library, requested: BitstreamRequest, number: int
 ) -> None:
-    image = made.image_for(wish, REGION, patiently())
+    image = made.image_for(requested, REGION, patiently())
     assert image.id == id_of(number)
     with made.fetched(image, patiently(), region=REGION) as bitstream:
         content = Path(bitstream.path).read_bytes()
@@ -130,7 +130,7 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
 
 
 @pytest.mark.parametrize(
-    ("wish", "error"),
+    ("requested", "error"),
     [
         (BitstreamRequest(bitstream_id=id_of(9)), exception.ImageNotFound),
         (BitstreamRequest(bitstream_id=id_of(3)), exception.ImageReason.MISMATCH),
@@ -139,10 +139,10 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
     ids=str,
 )
 def test_a_wish_that_cannot_be_met_is_told(
-    made: Library, place: Place, wish: BitstreamRequest, error: type[Exception]
+    made: Library, place: Place, requested: BitstreamRequest, error: type[Exception]
 ) -> None:
     with raises(error):
-        made.image_for(wish, REGION, patiently())
+        made.image_for(requested, REGION, patiently())
     assert place.begun == []
 
 
@@ -172,13 +172,13 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
     place = Crowded(LOOPBACK)
     change(place, 1, {"function_name": "loopback", "region_uuid": REGION_ID})
     made = Library(lambda: place, cache, RULES)
-    wish = BitstreamRequest(function_name="loopback")
-    assert made.image_for(wish, REGION, patiently()).id == id_of(1)
+    requested = BitstreamRequest(function_name="loopback")
+    assert made.image_for(requested, REGION, patiently()).id == id_of(1)
     change(place, 1, {"function_name": "loopback", "region_uuid": OTHER_REGION_ID})
     with pytest.raises(
         exception.ImageUnusable, check=has_values(reason=exception.ImageReason.MISMATCH)
     ) as caught:
-        made.image_for(wish, REGION, patiently())
+        made.image_for(requested, REGION, patiently())
     assert OTHER_REGION_ID in str(caught.value)
     assert "of an allowed project: 999" in str(caught.value)
 

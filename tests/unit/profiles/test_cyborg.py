@@ -215,6 +215,9 @@ def test_what_cyborg_17_has_answered_is_read(cloud: Cloud, source: Cyborg) -> No
     answered = Path(__file__).with_name("cyborg_17.json").read_text()
     cloud.profiles = json.loads(answered)["device_profiles"]
     assert [each["name"] for each in cloud.profiles] == ["fpga-dp1", "typo"]
-    assert source.profile("fpga-dp1", soon()).groups[0].request.wish is not None
+    assert (
+        source.profile("fpga-dp1", soon()).groups[0].request.bitstream_request
+        is not None
+    )
     with pytest.raises(exception.InvalidProfile, match="bitstram_id"):
         source.profile("typo", soon())

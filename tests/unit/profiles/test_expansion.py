@@ -43,7 +43,7 @@ def test_a_flavor_gets_the_groups_of_its_profile():
         "device_profile_1",
     ]
     first, second = request.groups
-    assert (first.resources, str(first.wish)) == (
+    assert (first.resources, str(first.bitstream_request)) == (
         ((FPGA, 1),),
         f"bitstream_id {BITSTREAM}",
     )
@@ -172,8 +172,13 @@ def test_a_flavor_that_has_the_groups_itself_asks_for_the_same():
     assert properties["resources_fpga-dp1_0:CUSTOM_ACCELERATOR_FPGA"] == "1"
     assert properties["os_acc_fpga-dp1_0:bitstream_id"] == BITSTREAM
     request = extra_specs.parse({**properties, "group_policy": "none"})
-    asked = [(each.resources, each.required, each.wish) for each in request.groups]
-    assert asked == [(g.resources, g.required, g.wish) for g in fold().groups]
+    asked = [
+        (each.resources, each.required, each.bitstream_request)
+        for each in request.groups
+    ]
+    assert asked == [
+        (g.resources, g.required, g.bitstream_request) for g in fold().groups
+    ]
 
 
 def test_the_suffixes_may_be_others():

@@ -34,7 +34,7 @@ def test_the_profile_of_the_documentation_is_read():
     (group,) = read.groups
     assert group.request.resources == (("FPGA", 1),)
     assert group.request.required == {"CUSTOM_FPGA_TRAITS"}
-    assert str(group.request.wish) == f"bitstream_id {BITSTREAM}"
+    assert str(group.request.bitstream_request) == f"bitstream_id {BITSTREAM}"
 
 
 def test_groups_keep_their_order_and_are_called_as_nova_calls_them():

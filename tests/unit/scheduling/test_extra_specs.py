@@ -318,7 +318,7 @@ IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
 @pytest.mark.parametrize("namespace", ["accel", "os_acc"])
 @pytest.mark.parametrize("suffix", ["", "1", "_fast"])
 @pytest.mark.parametrize(
-    ("name", "value", "wish"),
+    ("name", "value", "requested"),
     [
         ("bitstream_id", IMAGE.upper(), BitstreamRequest(bitstream_id=IMAGE)),
         ("bitstream_id", IMAGE.replace("-", ""), BitstreamRequest(bitstream_id=IMAGE)),
@@ -329,15 +329,15 @@ IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
     ],
 )
 def test_a_group_says_what_its_region_is_to_hold(
-    namespace: str, suffix: str, name: str, value: str, wish: BitstreamRequest
+    namespace: str, suffix: str, name: str, value: str, requested: BitstreamRequest
 ) -> None:
     specs = {f"resources{suffix}:{FPGA}": "1", f"{namespace}{suffix}:{name}": value}
     (group,) = extra_specs.parse(specs).groups
-    assert group.wish == wish
+    assert group.bitstream_request == requested
 
 
 @pytest.mark.parametrize(
-    ("key", "wish"),
+    ("key", "requested"),
     [
         (f"bitstream:{IMAGE}", BitstreamRequest(bitstream_id=IMAGE)),
         ("function:gzip", BitstreamRequest(function_id="gzip")),
@@ -357,10 +357,10 @@ def test_a_group_says_what_its_region_is_to_hold(
     ],
 )
 def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
-    key: str, wish: BitstreamRequest
+    key: str, requested: BitstreamRequest
 ) -> None:
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", key: "required"}).groups
-    assert group.wish == wish
+    assert group.bitstream_request == requested
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_the_target_that_everybody_has_makes_no_group() -> None:
 def test_the_same_said_twice_is_said_once() -> None:
     specs = {"accel:function_id": IMAGE, "os_acc:function_id": IMAGE.upper()}
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", **specs}).groups
-    assert group.wish == BitstreamRequest(function_id=IMAGE)
+    assert group.bitstream_request == BitstreamRequest(function_id=IMAGE)
 
 
 @pytest.mark.parametrize(

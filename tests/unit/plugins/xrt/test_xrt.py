@@ -157,12 +157,12 @@ def test_without_its_management_function_a_card_is_taken_as_it_is(make_cards):
 # -- programming --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wish", ["bitstream_id", "function_id", "function_name"])
-def test_an_xclbin_goes_to_the_user_partition_by_both_tools(cards, wish):
+@pytest.mark.parametrize("requested", ["bitstream_id", "function_id", "function_name"])
+def test_an_xclbin_goes_to_the_user_partition_by_both_tools(cards, requested):
     """cyborg.md 5.1 item 5: ``--user``, and an address with a dot in it."""
     image = cards.upload()
     asked = {"bitstream_id": image, "function_id": ADDER, "function_name": "adder"}
-    cards.plug(1, USER, **{wish: asked[wish]})
+    cards.plug(1, USER, **{requested: asked[requested]})
     assert cards.ran() == WORKED
     arguments = [run["arguments"] for run in cards.runs()[:2]]
     assert arguments == [
