@@ -11,6 +11,7 @@ Ahuja, Magnanti and Orlin, "Network Flows", 1993, section 9.7.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 
@@ -46,15 +47,19 @@ class Flow:
             self._cost.append(price)
         return edge
 
-    def run(self, source: int, sink: int, wanted: int) -> tuple[int, int]:
+    def run(
+        self, source: int, sink: int, wanted: int, paths: int = sys.maxsize
+    ) -> tuple[int, int]:
         """Send as many units as possible, at most ``wanted``.
 
         A further call sends more; edges may be added in between.
 
+        :param paths: the most augmenting paths to search for.
         :returns: the units sent, and their minimum cost.
         """
         sent = total = 0
-        while sent < wanted and (path := self._cheapest(source, sink)):
+        while sent < wanted and paths and (path := self._cheapest(source, sink)):
+            paths -= 1
             units = min(wanted - sent, *(self._room[edge] for edge in path))
             for edge in path:
                 self._room[edge] -= units

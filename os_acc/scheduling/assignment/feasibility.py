@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
+
+from os_acc.numa.flow import Flow
 
 #: Sums above this, in units of the greatest common divisor of all amounts, are
 #: not computed and count as reachable.
@@ -88,87 +89,25 @@ def saturates(
     """
     if sum(must) > sum(supply) or sum(supply) > sum(capacity):
         return False
-    reach = [[sink for sink, part in enumerate(parts) if part & row] for row in rows]
-    spread = _Spread(supply, reach, step)
-    return spread.pours(must, sum(must)) and spread.pours(capacity, sum(supply))
-
-
-class _Spread:
-    """A flow from supplies to sinks, increased path by path."""
-
-    def __init__(
-        self,
-        supply: Sequence[int],
-        reach: Sequence[Sequence[int]],
-        step: Callable[[], None],
-    ) -> None:
-        self._left = list(supply)
-        self._reach = reach
-        self._step = step
-        self._total = 0
-        self._filled: dict[int, int] = {}
-        # By sink: the amount from each supply.
-        self._flow: dict[int, dict[int, int]] = {}
-
-    def pours(self, room: Sequence[int], total: int) -> bool:
-        """Return whether a flow of this total is possible."""
-        while self._total < total:
-            self._step()
-            if not self._widened(room):
+    flow = Flow(len(supply) + len(parts) + 2)
+    source, sink = len(supply) + len(parts), len(supply) + len(parts) + 1
+    for number, (amount, row) in enumerate(zip(supply, rows, strict=True)):
+        flow.add(source, number, amount)
+        for place, part in enumerate(parts, len(supply)):
+            if part & row:
+                flow.add(number, place, amount)
+    sent = 0
+    for rooms, wanted in ((must, sum(must)), (_rest(capacity, must), sum(supply))):
+        for place, room in enumerate(rooms, len(supply)):
+            flow.add(place, sink, room)
+        while sent < wanted:
+            step()
+            units, _cost = flow.run(source, sink, wanted - sent, paths=1)
+            if not units:
                 return False
-        return True
+            sent += units
+    return True
 
-    def _widened(self, room: Sequence[int]) -> bool:
-        """Find one augmenting path from a supply to a sink, and saturate it."""
-        sources: dict[int, int | None] = {
-            each: None for each, left in enumerate(self._left) if left
-        }
-        through: dict[int, int] = {}
-        queue = deque(sources)
-        while queue:
-            supply = queue.popleft()
-            for sink in self._reach[supply]:
-                if sink in through:
-                    continue
-                through[sink] = supply
-                if self._filled.get(sink, 0) < room[sink]:
-                    self._use(sink, room, sources, through)
-                    return True
-                for other in self._flow.get(sink, ()):
-                    if other not in sources:
-                        sources[other] = sink
-                        queue.append(other)
-        return False
 
-    def _use(
-        self,
-        last: int,
-        room: Sequence[int],
-        sources: dict[int, int | None],
-        through: dict[int, int],
-    ) -> None:
-        way: list[tuple[int, int, int | None]] = []
-        sink: int | None = last
-        while sink is not None:
-            supply = through[sink]
-            way.append((supply, sink, sources[supply]))
-            sink = sources[supply]
-        amount = min(
-            self._left[way[-1][0]],
-            room[last] - self._filled.get(last, 0),
-            *(
-                self._flow[back][supply]
-                for supply, _sink, back in way
-                if back is not None
-            ),
-        )
-        for supply, sink, back in way:
-            into = self._flow.setdefault(sink, {})
-            into[supply] = into.get(supply, 0) + amount
-            if back is not None:
-                self._flow[back][supply] -= amount
-                if not self._flow[back][supply]:
-                    del self._flow[back][supply]
-        self._left[way[-1][0]] -= amount
-        self._filled[last] = self._filled.get(last, 0) + amount
-        self._total += amount
+def _rest(capacity: Sequence[int], must: Sequence[int]) -> list[int]:
+    return [room - amount for room, amount in zip(capacity, must, strict=True)]
