@@ -52,7 +52,7 @@ def survey(directory: str) -> tuple[CertificateStatus, ...]:
     :raises InvalidConfiguration: the directory is unreadable or world-writable.
     """
     _check_writers(directory)
-    return tuple(_recorded_state(directory, name) for name in _names(directory))
+    return tuple(_status(directory, name) for name in _names(directory))
 
 
 def trusted(directory: str, certificate_id: str) -> x509.Certificate:
@@ -117,7 +117,7 @@ def unfit_key(key: object, kind: str) -> str | None:
     return None
 
 
-def _recorded_state(directory: str, name: str) -> CertificateStatus:
+def _status(directory: str, name: str) -> CertificateStatus:
     stem = name.removesuffix(".pem")
     is_signer = canonical_uuid(stem) == stem
     why_not = ""
