@@ -299,8 +299,10 @@ def fork_aware() -> list[ForkAware]:
 
 
 def _forget_parent() -> None:
-    for each in fork_aware():
-        each.forget_parent()
+    # A stack runs every callback, also after one that has raised an error.
+    with contextlib.ExitStack() as stack:
+        for each in fork_aware():
+            stack.callback(each.forget_parent)
 
 
 os.register_at_fork(after_in_child=_forget_parent)

@@ -152,7 +152,7 @@ class Lifecycle:
         return self._programmer.program(leases, jobs, deadline)
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
-        """Prepare one device: steps 3 to 6; :meth:`_give_back` undoes them."""
+        """Prepare one device: steps 3 to 6 of :meth:`establish`."""
         if not lease.is_the_guests:
             lease = self._with_epoch(self._helper.reserve, lease, deadline)
             if lease.attach_target is AttachTarget.HOST:
@@ -343,7 +343,7 @@ class Lifecycle:
     ) -> tuple[tuple[Lease, exception.OsAccError], ...]:
         """Record and log new causes; a lasting cause quarantines the lease.
 
-        If the cause can pass, the lease stays ``releasing`` and is retried.
+        If the cause can pass, the lease keeps its state, and its release is retried.
         """
         judged = [(_judged(lease, error), error) for lease, error in failed]
         news = [

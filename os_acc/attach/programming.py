@@ -3,8 +3,8 @@
 """Planning and programming of FPGA regions.
 
 The contents of a region are what its hardware reports at that moment, unless the
-store records the region as unverified: that record is written before the hardware
-is touched, and removed once the region is read back.
+store records the region as unverified: that is recorded before the hardware is
+touched, and the region as verified once it has been read back.
 """
 
 from __future__ import annotations

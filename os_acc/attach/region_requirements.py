@@ -96,8 +96,8 @@ class RegionRequirement:
             return
         if now in unverified:
             raise exception.RegionUnusable(
-                f"the contents of {now} are unverified: its last programming failed or "
-                "was interrupted",
+                f"the contents of {now} are unverified: a programming was not "
+                "completed, or the record of it was lost",
                 reason=exception.RegionReason.UNKNOWN,
             )
         if not self.names_function and self.function_id is None:

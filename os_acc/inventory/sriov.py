@@ -38,7 +38,6 @@ def make(
     if not rules.named.wants_vfs:
         return
     host = pci.scan(root)
-    store = store.until(deadline)
     for function in host.functions.values():
         tags = rules.named.match(function, host.netdevs, host.functions)
         if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
@@ -80,7 +79,7 @@ def _make_one(
 ) -> None:
     if len(function.vfs) not in (0, count):
         raise exception.HostStepFailed(
-            f"{function.address} has {len(function.vfs)} VFs, not {count}",
+            f"it has {len(function.vfs)} VFs, not {count}",
             address=str(function.address),
             hint="remove all VFs while no guest has one, or change num_vfs",
         )

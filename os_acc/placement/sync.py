@@ -175,7 +175,7 @@ class Publisher:
     def _rounds(
         self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
     ) -> SyncResult:
-        """Repeat steps 1 to 5 until no change has to be planned again.
+        """Repeat steps 1 to 5 while changes conflict, for :data:`ROUNDS` times at most.
 
         1. read the present state (:meth:`_plan`), 2. plan the changes, 3. record the
         names to be published (:meth:`_apply`), 4. make the changes, 5. update the

@@ -201,7 +201,8 @@ def _make(
         aside.append(
             _set_aside(
                 found.name,
-                f"its contract_version is {version!r}; os_acc has "
+                f"its contract_version is {version!r}; os_acc loads "
+                f"{(base.CONTRACT_VERSION[0], _FIRST_MINOR)} to "
                 f"{base.CONTRACT_VERSION}",
             )
         )

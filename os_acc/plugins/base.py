@@ -163,7 +163,7 @@ class PluginBase(abc.ABC):
 
     #: The version of the contract for which the plugin was written: (major, minor).
     #: Each plugin declares it. It is loaded if its major number is that of
-    #: :data:`CONTRACT_VERSION`, and its minor number is not higher.
+    #: :data:`CONTRACT_VERSION`, and its minor number from 2 to that of it.
     contract_version: ClassVar[tuple[int, int]]
     #: Its options.
     options: ClassVar[Sequence[cfg.Opt]] = ()

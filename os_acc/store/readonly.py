@@ -150,7 +150,6 @@ def _contents(connection: sqlite3.Connection) -> StoreSnapshot:
         unverified_regions=regions.read(connection),
         provider_origins=providers.read_origins(connection),
         provider_plugins=providers.read_plugins(connection),
-        store=schema.read_meta(connection).store,
         helper_claims=records.read_helper_claims(connection),
         published_names=providers.read_published_names(connection),
         requests=requests.with_leases(requests.select(connection), leases),

@@ -7,9 +7,10 @@ plain columns beside the payload serve SQL searches. A newer os_acc of the same
 schema may add fields to a payload, which an older one keeps; any other change
 needs a new step in :data:`STEPS`.
 
-All other tables have plain columns and one digest per row. It covers the table's
-name and all values with their types, and is checked whenever the row is read, and
-for every row when the store is opened. The version of the schema is recorded in
+All other tables but ``damaged_leases`` have plain columns and one digest per row,
+of all values with their types; outside ``regions`` it covers the table's name too.
+It is checked whenever the row is read, and for every row on which a decision rests
+when the store is opened. The version of the schema is recorded in
 the header of the file, and under a digest in the row of the store itself.
 """
 
@@ -71,7 +72,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE created_names (kind TEXT NOT NULL, name TEXT NOT NULL,"
         " in_use_at INTEGER NOT NULL, digest TEXT NOT NULL,"
         " PRIMARY KEY (kind, name))",
-        # Regions whose programming has begun, verified since or not.
+        # Regions that were programmed, or that a guest may have written to, verified
+        # since or not.
         "CREATE TABLE regions (key TEXT NOT NULL PRIMARY KEY,"
         " contents TEXT NOT NULL, state INTEGER NOT NULL, digest TEXT NOT NULL)",
         # Requests made from device profiles. The lease of a request has its uuid.
