@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import programming, region_requirements, verification
+from os_acc.attach import (
+    plugin_steps,
+    programming,
+    region_requirements,
+    verification,
+)
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.device import AttachHandle
@@ -30,6 +35,8 @@ from os_acc.store import AlreadyLeased, Store
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
+
+_Step: TypeAlias = Callable[[AttachHandle, base.PrivilegedSteps], None]
 
 _WORKERS = 8
 #: Causes that can pass without an operator: the lease stays unfinished, and its
@@ -445,16 +452,14 @@ class Lifecycle:
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
     def _plugin_step(
-        self,
-        lease: Lease,
-        step: Callable[[base.PluginBase], Callable[[AttachHandle], None]],
-        deadline: float,
+        self, lease: Lease, step: Callable[[base.PluginBase], _Step], deadline: float
     ) -> None:
         plugin = self._plugins.get(lease.plugin)
         if plugin is not None:
-            deadlines.left(deadline)
-            seconds = deadlines.patience(deadline, math.inf)
-            self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
+            steps = plugin_steps.PluginSteps(deadline)
+            plugin_steps.call(
+                self._plugins, plugin, deadline, step(plugin), _handle(lease), steps
+            )
 
 
 def is_transient(error: exception.OsAccError) -> bool:

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
 
 from oslo_log import log
 
 from os_acc import deadlines, exception
+from os_acc.attach import plugin_steps
 from os_acc.attach import region_requirements as reqs
+from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
-from os_acc.helper import client
 from os_acc.host import pci, vfio
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.lease import Lease, RecordedState
@@ -36,8 +34,6 @@ from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 _CARDS_AT_ONCE = 8
 
@@ -279,23 +275,6 @@ class Programmer:
 
     # -- reading regions ---------------------------------------------------
 
-    def _call(
-        self,
-        plugin: base.PluginBase,
-        deadline: float,
-        function: Callable[..., _T],
-        *args: object,
-    ) -> _T:
-        deadlines.left(deadline)
-        seconds = deadlines.patience(deadline, math.inf)
-        try:
-            return self._plugins.call(plugin, seconds, function, *args)
-        except exception.PluginFailed as error:
-            # An error of the library's own steps is not the plugin's fault.
-            if isinstance(error.__cause__, exception.OsAccError):
-                raise error.__cause__ from error.__cause__.__cause__
-            raise
-
     def _plugin(self, name: str) -> base.PluginBase:
         plugin = self._plugins.get(name)
         if plugin is None:
@@ -313,7 +292,9 @@ class Programmer:
         :raises DeviceChanged: the region or its interface was exchanged.
         """
         plugin = self._plugin(name)
-        now = self._call(plugin, deadline, plugin.read_region, region)
+        now = plugin_steps.call(
+            self._plugins, plugin, deadline, plugin.read_region, region
+        )
         if now is None:
             raise exception.DeviceGone(
                 f"cannot read {region}: its card is without its driver",
@@ -396,11 +377,12 @@ class Programmer:
         # 1. Record the region as unverified. Undo: restore the record, but only
         #    while the hardware is untouched.
         before = store.mark_region_unverified(job.region.key, image.id)
+        steps = RegionSteps(deadline, self._helper, job.lease.epoch)
         try:
             # 2. Program. Undo: none; the region stays unverified.
-            self._write(job, deadline)
+            self._write(job, steps)
         except exception.OsAccError as error:
-            if reqs.is_untouched(error):
+            if steps.left_untouched(error):
                 store.restore_region(job.region.key, before)
             raise
         # 3. Read the region back.
@@ -417,12 +399,20 @@ class Programmer:
         store.mark_region_verified(job.region.key, job.content)
         return now
 
-    def _write(self, job: ProgrammingJob, deadline: float) -> None:
+    def _write(self, job: ProgrammingJob, steps: RegionSteps) -> None:
         plugin, image = self._plugin(job.lease.plugin), job.bitstream.image
-        steps = _Steps(self._helper, job.lease.epoch, deadline)
+        deadline = steps.deadline
 
         def program(bitstream: Bitstream) -> None:
-            self._call(plugin, deadline, plugin.program, job.region, bitstream, steps)
+            plugin_steps.call(
+                self._plugins,
+                plugin,
+                deadline,
+                steps.program,
+                plugin,
+                job.region,
+                bitstream,
+            )
 
         try:
             program(job.bitstream)
@@ -436,24 +426,6 @@ class Programmer:
             )
             with self._images.fetched(image, deadline, region=job.region) as again:
                 program(again)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Steps:
-    """See :class:`os_acc.plugins.base.PrivilegedSteps`."""
-
-    helper: client.Helper
-    epoch: int
-    deadline: float
-
-    def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
-        self.helper.program(region, bitstream, self.epoch, self.deadline)
-
-    def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
-        self.helper.load_xclbin(region, bitstream, self.epoch, self.deadline)
-
-    def seconds_left(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
 
 
 def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:

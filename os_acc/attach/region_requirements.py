@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from os_acc import exception
 from os_acc.bitstreams import properties
-from os_acc.helper.errors import EpochRefused
 from os_acc.objects import bitstream_requests
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
@@ -17,20 +16,6 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.objects.request import title
 from os_acc.placement import region_traits
-
-#: Errors after which the hardware is untouched. DeviceStuck depends on its address:
-#: see :func:`is_untouched`.
-_UNTOUCHED = (
-    exception.BitstreamError,
-    exception.DeviceInUse,
-    exception.DeviceGone,
-    exception.DeviceChanged,
-    exception.HelperUnavailable,
-    exception.LockTimeout,
-    exception.ServiceUnavailable,
-    exception.StateUnavailable,
-    EpochRefused,
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -295,11 +280,3 @@ def content(image: Image | Programming, boot_id: str) -> str:
     By the next boot the region may hold another bitstream with the same function.
     """
     return f"{image.hash_algo} {image.hash_value} in boot {boot_id}"
-
-
-def is_untouched(error: exception.OsAccError) -> bool:
-    """Return whether programming failed before it touched the hardware."""
-    if isinstance(error, exception.DeviceStuck):
-        # Without an address, the deadline passed before a step began.
-        return not error.address
-    return isinstance(error, _UNTOUCHED)

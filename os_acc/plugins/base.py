@@ -84,6 +84,7 @@ __all__ = [
     "PrivilegedSteps",
     "ProgrammingFailed",
     "ProgrammingReason",
+    "ProgrammingSteps",
     "Region",
     "RejectReason",
     "RejectedDevice",
@@ -120,6 +121,16 @@ class Candidates:
 
 
 class PrivilegedSteps(Protocol):
+    """The library's side of one plug or unplug.
+
+    Later versions of the contract add methods here.
+    """
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the operation's deadline; 0.0 after it."""
+
+
+class ProgrammingSteps(PrivilegedSteps, Protocol):
     """The library's privileged steps for :meth:`PluginBase.program`.
 
     They belong to one plug, with its deadline, its locks and its journal. A plugin
@@ -142,9 +153,6 @@ class PrivilegedSteps(Protocol):
             XRT's.
         :raises HostError: the host refused the step.
         """
-
-    def seconds_left(self) -> float:
-        """Return the seconds until the deadline of the plug; 0.0 when it has passed."""
 
 
 class PluginBase(abc.ABC):
@@ -194,13 +202,15 @@ class PluginBase(abc.ABC):
         nothing in this scan.
         """
 
-    def prepare(self, handle: AttachHandle) -> None:
+    def prepare(self, handle: AttachHandle, steps: PrivilegedSteps) -> None:
         """Prepare an accelerator before its functions leave their host drivers.
 
         It may be called again after a crash, and is idempotent; :meth:`release` is
-        its inverse. After any exception the plug fails, and is rolled back.
+        its inverse. After any exception the plug fails, and is rolled back. The
+        caller of the plug gets an error of the contract as it is, and any other
+        exception as PluginFailed.
         """
-        del handle
+        del handle, steps
 
     def read_region(self, region: Region) -> Region | None:
         """Return the region as the hardware reports it now; None: unreadable.
@@ -213,25 +223,30 @@ class PluginBase(abc.ABC):
         return None
 
     def program(
-        self, region: Region, bitstream: Bitstream, steps: PrivilegedSteps
+        self, region: Region, bitstream: Bitstream, steps: ProgrammingSteps
     ) -> None:
         """Program a region that no guest uses; return when it is done.
 
         The library has locked the card, verified the file and recorded the region
-        as unverified; it reads the region back afterwards.
+        as unverified; it reads the region back afterwards. If the file in the cache
+        was altered (ImageUnusable, INVALID), the library fetches it again and calls
+        the method a second time.
 
         :raises BitstreamError: this bitstream cannot be programmed here. Nothing was
-            written; the same holds for DeviceGone, DeviceChanged and DeviceInUse,
-            which must not be raised once something was written.
+            written; the same holds for DeviceGone, DeviceChanged and DeviceInUse.
+            None of them may be raised once something was written.
         :raises ProgrammingFailed: the hardware did not accept it. After this error
-            and any other one the region remains unverified.
+            and any other one the region remains unverified, unless a step of
+            ``steps`` raised the error before it began.
         """
         raise NotImplementedError(f"{self.name} programs nothing: {region}")
 
-    def release(self, handle: AttachHandle) -> None:
+    def release(self, handle: AttachHandle, steps: PrivilegedSteps) -> None:
         """Undo :meth:`prepare`, once the functions are back with their drivers.
 
         It is idempotent, and is also called after a :meth:`prepare` that failed or
-        never ran. After any exception the device is quarantined.
+        never ran. The library repeats it after DeviceInUse, DeviceStuck and a
+        HostStepFailed that is ``retryable`` (its ``errno`` says that memory or
+        descriptors ran out). After any other exception the device is quarantined.
         """
-        del handle
+        del handle, steps

@@ -55,7 +55,7 @@ class DflPlugin(base.PluginBase):
         )
 
     def program(
-        self, region: Region, bitstream: Bitstream, steps: base.PrivilegedSteps
+        self, region: Region, bitstream: Bitstream, steps: base.ProgrammingSteps
     ) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is ImageFormat.XCLBIN:

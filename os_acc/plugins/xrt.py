@@ -63,7 +63,7 @@ class XrtPlugin(base.PluginBase):
         )
 
     def program(
-        self, region: Region, bitstream: Bitstream, steps: base.PrivilegedSteps
+        self, region: Region, bitstream: Bitstream, steps: base.ProgrammingSteps
     ) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is not ImageFormat.XCLBIN:

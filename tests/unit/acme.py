@@ -46,10 +46,10 @@ class Acme(base.PluginBase):
             if usable.function.identity.vendor == self.conf.vendor:
                 yield device(self, usable)
 
-    def prepare(self, handle: AttachHandle) -> None:
+    def prepare(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
         self.calls.append(("prepare", handle))
 
-    def release(self, handle: AttachHandle) -> None:
+    def release(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
         self.calls.append(("release", handle))
 
 
@@ -117,15 +117,33 @@ class Leaves(Acme):
 
 
 class FailsToPrepare(Acme):
-    def prepare(self, handle: AttachHandle) -> None:
-        super().prepare(handle)
+    def prepare(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().prepare(handle, steps)
         raise RuntimeError("cannot prepare")
 
 
 class FailsToRelease(Acme):
-    def release(self, handle: AttachHandle) -> None:
-        super().release(handle)
+    def release(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().release(handle, steps)
         raise RuntimeError("cannot release")
+
+
+class IsBusy(Acme):
+    """A daemon of the vendor uses its devices from time to time."""
+
+    is_busy: ClassVar[bool] = True
+
+    def prepare(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().prepare(handle, steps)
+        self._check(handle)
+
+    def release(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().release(handle, steps)
+        self._check(handle)
+
+    def _check(self, handle: AttachHandle) -> None:
+        if self.is_busy:
+            raise base.DeviceInUse("acmed uses it", address=str(handle.address))
 
 
 class Junk(Acme):

@@ -118,15 +118,21 @@ class AcmePlugin(base.PluginBase):
 
     # -- plug and unplug ---------------------------------------------------------
 
-    def prepare(self, handle: base.AttachHandle) -> None:
+    def prepare(
+        self, handle: base.AttachHandle, steps: base.PrivilegedSteps
+    ) -> None:
         """Keep ``acmed`` off the function."""
+        del steps
         marker = hardware.marker(self.root, str(handle.address))
         os.makedirs(os.path.dirname(marker), exist_ok=True)
         with open(marker, "w", encoding="ascii"):
             pass
 
-    def release(self, handle: base.AttachHandle) -> None:
+    def release(
+        self, handle: base.AttachHandle, steps: base.PrivilegedSteps
+    ) -> None:
         """Let ``acmed`` have the function again."""
+        del steps
         with contextlib.suppress(FileNotFoundError):
             os.unlink(hardware.marker(self.root, str(handle.address)))
 
@@ -148,7 +154,7 @@ class AcmePlugin(base.PluginBase):
         self,
         region: base.Region,
         bitstream: base.Bitstream,
-        steps: base.PrivilegedSteps,
+        steps: base.ProgrammingSteps,
     ) -> None:
         """Write the payload of a green bitstream to the node of the card."""
         del steps  # The node needs no privilege.

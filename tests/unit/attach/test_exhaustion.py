@@ -194,10 +194,10 @@ def test_a_plugins_own_step(bench, before, monkeypatch):
     failures = [OSError(errno.EMFILE, "no more")]
     real = type(plugin).release
 
-    def release(self, handle):
+    def release(self, handle, steps):
         if failures:
             raise failures.pop()
-        real(self, handle)
+        real(self, handle, steps)
 
     monkeypatch.setattr(type(plugin), "release", release)
     check_passes(bench, before)

@@ -134,6 +134,48 @@ def test_what_was_never_begun_leaves_a_region_what_it_was(fpgas, monkeypatch, er
     fpgas.plug(2)
 
 
+@pytest.mark.parametrize(
+    ("error", "has_written"),
+    [
+        (exception.DeviceStuck("the write does not return"), True),
+        (exception.HelperUnavailable("the vendor's helper has ended"), True),
+        (exception.LockTimeout("the vendor's lock is held"), True),
+        (exception.HostStepFailed("the write failed", address=CARD), True),
+        (exception.ImageUnusable("not for this card"), False),
+        (exception.DeviceInUse("acmed has it", address=CARD), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_plugins_own_error_leaves_a_region_verified_if_the_contract_says_so(
+    fpgas, monkeypatch, error, has_written
+):
+    """A plugin may raise the library's errors in the middle of its own write."""
+    upload(fpgas)
+    plugin = fpgas.manager.plugins.get("dfl")
+    monkeypatch.setattr(type(plugin), "program", mock.Mock(side_effect=error))
+    with pytest.raises(type(error)):
+        fpgas.plug(1, function_id=GZIP)
+    assert is_unknown(fpgas) == has_written
+
+
+def test_a_second_step_that_does_not_begin_leaves_what_the_first_has_written(
+    fpgas, monkeypatch
+):
+    upload(fpgas)
+
+    def program(self, region, bitstream, steps):
+        steps.program_dfl_port(region, bitstream)
+        never = mock.Mock(side_effect=exception.HelperUnavailable("sudo says no"))
+        monkeypatch.setattr(Helper, "program", never)
+        steps.program_dfl_port(region, bitstream)
+
+    plugin = fpgas.manager.plugins.get("dfl")
+    monkeypatch.setattr(type(plugin), "program", program)
+    with pytest.raises(exception.HelperUnavailable):
+        fpgas.plug(1, function_id=GZIP)
+    assert is_unknown(fpgas)
+
+
 def test_what_was_never_begun_does_not_make_up_for_a_failure(fpgas, monkeypatch):
     upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")

@@ -264,6 +264,23 @@ def test_a_plugin_that_fails_to_release_costs_one_device(make_bench, install_plu
     assert bench.kernel.snapshot() == before
 
 
+def test_an_error_of_the_contract_reaches_the_caller_as_it_is(
+    make_bench, install_plugins, monkeypatch
+):
+    install_plugins(acme="tests.unit.acme:IsBusy")
+    bench = make_bench()
+    before = bench.kernel.snapshot()
+    with pytest.raises(exception.DeviceInUse, match="acmed uses it"):
+        bench.plug(1, CARDS[0])
+    assert bench.kernel.snapshot() == before
+    # The rollback waits for the plugin; a device in use is not quarantined.
+    (lease,) = bench.manager.store.leases(uuid_of(1))
+    assert lease.state is not LeaseState.QUARANTINED
+    monkeypatch.setattr(acme.IsBusy, "is_busy", False)
+    bench.plug(1, CARDS[0])
+    assert bench.unplug(1) == 1
+
+
 def test_a_lease_is_given_back_without_the_plugin_that_offered_it(
     make_bench, install_plugins
 ):

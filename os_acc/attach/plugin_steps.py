@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Calls of a plugin in a plug or unplug, and the steps that the plugin may use."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from os_acc import deadlines, exception
+from os_acc.helper.client import Helper
+from os_acc.helper.errors import EpochRefused
+from os_acc.objects.image import Bitstream
+from os_acc.objects.region import Region
+from os_acc.plugins import Plugins, base
+
+_T = TypeVar("_T")
+
+#: Errors by which a plugin states that it has written nothing.
+_DECLARED_UNTOUCHED: Final = (
+    exception.BitstreamError,
+    exception.DeviceInUse,
+    exception.DeviceGone,
+    exception.DeviceChanged,
+)
+#: Errors of the library's own steps after which the hardware is untouched.
+#: DeviceStuck depends on its address: see :func:`_has_not_begun`.
+_UNTOUCHED: Final = (
+    *_DECLARED_UNTOUCHED,
+    exception.HelperUnavailable,
+    exception.LockTimeout,
+    exception.ServiceUnavailable,
+    exception.StateUnavailable,
+    EpochRefused,
+)
+
+
+@dataclasses.dataclass(slots=True)
+class PluginSteps:
+    """See :class:`os_acc.plugins.base.PrivilegedSteps`."""
+
+    deadline: float
+
+    def seconds_left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+
+@dataclasses.dataclass(slots=True)
+class RegionSteps(PluginSteps):
+    """See :class:`os_acc.plugins.base.ProgrammingSteps`.
+
+    It records how far a programming has come: the region is restored as verified
+    only if nothing was written.
+
+    :ivar epoch: number of the store's transaction that authorizes the steps.
+    """
+
+    helper: Helper
+    epoch: int
+    _is_in_plugin: bool = False
+    _has_written: bool = False
+    _refusal: exception.OsAccError | None = None
+
+    def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
+        self._run(self.helper.program, region, bitstream)
+
+    def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
+        self._run(self.helper.load_xclbin, region, bitstream)
+
+    def program(
+        self, plugin: base.PluginBase, region: Region, bitstream: Bitstream
+    ) -> None:
+        """Call the plugin's ``program`` with these steps."""
+        self._is_in_plugin = True
+        plugin.program(region, bitstream, self)
+
+    def left_untouched(self, error: exception.OsAccError) -> bool:
+        """Return whether a failed programming has written nothing.
+
+        A plugin's own error counts only if the contract gives it that meaning: any
+        other one may have been raised in the middle of a write.
+        """
+        if self._has_written:
+            return False
+        if self._is_in_plugin and error is not self._refusal:
+            return isinstance(error, _DECLARED_UNTOUCHED)
+        return _has_not_begun(error)
+
+    def _run(
+        self,
+        step: Callable[[Region, Bitstream, int, float], str],
+        region: Region,
+        bitstream: Bitstream,
+    ) -> None:
+        try:
+            step(region, bitstream, self.epoch, self.deadline)
+        except exception.OsAccError as error:
+            self._refusal = error
+            self._has_written |= not _has_not_begun(error)
+            raise
+        self._has_written = True
+
+
+def call(
+    plugins: Plugins,
+    plugin: base.PluginBase,
+    deadline: float,
+    function: Callable[..., _T],
+    *args: object,
+) -> _T:
+    """Call a method of a plugin until a deadline.
+
+    :param deadline: on the clock of ``time.monotonic()``.
+    :raises DeviceStuck: the deadline has passed.
+    :raises PluginFailed: the method raised an exception, or does not return.
+    :raises OsAccError: the method raised it; it is not wrapped.
+    """
+    deadlines.left(deadline)
+    seconds = deadlines.patience(deadline, math.inf)
+    try:
+        return plugins.call(plugin, seconds, function, *args)
+    except exception.PluginFailed as error:
+        # An error of the contract states its cause, and whether a retry helps.
+        if isinstance(error.__cause__, exception.OsAccError):
+            raise error.__cause__ from error.__cause__.__cause__
+        raise
+
+
+def _has_not_begun(error: exception.OsAccError) -> bool:
+    if isinstance(error, exception.DeviceStuck):
+        # Without an address, the deadline passed before a step began.
+        return not error.address
+    return isinstance(error, _UNTOUCHED)
