@@ -190,7 +190,7 @@ def test_a_consumer_with_something_unfinished_adopts_nothing(unknown):
     "consumer", [None, 7, "", "instance-1", "../evil", uuid_of(1)[:-1]]
 )
 def test_a_consumer_is_a_uuid(unknown, consumer):
-    with pytest.raises(exception.InvalidInput, match="uuid"):
+    with pytest.raises(exception.InvalidInput, match="UUID of a consumer"):
         operations.adopt_device(unknown.manager, at(DISK), consumer, "nvme")
     assert unknown.manager.store.leases() == ()
 

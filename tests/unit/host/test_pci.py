@@ -224,10 +224,11 @@ def test_no_descriptor_is_left_open(sysfs: Sysfs) -> None:
     sysfs.function(PF, sriov_totalvfs="4", group=1)
     sysfs.vf(PF, 0, VF0)
     sysfs.function(numa_node="broken")
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     scan(sysfs.root)
     read_binding(sysfs.root, address())
-    assert os.listdir("/proc/self/fd") == before
+    # Those of earlier tests may be closed meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_real_host_agrees_with_its_own_listing() -> None:

@@ -234,8 +234,8 @@ def test_what_a_plug_has_is_no_request_to_be_bound_over(bench, book, one):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (None, "bindings are None"),
-        ({}, "bindings are {}"),
+        (None, "bindings is None"),
+        ({}, "bindings is {}"),
         ({"x": {}}, "'x' is not a UUID"),
         ({uuid_of(1): None}, "is None"),
         ({uuid_of(1): {"hostname": "node1"}}, "device_rp_uuid"),
