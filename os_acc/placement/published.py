@@ -27,9 +27,12 @@ class PublishedRecord(Protocol):
         """Return all published names."""
 
     def change_published_names(
-        self, more: PublishedNames, gone: PublishedNames = NO_NAMES
+        self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
-        """Add and remove names; durable on return."""
+        """Record names as published, and others as no longer published.
+
+        The change is durable on return.
+        """
 
 
 class PublishedCache:
@@ -65,29 +68,29 @@ class PublishedCache:
         assigned = names_of(offered)
         with self._guard:
             ended, self._ended = self._ended, NO_NAMES
-            more, gone = assigned - self._names, ended - assigned
-            if more or gone:
-                self._change(ledger, more, gone)
+            added, removed = assigned - self._names, ended - assigned
+            if added or removed:
+                self._change(ledger, added, removed)
 
     def above(self, ledger: PublishedRecord) -> PublishedRecord:
         """Return a record that also updates this cache."""
         return _Above(self, ledger)
 
     def change(
-        self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
+        self, ledger: PublishedRecord, added: PublishedNames, removed: PublishedNames
     ) -> None:
         """Record a change.
 
         :raises StateUnavailable: the record cannot be written.
         """
         with self._guard:
-            self._change(ledger, more, gone)
+            self._change(ledger, added, removed)
 
     def _change(
-        self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
+        self, ledger: PublishedRecord, added: PublishedNames, removed: PublishedNames
     ) -> None:
-        ledger.change_published_names(more, gone)
-        self._names = (self._names - gone) | more
+        ledger.change_published_names(added, removed)
+        self._names = (self._names - removed) | added
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,9 +102,9 @@ class _Above:
         return self.ledger.published_names()
 
     def change_published_names(
-        self, more: PublishedNames, gone: PublishedNames = NO_NAMES
+        self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
-        self.memory.change(self.ledger, more, gone)
+        self.memory.change(self.ledger, added, removed)
 
 
 def names_of(offered: Collection[Provider]) -> PublishedNames:

@@ -346,9 +346,9 @@ class Publisher:
         skipped: frozenset[str],
     ) -> ApplyResult:
         # 3. Record the names first: a crash neither loses our names nor claims others'.
-        more = goal.assigned - goal.published_names
-        if more or plan.gone:
-            ledger.change_published_names(more, plan.gone)
+        added = goal.assigned - goal.published_names
+        if added or plan.gone:
+            ledger.change_published_names(added, plan.gone)
         # 4. Make the changes.
         applied = ApplyResult(self._client, goal, tree, ledger, deadline)
         try:

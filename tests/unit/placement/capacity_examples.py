@@ -93,6 +93,6 @@ class Ledger:
         return self.kept
 
     def change_published_names(
-        self, more: PublishedNames, gone: PublishedNames = NO_NAMES
+        self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
-        self.kept = (self.kept - gone) | more
+        self.kept = (self.kept - removed) | added

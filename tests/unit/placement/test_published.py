@@ -28,10 +28,10 @@ def test_a_removed_trait_that_comes_back_is_foreign():
         nova.cycle(lambda tree, name: writer.write(tree, name, wanted, {}))
 
     cycle(before)
-    gone = PublishedNames(
+    removed = PublishedNames(
         {before.uuid: frozenset({PlacementName(NameKind.TRAIT, FAST)})}
     )
-    memory.above(ledger).change_published_names(NO_NAMES, gone)
+    memory.above(ledger).change_published_names(NO_NAMES, removed)
     # An operator's, who has put it there again.
     nova.known.add_traits(before.uuid, FAST)
     cycle(after)

@@ -25,9 +25,9 @@ def test_a_name_is_recorded_before_it_is_published(double, service):
     seen = []
     keep = service.ledger.change_published_names
 
-    def change(more, gone=NO_NAMES):
-        seen.append((bool(more.assigned), list(double.writes())))
-        keep(more, gone)
+    def change(added, removed=NO_NAMES):
+        seen.append((bool(added.assigned), list(double.writes())))
+        keep(added, removed)
 
     service.ledger.change_published_names = change
     service.sync(ONE)
