@@ -191,7 +191,7 @@ class Database:
             (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if verdict != "ok":
                 raise schema.Damaged(str(verdict))
-        schema.upgrade(connection)
+        schema.upgrade(connection, self.path)
         if thorough:
             schema.check_tables(connection)
 
@@ -267,7 +267,7 @@ class Database:
         _remove(fresh, "", *_COMPANIONS)
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
         with _connect(fresh, deadline) as connection:
-            schema.upgrade(connection)
+            schema.create(connection)
             connection.execute("BEGIN IMMEDIATE")
             with connection:
                 result = recovery.write(connection, contents)

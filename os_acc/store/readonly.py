@@ -121,7 +121,7 @@ def _snapshot(path: str, mode: str, timeout: float) -> StoreSnapshot:
         # The store itself is upgraded by writers only.
         with _connect("file::memory:", timeout) as copy:
             connection.backup(copy)
-            schema.upgrade(copy)
+            schema.upgrade(copy, path)
             return _contents(copy)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import sqlite3
 from collections.abc import Iterable
@@ -31,7 +32,8 @@ from os_acc.store.errors import StoreReplaced
 #: "osac": distinguishes a store of os_acc from any other SQLite file.
 APPLICATION_ID: Final = 0x6F736163
 
-#: Step *n* brings a store from version *n* to version *n + 1*.
+#: Step *n* brings a store from version *n* to version *n + 1*. No step changes the
+#: columns of ``meta``: its row is verified before the steps run.
 STEPS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE meta (store TEXT NOT NULL, epoch INTEGER NOT NULL,"
@@ -233,37 +235,45 @@ def check_tables(connection: sqlite3.Connection) -> None:
     :raises Damaged: tables differ from those of a new store, or a digest from its
         row.
     """
-    with contextlib.closing(sqlite3.connect(":memory:")) as new:
-        new.isolation_level = None
-        add_functions(new)
-        upgrade(new)
-        if _tables(connection) != _tables(new):
-            raise Damaged("its tables are not those of a store")
+    _check_layout(connection, len(STEPS))
     for table in _DECISIVE:
         table.read(connection)
 
 
-def upgrade(connection: sqlite3.Connection) -> None:
-    """Bring a store, or an empty file, to the current version in one transaction."""
-    version = version_of(connection)
-    if version >= len(STEPS):
+def create(connection: sqlite3.Connection) -> None:
+    """Create a store of the current version in an empty file, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        _run(connection, STEPS)
+        _set_version(connection)
+
+
+def upgrade(connection: sqlite3.Connection, path: str) -> None:
+    """Bring a store to the current version in one transaction.
+
+    The transaction of an upgrade first verifies the version, the tables and the
+    row of the store itself.
+
+    :raises Damaged: one of them is damaged; no step has run.
+    :raises StateUnavailable: a newer os_acc has upgraded the store.
+    """
+    if version_of(connection) == len(STEPS):
         return
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        for step in STEPS[version:]:
-            for statement in step:
-                connection.execute(statement)
-        connection.execute(
-            "UPDATE meta SET version = ?1,"
-            " digest = row_digest('meta', store, epoch, ?1)",
-            (len(STEPS),),
-        )
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+        # Another process may have upgraded the store before the transaction began.
+        check_version(connection, path)
+        version = version_of(connection)
+        if version == len(STEPS):
+            return
+        _check_layout(connection, version)
+        read_meta(connection)
+        _run(connection, STEPS[version:])
+        _set_version(connection)
 
 
 def read_meta(connection: sqlite3.Connection) -> StoreMeta:
-    """Return the row of a store of the current version.
+    """Return the row of the store itself.
 
     :raises Damaged: the row is damaged, missing or not unique.
     """
@@ -290,6 +300,20 @@ def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
     )
 
 
+def _run(connection: sqlite3.Connection, steps: Iterable[tuple[str, ...]]) -> None:
+    for statement in itertools.chain.from_iterable(steps):
+        connection.execute(statement)
+
+
+def _set_version(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "UPDATE meta SET version = ?1, digest = row_digest('meta', store, epoch, ?1)",
+        (len(STEPS),),
+    )
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
 def _contradicts_header(connection: sqlite3.Connection, version: int) -> bool:
     """Return whether an intact row of the store names another version."""
     try:
@@ -298,6 +322,16 @@ def _contradicts_header(connection: sqlite3.Connection, version: int) -> bool:
         # The table may have other columns in a newer schema.
         return False
     return any(META.is_intact(row) and row[2] != version for row in found)
+
+
+def _check_layout(connection: sqlite3.Connection, version: int) -> None:
+    """Check that the tables are those of a store of a version."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as new:
+        new.isolation_level = None
+        add_functions(new)
+        _run(new, STEPS[:version])
+        if _tables(connection) != _tables(new):
+            raise Damaged("its tables are not those of a store")
 
 
 def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:

@@ -53,9 +53,9 @@ def _upgrade(state_path: str, statement: int) -> None:
         if next(numbers) == statement:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def traced(connection: sqlite3.Connection) -> None:
+    def traced(connection: sqlite3.Connection, path: str) -> None:
         connection.set_trace_callback(count)
-        upgrade(connection)
+        upgrade(connection, path)
         connection.set_trace_callback(None)
         schema.upgrade = upgrade
 
@@ -96,5 +96,5 @@ def test_a_killed_upgrade_is_rolled_back(
         monkeypatch.undo()
         shutil.rmtree(state)
     # BEGIN, the statements of the step, the version under its digest, two values
-    # in the header, COMMIT.
+    # in the header, COMMIT; before the step, statements that only read.
     assert statements >= len(STEP) + 4

@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
+import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from os_acc import exception
-from os_acc.store import Store, readonly
+from os_acc.store import Store, StoreDamaged, readonly, schema
 from tests.expected_errors import has
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
 
@@ -111,12 +115,57 @@ def test_a_step_that_fails_changes_nothing(filled, state_path, file, monkeypatch
 
 
 def test_damage_is_found_before_an_older_store_is_served(
-    filled, state_path, file, upgraded
+    filled, state_path, file, monkeypatch
 ):
     leases, names = filled.leases(), filled.published_names()
+    set_steps(monkeypatch, STEP)
     execute(file, "UPDATE claims SET digest = ''")
     store = reopened(state_path)
     assert len(store.damaged) == 1
+    assert (store.leases(), store.published_names()) == (leases, names)
+    assert rows(file, "PRAGMA user_version") == [(2,)]
+
+
+def flip_bit_of_identity(file: pathlib.Path) -> None:
+    ((identity,),) = rows(file, "SELECT store FROM meta")
+    content = bytearray(file.read_bytes())
+    content[content.index(str(identity).encode())] ^= 1
+    file.write_bytes(content)
+
+
+def damaging(statement: str) -> Callable[[pathlib.Path], None]:
+    return lambda file: execute(file, statement)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(flip_bit_of_identity, id="flipped bit"),
+        pytest.param(damaging("UPDATE meta SET digest = ''"), id="no digest"),
+        pytest.param(damaging("UPDATE meta SET epoch = epoch + 1"), id="value"),
+        pytest.param(
+            damaging("UPDATE meta SET epoch = CAST(epoch AS BLOB)"), id="type"
+        ),
+        pytest.param(damaging("INSERT INTO meta SELECT * FROM meta"), id="two rows"),
+        pytest.param(damaging("DROP TABLE meta"), id="no table"),
+        pytest.param(damaging("DROP TABLE events"), id="no table of a step"),
+    ],
+)
+def test_a_damaged_store_is_set_aside_before_any_step(
+    filled, state_path, file, monkeypatch, damage
+):
+    leases, names = filled.leases(), filled.published_names()
+    set_steps(monkeypatch, STEP)
+    damage(file)
+    content = file.read_bytes()
+    with pytest.raises(StoreDamaged):
+        readonly.read(state_path, 1)
+    assert file.read_bytes() == content
+    with pytest.raises(StoreDamaged) as caught:
+        filled.leases()
+    store = reopened(state_path)
+    assert store.damaged == (caught.value.path,)
+    assert pathlib.Path(caught.value.path).read_bytes() == content
     assert (store.leases(), store.published_names()) == (leases, names)
     assert rows(file, "PRAGMA user_version") == [(2,)]
 
@@ -139,3 +188,61 @@ def test_processes_that_open_the_store_together_upgrade_it_once(
         opener.join()
     assert outcomes == ["1"] * 4
     assert rows(file, "SELECT count(*) FROM upgrades") == [(1,)]
+
+
+@contextlib.contextmanager
+def connected(file: pathlib.Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        schema.add_functions(connection)
+        yield connection
+
+
+@pytest.fixture
+def upgrade_behind_another(
+    filled: Store, file: pathlib.Path
+) -> Callable[[Callable[[], None]], None]:
+    """Upgrade the store after another process has upgraded it.
+
+    The other process does so after this one has read the version.
+    """
+
+    def upgrade(other: Callable[[], None]) -> None:
+        begun = []
+
+        def before(statement: str) -> None:
+            if statement == "BEGIN IMMEDIATE" and not begun:
+                begun.append(statement)
+                other()
+
+        with connected(file) as connection:
+            connection.set_trace_callback(before)
+            schema.upgrade(connection, str(file))
+        assert begun
+
+    return upgrade
+
+
+def upgrade_alone(file: pathlib.Path) -> None:
+    with connected(file) as connection:
+        schema.upgrade(connection, str(file))
+
+
+def test_no_step_runs_again_after_another_process_has_upgraded(
+    upgrade_behind_another, file, upgraded
+):
+    upgrade_behind_another(lambda: upgrade_alone(file))
+    assert rows(file, "SELECT count(*) FROM upgrades") == [(1,)]
+    assert rows(file, "PRAGMA user_version") == [(2,)]
+
+
+def test_no_step_runs_after_a_newer_os_acc_has_upgraded(
+    upgrade_behind_another, file, monkeypatch, upgraded
+):
+    def newer() -> None:
+        with monkeypatch.context() as still_newer:
+            set_steps(still_newer, ("CREATE TABLE third (text TEXT)",))
+            upgrade_alone(file)
+
+    assert is_refused(lambda: upgrade_behind_another(newer))
+    assert rows(file, "PRAGMA user_version") == [(3,)]
+    assert rows(file, "SELECT version FROM meta") == [(3,)]
