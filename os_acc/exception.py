@@ -175,13 +175,13 @@ class OsAccError(Exception):
     def __init__(
         self, message: str, *, hint: str = "", reason: ErrorReason | None = None
     ) -> None:
-        self.message = shorten(encodable(message), LONGEST_MESSAGE)
+        self.message: str = shorten(encodable(message), LONGEST_MESSAGE)
         super().__init__(self.message)
         self.reason = reason or self.reason
         if self.reason is not None:
             hint = hint or self.reason.hint
             self.retryable = self.retryable or self.reason.retryable
-        self.hint = shorten(encodable(hint or self.default_hint), LONGEST_HINT)
+        self.hint: str = shorten(encodable(hint or self.default_hint), LONGEST_HINT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls __init__() without its keyword arguments.
@@ -505,7 +505,7 @@ class DeviceInUse(HostError):
         self, message: str, *, holders: Sequence[tuple[int, str]] = (), **rest: Any
     ) -> None:
         super().__init__(message, **rest)
-        self.holders = tuple(holders)
+        self.holders: tuple[tuple[int, str], ...] = tuple(holders)
 
 
 class DeviceStuck(HostError):
@@ -653,7 +653,7 @@ class ProgrammingFailed(HostError):
         self, message: str, *, errors: Sequence[str] = (), **rest: Any
     ) -> None:
         super().__init__(message, **rest)
-        self.errors = tuple(errors)
+        self.errors: tuple[str, ...] = tuple(errors)
 
 
 # -- other services ---------------------------------------------------------

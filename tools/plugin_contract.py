@@ -5,10 +5,13 @@
 ``python tools/plugin_contract.py --record`` writes the description of the current
 version and the checksums of its frozen files. Use it once for each version, before
 that version is released; ``doc/source/contributor/plugins.rst`` has the rules.
+A record that exists is not replaced without ``--force``.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import dataclasses
 import enum
 import hashlib
@@ -16,6 +19,7 @@ import importlib
 import inspect
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
@@ -24,22 +28,30 @@ from typing import Any, Final, TypeAlias
 TOP: Final = Path(__file__).resolve().parents[1]
 RECORDS: Final = TOP / "tests/unit/plugins/contract"
 BASE: Final = "os_acc.plugins.base"
+#: The first version that was published.
+FIRST: Final = (1, 2)
 
 #: The names outside of :mod:`os_acc.plugins.base`, with the members that belong to
-#: the contract; None: all of them.
-OTHERS: Final[Mapping[tuple[str, str], Sequence[str] | None]] = {
+#: the contract; empty for a data class: its fields alone. The values of defaults do
+#: not belong to it.
+OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
+    ("os_acc.objects.device", "Provider"): ("device",),
     ("os_acc.privsep", "Context"): ("__init__",),
     ("os_acc.testing", "FunctionSpec"): (),
     ("os_acc.testing", "HostSpec"): (),
     ("os_acc.testing", "SriovSpec"): (),
     ("os_acc.testing", "TestHost"): (
+        "__enter__",
+        "__exit__",
         "__init__",
         "drivers",
+        "images",
         "plug",
         "plugged",
         "provider",
         "rejected",
         "restart",
+        "root",
         "unplug",
     ),
     ("os_acc.testing.image_directory", "ImageDirectory"): (
@@ -54,6 +66,16 @@ Part: TypeAlias = dict[str, Any]
 Description: TypeAlias = dict[str, Part]
 
 _REQUIRED: Final = "required"
+_OPTIONAL: Final = "optional"
+#: The properties of an error class on which the library and its callers decide.
+_OF_ERRORS: Final = ("elsewhere", "fault", "retryable")
+#: Directories that tools make in a checkout.
+_GENERATED: Final = frozenset(
+    {
+        *("build", "dist", "__pycache__", ".tox", ".venv"),
+        *(".mypy_cache", ".pytest_cache", ".ruff_cache"),
+    }
+)
 #: Vendors implement these methods: the library must pass no argument that an older
 #: plugin does not expect.
 _IMPLEMENTED: Final = f"{BASE}.PluginBase"
@@ -85,16 +107,22 @@ def describe() -> Description:
 def describe_class(cls: type, members: Sequence[str] | None = None) -> Part:
     """Describe a class: bases, fields, enumeration members, attributes, methods.
 
-    :param members: the methods and attributes to describe; None: all public ones.
+    :param members: the methods and attributes to describe, without the values of
+        defaults; None: all public ones, with these values.
     """
     found: Part = {"bases": [each.__name__ for each in _ours(cls)[1:]]}
     if issubclass(cls, enum.Enum):
         # Values are texts for people, and may be worded differently.
-        return found | {"members": sorted(cls.__members__)}
-    if dataclasses.is_dataclass(cls):
-        found["fields"] = [_field(each) for each in dataclasses.fields(cls)]
+        types = {k: [v, ""] for k, v in _annotations(cls).items() if k[0] != "_"}
+        return found | {"members": sorted(cls.__members__), "attributes": types}
+    if dataclasses.is_dataclass(cls) and not members:
+        has_values = members is None
+        found["fields"] = [_field(each, has_values) for each in dataclasses.fields(cls)]
+        found["is_frozen"] = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     else:
         found["attributes"] = dict(sorted(_attributes(cls, members)))
+    found["is_ordered"] = any("__lt__" in vars(each) for each in _ours(cls))
+    found["has_str"] = any("__str__" in vars(each) for each in _ours(cls))
     found["methods"] = dict(sorted(_methods(cls, members)))
     return found
 
@@ -103,23 +131,66 @@ def _ours(cls: type) -> list[type]:
     return [each for each in cls.__mro__ if each.__module__.startswith("os_acc")]
 
 
-def _field(field: dataclasses.Field[Any]) -> list[str]:
+def _field(field: dataclasses.Field[Any], has_values: bool) -> list[str]:
+    """Return name, type, kind of the parameter, and default of a field."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD.name
+    if field.kw_only:
+        kind = inspect.Parameter.KEYWORD_ONLY.name
+    if not field.init:
+        kind = "NO_PARAMETER"
+    default = _REQUIRED
     if field.default is not dataclasses.MISSING:
-        return [field.name, str(field.type), repr(field.default)]
-    has_factory = field.default_factory is not dataclasses.MISSING
-    return [field.name, str(field.type), "factory" if has_factory else _REQUIRED]
+        default = repr(field.default) if has_values else _OPTIONAL
+    elif field.default_factory is not dataclasses.MISSING:
+        default = "factory" if has_values else _OPTIONAL
+    return [field.name, str(field.type), kind, default]
 
 
 def _attributes(
     cls: type, members: Sequence[str] | None
 ) -> Iterator[tuple[str, list[str]]]:
-    for name, annotation in _annotations(cls).items():
+    """Yield the attributes with type and default; either is empty if not promised."""
+    types = _annotations(cls)
+    set_by_init = {k: v for k, v in _set_by_init(cls) if k not in types}
+    for name, annotation in (types | set_by_init).items():
         if name.startswith("_") or (members is not None and name not in members):
             continue
-        is_error = issubclass(cls, Exception)
-        # The defaults of errors are hints and properties of the error.
-        default = "" if is_error else repr(getattr(cls, name, _REQUIRED))
-        yield name, [annotation, default]
+        if members is not None or name in set_by_init:
+            yield name, [annotation, ""]
+        elif not issubclass(cls, Exception):
+            yield name, [annotation, repr(getattr(cls, name, _REQUIRED))]
+        else:
+            # The other defaults of errors are hints and reasons.
+            default = getattr(cls, name) if name in _OF_ERRORS else ""
+            text = default.name if isinstance(default, enum.Enum) else str(default)
+            yield name, [annotation, text]
+
+
+def _set_by_init(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that ``__init__`` sets, with the type that it states."""
+    for each in _ours(cls):
+        function = vars(each).get("__init__")
+        if not isinstance(function, FunctionType) or _has_generated_init(each):
+            continue
+        parameters = inspect.signature(function).parameters
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+            targets: Sequence[ast.expr]
+            annotation = ""
+            if isinstance(node, ast.AnnAssign):
+                targets, annotation = [node.target], ast.unparse(node.annotation)
+            elif isinstance(node, ast.Assign):
+                targets = node.targets
+                if isinstance(node.value, ast.Name) and node.value.id in parameters:
+                    annotation = str(parameters[node.value.id].annotation)
+            else:
+                continue
+            for target in targets:
+                if isinstance(target, ast.Attribute) and _is_self(target.value):
+                    yield target.attr, annotation
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _annotations(cls: type) -> dict[str, str]:
@@ -135,16 +206,18 @@ def _methods(cls: type, members: Sequence[str] | None) -> Iterator[tuple[str, Pa
         found |= vars(each)
     for name, value in found.items():
         is_constructor = name == "__init__" and not _has_generated_init(cls)
-        if name.startswith("_") and not is_constructor:
+        if members is None and name.startswith("_") and not is_constructor:
             continue
         if members is not None and name not in members:
             continue
+        has_values = members is None
         if isinstance(value, property):
             yield name, {"property": str(_return(value.fget))}
         elif isinstance(value, staticmethod | classmethod):
-            yield name, _method(value.__func__) | {"kind": type(value).__name__}
+            function = _method(value.__func__, has_values)
+            yield name, function | {"kind": type(value).__name__}
         elif isinstance(value, FunctionType):
-            yield name, _method(value)
+            yield name, _method(value, has_values)
 
 
 def _has_generated_init(cls: type) -> bool:
@@ -156,14 +229,14 @@ def _return(function: Any) -> object:
     return inspect.signature(function).return_annotation
 
 
-def _method(function: Any) -> Part:
+def _method(function: Any, has_values: bool) -> Part:
     return {
         "parameters": [
             [
                 each.name,
                 each.kind.name,
                 str(each.annotation),
-                _default(each),
+                _default(each, has_values),
             ]
             for each in inspect.signature(function).parameters.values()
             if each.name not in ("self", "cls")
@@ -173,11 +246,13 @@ def _method(function: Any) -> Part:
     }
 
 
-def _default(parameter: inspect.Parameter) -> str:
+def _default(parameter: inspect.Parameter, has_values: bool) -> str:
     if parameter.default is parameter.empty:
         # An argument may always be left out of *args and **kwargs.
         is_open = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         return "empty" if is_open else _REQUIRED
+    if not has_values:
+        return _OPTIONAL
     # The repr() of a function has its address.
     return str(getattr(parameter.default, "__name__", repr(parameter.default)))
 
@@ -208,24 +283,39 @@ def _part_breaks(old: Part, new: Part, is_implemented: bool) -> Iterator[str]:
         return
     if old["bases"] != new["bases"]:
         yield f" has the bases {new['bases']}, not {old['bases']}"
+    for name in ("is_frozen", "is_ordered", "has_str"):
+        if old.get(name) and not new[name]:
+            yield f": {name} is no longer true"
     for member in sorted(set(old.get("members", ())) - set(new.get("members", ()))):
         yield f".{member} was removed"
     yield from _sequence_breaks("", old.get("fields", []), new.get("fields", []))
     attributes, now = old.get("attributes", {}), new.get("attributes", {})
     for name, value in attributes.items():
-        if now.get(name) != value:
-            yield f".{name} is {now.get(name)}, not {value}"
+        if name not in now:
+            yield f".{name} was removed"
+        elif not _is_attribute_kept(value, now[name]):
+            yield f".{name} is {now[name]}, not {value}"
     for name in sorted(now.keys() - attributes.keys()):
         if is_implemented and now[name][-1] == repr(_REQUIRED):
             yield f".{name} is new and has no default"
-    methods, now = old.get("methods", {}), new.get("methods", {})
-    for name, method in methods.items():
-        if name not in now:
+    yield from _methods_breaks(
+        old.get("methods", {}), new.get("methods", {}), is_implemented
+    )
+
+
+def _is_attribute_kept(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Return whether type and default are the same, where they are promised."""
+    return all(before in ("", now) for before, now in zip(old, new, strict=True))
+
+
+def _methods_breaks(old: Part, new: Part, is_implemented: bool) -> Iterator[str]:
+    for name, method in old.items():
+        if name not in new:
             yield f".{name}() was removed"
         else:
-            yield from _method_breaks(f".{name}()", method, now[name], is_implemented)
-    for name in sorted(now.keys() - methods.keys()):
-        if now[name].get("abstract"):
+            yield from _method_breaks(f".{name}()", method, new[name], is_implemented)
+    for name in sorted(new.keys() - old.keys()):
+        if new[name].get("abstract"):
             yield f".{name}() is new and abstract"
 
 
@@ -263,6 +353,13 @@ def record_of(number: tuple[int, int]) -> Path:
     return RECORDS / f"{number[0]}.{number[1]}.json"
 
 
+def expected(number: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the versions that need a record if this one is current."""
+    major, minor = number
+    first = FIRST[1] if major == FIRST[0] else 0
+    return [(major, each) for each in range(first, minor + 1)]
+
+
 def recorded() -> dict[tuple[int, int], Description]:
     """Return the descriptions of all versions that were frozen."""
     found: dict[tuple[int, int], Description] = {}
@@ -278,8 +375,11 @@ def frozen_files(number: tuple[int, int]) -> list[Path]:
     files = [
         each
         for each in example.rglob("*")
-        if each.suffix in (".py", ".rst", ".toml")
-        and not {"build", ".tox", ".venv"} & {*each.relative_to(example).parts}
+        if each.is_file()
+        and not any(
+            part in _GENERATED or part.endswith(".egg-info")
+            for part in each.relative_to(example).parts
+        )
     ]
     return [record_of(number), *sorted(files)]
 
@@ -292,16 +392,50 @@ def checksums(number: tuple[int, int]) -> str:
     )
 
 
-def main() -> int:
-    """Print the description, or record it."""
-    text = json.dumps(describe(), indent=1) + "\n"
-    if sys.argv[1:] != ["--record"]:
-        print(text, end="")
-        return 0
+def record(force: bool = False) -> None:
+    """Freeze the current version: write its description and the checksums.
+
+    :param force: replace a record that exists.
+    :raises FileExistsError: the version has a record.
+    """
     number = version()
+    path = record_of(number)
+    if path.exists() and not force:
+        raise FileExistsError(
+            f"{path} exists, and plugins rely on it: raise CONTRACT_VERSION in"
+            f" {BASE}, and record that version"
+        )
     RECORDS.mkdir(exist_ok=True)
-    record_of(number).write_text(text)
-    record_of(number).with_suffix(".sha256").write_text(checksums(number))
+    path.write_text(json.dumps(describe(), indent=1) + "\n")
+    path.with_suffix(".sha256").write_text(checksums(number))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the description, or record it."""
+    parser = argparse.ArgumentParser(
+        prog="plugin_contract.py", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write the description of the current version and its checksums",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace the record; only for a version that no release has",
+    )
+    options = parser.parse_args(arguments)
+    if options.force and not options.record:
+        parser.error("--force needs --record")
+    if not options.record:
+        print(json.dumps(describe(), indent=1))
+        return 0
+    try:
+        record(options.force)
+    except FileExistsError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -106,8 +106,10 @@ class TestHost:
         self.directory = Path(directory)
         root = self.directory / "host"
         self.kernel = kernel_type.build(root, spec) if spec else kernel_type(root)
+        #: The directory of the simulated tree, for ``PluginBase.root``.
         self.root = self.kernel.root
         self.state_path = str(self.directory / "state")
+        #: The bitstream images that os_acc may program.
         self.images = ImageDirectory(self.directory / "images")
         self.options: dict[str, object] = {
             "state_path": self.state_path,

@@ -8,18 +8,23 @@ See "Compatibility" in doc/source/contributor/plugins.rst.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from os_acc import exception
 from os_acc.plugins import base
+from os_acc.testing import HostSpec, TestHost
 from tools import plugin_contract
 
 BASE = plugin_contract.BASE
 RECORDED = plugin_contract.recorded()
+EXAMPLE = Path("examples/acme-accelerator-1.2")
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -54,6 +59,29 @@ def test_a_frozen_record_and_its_example_are_not_edited(version):
     assert plugin_contract.checksums(version) == sums
 
 
+def test_each_minor_version_has_a_record_with_checksums():
+    versions = plugin_contract.expected(base.CONTRACT_VERSION)
+    assert set(versions) <= RECORDED.keys()
+    frozen = {each.name for each in plugin_contract.RECORDS.iterdir()}
+    assert frozen == {
+        f"{major}.{minor}{suffix}"
+        for major, minor in RECORDED
+        for suffix in (".json", ".sha256")
+    }
+
+
+@pytest.mark.parametrize(
+    ("current", "expected"),
+    [
+        ((1, 2), [(1, 2)]),
+        ((1, 4), [(1, 2), (1, 3), (1, 4)]),
+        ((2, 1), [(2, 0), (2, 1)]),
+    ],
+)
+def test_a_minor_version_without_a_record_is_missed(current, expected):
+    assert plugin_contract.expected(current) == expected
+
+
 def test_the_example_has_all_its_files():
     names = {each.name for each in plugin_contract.frozen_files((1, 2))}
     assert {"1.2.json", "README.rst", "pyproject.toml", "plugin.py"} <= names
@@ -82,6 +110,82 @@ def test_each_type_that_the_contract_mentions_belongs_to_it():
     assert (mentioned & ours) - set(base.__all__) == set()
 
 
+# -- records -------------------------------------------------------------------
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """A tree with a record of version 1.2, and an example of one file."""
+    monkeypatch.setattr(plugin_contract, "version", lambda: (1, 2))
+    example = tmp_path / EXAMPLE
+    example.mkdir(parents=True)
+    (example / "plugin.py").write_text("pass\n")
+    monkeypatch.setattr(plugin_contract, "TOP", tmp_path)
+    monkeypatch.setattr(plugin_contract, "RECORDS", tmp_path / "contract")
+    assert plugin_contract.main(["--record"]) == 0
+    return tmp_path
+
+
+def sums_agree(records: Path) -> bool:
+    (path,) = records.glob("contract/*.sha256")
+    return plugin_contract.checksums((1, 2)) == path.read_text()
+
+
+def test_a_record_that_exists_is_not_replaced(records, monkeypatch, capsys):
+    before = {each: each.read_text() for each in records.glob("contract/*")}
+    assert len(before) == 2
+    monkeypatch.setattr(plugin_contract, "describe", lambda: {"new": {}})
+    (records / EXAMPLE / "plugin.py").write_text("new\n")
+    assert plugin_contract.main(["--record"]) == 1
+    assert "raise CONTRACT_VERSION" in capsys.readouterr().err
+    assert {each: each.read_text() for each in before} == before
+
+
+def test_a_record_is_replaced_on_demand(records, monkeypatch):
+    monkeypatch.setattr(plugin_contract, "describe", lambda: {"new": {}})
+    assert plugin_contract.main(["--record", "--force"]) == 0
+    assert plugin_contract.recorded() == {(1, 2): {"new": {}}}
+    assert sums_agree(records)
+
+
+def test_the_help_says_when_a_record_may_be_replaced(capsys):
+    with pytest.raises(SystemExit):
+        plugin_contract.main(["--help"])
+    assert "only for a version that no release has" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+@pytest.mark.parametrize("name", ["new.py", "py.typed", "tests/data/new.bin"])
+def test_a_file_that_is_added_to_a_frozen_example_is_noticed(records, name):
+    path = records / EXAMPLE / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert sums_agree(records)
+    path.write_text("")
+    assert not sums_agree(records)
+
+
+@pytest.mark.parametrize("path", [EXAMPLE / "plugin.py", "contract/1.2.json"])
+def test_a_frozen_file_that_is_edited_is_noticed(records, path):
+    (records / path).write_text("{}\n")
+    assert not sums_agree(records)
+
+
+def test_a_file_that_is_removed_from_a_frozen_example_is_noticed(records):
+    (records / EXAMPLE / "plugin.py").unlink()
+    assert not sums_agree(records)
+
+
+@pytest.mark.parametrize(
+    "name", ["__pycache__/plugin.pyc", "build/lib/plugin.py", "acme.egg-info/PKG-INFO"]
+)
+def test_files_that_tools_make_are_not_frozen(records, name):
+    path = records / EXAMPLE / name
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    assert sums_agree(records)
+
+
 # -- the comparison itself ---------------------------------------------------
 
 
@@ -94,10 +198,28 @@ class Small:
         self.description: dict[str, Any] = {
             f"{BASE}.Region": {
                 "bases": [],
-                "fields": [["card", "PciAddress", "required"]],
+                "fields": [["card", "PciAddress", "POSITIONAL_OR_KEYWORD", "required"]],
+                "is_frozen": True,
+                "is_ordered": True,
+                "has_str": True,
                 "methods": {"key": {"property": "str"}},
             },
-            f"{BASE}.RejectReason": {"bases": [], "members": ["MANAGEMENT"]},
+            f"{BASE}.RejectReason": {
+                "bases": [],
+                "members": ["MANAGEMENT"],
+                "attributes": {},
+            },
+            f"{BASE}.DeviceInUse": {
+                "bases": ["HostError"],
+                "attributes": {
+                    "errors": ["", ""],
+                    "holders": ["tuple", ""],
+                    "retryable": ["bool", "True"],
+                },
+                "is_ordered": False,
+                "has_str": True,
+                "methods": {},
+            },
             f"{BASE}.PluginBase": {
                 "bases": [],
                 "attributes": {"is_fallback": ["ClassVar[bool]", "False"]},
@@ -131,13 +253,23 @@ NEW = ["extra", "POSITIONAL_OR_KEYWORD", "int", "0"]
         ("Region", lambda part: part["fields"].clear()),
         ("Region", lambda part: part["fields"][0].__setitem__(0, "pf")),
         ("Region", lambda part: part["fields"][0].__setitem__(1, "str")),
-        ("Region", lambda part: part["fields"][0].__setitem__(2, "None")),
+        ("Region", lambda part: part["fields"][0].__setitem__(2, "KEYWORD_ONLY")),
+        ("Region", lambda part: part["fields"][0].__setitem__(3, "None")),
         ("Region", lambda part: part["fields"].insert(0, NEW)),
-        ("Region", lambda part: part["fields"].append(["new", "int", "required"])),
+        ("Region", lambda part: part["fields"].append([*NEW[:3], "required"])),
+        ("Region", lambda part: part.update(is_frozen=False)),
+        ("Region", lambda part: part.update(is_ordered=False)),
+        ("Region", lambda part: part.update(has_str=False)),
         ("Region", lambda part: part["methods"].clear()),
         ("Region", lambda part: part["methods"].update(key={"property": "int"})),
         ("Region", lambda part: part.pop("fields")),
         ("RejectReason", lambda part: part["members"].clear()),
+        ("DeviceInUse", lambda part: part["attributes"].pop("errors")),
+        ("DeviceInUse", lambda part: part["attributes"].update(holders=["int", ""])),
+        (
+            "DeviceInUse",
+            lambda part: part["attributes"].update(retryable=["bool", "False"]),
+        ),
         ("PluginBase", lambda part: part["bases"].append("ABC")),
         ("PluginBase", lambda part: part["attributes"].clear()),
         (
@@ -177,7 +309,10 @@ def test_a_change_that_breaks_plugins_is_reported(name, change):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("Region", lambda part: part["fields"].append(["new", "int", "0"])),
+        ("Region", lambda part: part["fields"].append(NEW)),
+        ("DeviceInUse", lambda part: part.update(is_ordered=True)),
+        ("DeviceInUse", lambda part: part["attributes"].update(new=["", ""])),
+        ("DeviceInUse", lambda part: part["attributes"].update(errors=["tuple", ""])),
         ("Region", lambda part: part["methods"].update(new={"property": "int"})),
         ("RejectReason", lambda part: part["members"].append("NEW")),
         (
@@ -220,3 +355,104 @@ def test_inspection_sees_each_kind_of_change(monkeypatch):
     assert "PluginBase.program()" in text
     assert "PluginBase.is_fallback" in text
     assert "PciAddress.same_slot() was removed" in text
+
+
+# -- the description -------------------------------------------------------------
+
+
+def described(name: str) -> Any:
+    return plugin_contract.describe()[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("OsAccError", {"message": "str", "hint": "str"}),
+        ("HostError", {"address": "str", "errno": "int", "message": "str"}),
+        ("DeviceInUse", {"holders": "tuple[tuple[int, str], ...]", "errno": "int"}),
+        ("ProgrammingFailed", {"errors": "tuple[str, ...]", "address": "str"}),
+        ("ErrorReason", {"hint": "str", "retryable": "bool"}),
+    ],
+)
+def test_attributes_of_instances_are_described(name, attributes):
+    found = described(f"{BASE}.{name}")["attributes"]
+    assert {key: found[key][0] for key in attributes} == attributes
+
+
+def test_an_attribute_that_an_error_no_longer_sets_is_reported(monkeypatch):
+    def __init__(self, message, *, holders=(), **rest):
+        super(exception.DeviceInUse, self).__init__(message, **rest)
+
+    before = plugin_contract.describe()
+    monkeypatch.setattr(exception.DeviceInUse, "__init__", __init__)
+    found = plugin_contract.breaks(before, plugin_contract.describe())
+    assert f"{BASE}.DeviceInUse.holders was removed" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fault", exception.Fault.SERVICE),
+        ("retryable", False),
+        ("elsewhere", False),
+    ],
+)
+def test_the_properties_of_an_error_are_described(monkeypatch, name, value):
+    before = plugin_contract.describe()
+    monkeypatch.setattr(exception.DeviceInUse, name, value)
+    found = plugin_contract.breaks(before, plugin_contract.describe())
+    assert [each.split(" is ")[0] for each in found] == [f"{BASE}.DeviceInUse.{name}"]
+
+
+def test_the_hint_of_an_error_may_be_worded_differently(monkeypatch):
+    before = plugin_contract.describe()
+    monkeypatch.setattr(exception.DeviceInUse, "default_hint", "wait")
+    assert plugin_contract.describe() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ordered", "has_str"),
+    [("PciAddress", True, True), ("Region", False, True), ("Header", False, False)],
+)
+def test_the_abilities_of_values_are_described(name, is_ordered, has_str):
+    found = described(f"{BASE}.{name}")
+    abilities = found["is_frozen"], found["is_ordered"], found["has_str"]
+    assert abilities == (True, is_ordered, has_str)
+
+
+def test_the_kind_of_a_parameter_of_a_data_class_is_described():
+    @dataclasses.dataclass
+    class Value:
+        first: int
+        second: int = dataclasses.field(default=0, kw_only=True)
+        third: int = dataclasses.field(default=0, init=False)
+
+    found = plugin_contract.describe_class(Value)
+    assert [each[2:] for each in found["fields"]] == [
+        ["POSITIONAL_OR_KEYWORD", "required"],
+        ["KEYWORD_ONLY", "0"],
+        ["NO_PARAMETER", "0"],
+    ]
+    assert not found["is_frozen"]
+
+
+def test_defaults_of_what_serves_tests_may_change(monkeypatch):
+    """They describe simulated hardware, or are values of other modules."""
+    before = plugin_contract.describe()
+    for field in dataclasses.fields(HostSpec):
+        monkeypatch.setattr(field, "default", 7)
+    defaults = TestHost.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "xrt_tools", "/usr")
+    assert plugin_contract.describe() == before
+    monkeypatch.delitem(defaults, "xrt_tools")
+    found = plugin_contract.breaks(before, plugin_contract.describe())
+    assert len(found) == 1
+    assert found[0].startswith("os_acc.testing.TestHost.__init__()")
+
+
+def test_every_member_that_is_promised_is_described():
+    for (module, name), members in plugin_contract.OTHERS.items():
+        found = described(f"{module}.{name}")
+        names = found["methods"].keys() | found.get("attributes", {}).keys()
+        assert names == set(members)
