@@ -8,13 +8,17 @@ Every path is below a root directory, so that tests run on a simulated host.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import uuid
+from collections.abc import Callable
 
 VENDOR = 0xACE0
 PF_PRODUCT, VF_PRODUCT = 0x0F20, 0x0F21
 
 _UUID_BYTES = 16
+#: Bytes of one write to the node.
+CHUNK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +60,28 @@ def read_function_id(root: str, address: str) -> str | None:
     return str(uuid.UUID(bytes=found))
 
 
-def write_function(node_fd: int, function_id: str, data: bytes) -> None:
+def open_node(root: str, address: str) -> int:
+    """Open the node of the card with this PF for programming.
+
+    :raises OSError: see open(2); EBUSY: another process programs the card.
+    """
+    return os.open(node(root, address), os.O_WRONLY | os.O_CLOEXEC)
+
+
+def write_function(
+    node_fd: int, function_id: str, data: bytes, seconds_left: Callable[[], float]
+) -> None:
     """Program the region through its open node.
 
+    :param seconds_left: returns the time until the deadline.
+    :raises TimeoutError: the deadline has passed; a part of the data may be written.
     :raises OSError: the card did not accept the data.
     """
     rest = memoryview(uuid.UUID(function_id).bytes + data)
     while rest:
-        rest = rest[os.write(node_fd, rest) :]
+        if seconds_left() <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, "the deadline has passed")
+        rest = rest[os.write(node_fd, rest[:CHUNK]) :]
 
 
 def node(root: str, address: str) -> str:

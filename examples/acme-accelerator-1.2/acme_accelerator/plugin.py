@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -144,7 +145,8 @@ class AcmePlugin(base.PluginBase):
         try:
             card = hardware.read_card(self.root, address)
             function_id = hardware.read_function_id(self.root, address)
-        except OSError:
+        except (OSError, ValueError):
+            # Also a malformed attribute: discover() rejects such a card.
             return None
         return dataclasses.replace(
             region, interface_id=card.interface_id, function_id=function_id
@@ -157,7 +159,6 @@ class AcmePlugin(base.PluginBase):
         steps: base.ProgrammingSteps,
     ) -> None:
         """Write the payload of a green bitstream to the node of the card."""
-        del steps  # The node needs no privilege.
         header = bitstream.header
         if header.format is not base.ImageFormat.GBS or not header.function_ids:
             raise base.ImageUnusable(
@@ -167,13 +168,16 @@ class AcmePlugin(base.PluginBase):
         with open(bitstream.path, "rb") as file:
             file.seek(header.payload_offset)
             payload = file.read(header.payload_size)
+        # The node belongs to the user of nova-compute: no privileged step is needed.
         try:
-            node = os.open(hardware.node(self.root, str(region.card)), os.O_WRONLY)
+            node = hardware.open_node(self.root, str(region.card))
         except OSError as error:
-            raise base.DeviceGone(f"{region} has no node: {error}") from error
-        # Once something may be written, DeviceGone would be wrong.
+            raise _node_error(region, error) from error
+        # Once something may be written, DeviceGone or DeviceInUse would be wrong.
         try:
-            hardware.write_function(node, header.function_ids[0], payload)
+            hardware.write_function(
+                node, header.function_ids[0], payload, steps.seconds_left
+            )
         except OSError as error:
             raise base.ProgrammingFailed(
                 f"{region} did not take image {bitstream.image}: {error}",
@@ -182,6 +186,26 @@ class AcmePlugin(base.PluginBase):
             ) from error
         finally:
             os.close(node)
+
+
+def _node_error(region: base.Region, error: OSError) -> base.OsAccError:
+    """Return the error for a node that cannot be opened."""
+    address = str(region.card)
+    if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+        return base.DeviceGone(f"{region} has no node: {error}")
+    if error.errno == errno.EBUSY:
+        return base.DeviceInUse(
+            f"another process programs {region}: {error}",
+            address=address,
+            errno=errno.EBUSY,
+            hint="wait until it has ended, then retry",
+        )
+    # To the library this error leaves the region unverified: it is programmed again.
+    return base.HostStepFailed(
+        f"cannot open the node of {region}: {error}",
+        address=address,
+        errno=error.errno or 0,
+    )
 
 
 def _rejected(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from acme_accelerator import hardware, simulation
+from acme_accelerator.plugin import AcmePlugin
 from os_acc.plugins import base
 from os_acc.testing import HostSpec, TestHost
 
@@ -99,6 +101,80 @@ def test_a_card_without_a_node_is_not_programmed(host: TestHost) -> None:
         host.plug(1, PF, function_id=GZIP)
     assert host.plugged(1) == []
     assert not has_marker(host, VF)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "is_known"),
+    [
+        (errno.ENXIO, base.DeviceGone, True),
+        (errno.ENODEV, base.DeviceGone, True),
+        (errno.EBUSY, base.DeviceInUse, True),
+        (errno.EACCES, base.HostStepFailed, False),
+    ],
+)
+def test_a_node_that_cannot_be_opened_states_the_cause(
+    host: TestHost,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    expected: type[base.OsAccError],
+    is_known: bool,
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    upload(host)
+    monkeypatch.setattr(hardware, "open_node", fail)
+    with pytest.raises(base.OsAccError) as raised:
+        host.plug(1, PF, function_id=GZIP)
+    assert type(raised.value) is expected
+    assert getattr(raised.value, "errno", number) == number
+    assert host.plugged(1) == []
+    assert function_of(host) == simulation.POWER_ON
+    if is_known:
+        # Nothing was written: a guest gets the region as it is.
+        host.plug(1, PF)
+
+
+def test_a_write_ends_at_the_deadline(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = hardware.write_function
+
+    def late(node: int, function: str, data: bytes, seconds_left: object) -> None:
+        assert callable(seconds_left)
+        assert seconds_left() > 0
+        write(node, function, data, lambda: 0.0)
+
+    upload(host)
+    monkeypatch.setattr(hardware, "write_function", late)
+    with pytest.raises(base.ProgrammingFailed, match="deadline") as raised:
+        host.plug(1, PF, function_id=GZIP)
+    assert raised.value.errno == errno.ETIMEDOUT
+    assert function_of(host) == simulation.POWER_ON
+
+
+def test_the_deadline_is_checked_between_chunks(tmp_path: Path) -> None:
+    left = iter((2.0, 1.0, 0.0))
+    file = os.open(tmp_path / "node", os.O_WRONLY | os.O_CREAT)
+    try:
+        data = bytes(3 * hardware.CHUNK)
+        with pytest.raises(TimeoutError):
+            hardware.write_function(file, GZIP, data, left.__next__)
+        assert os.fstat(file).st_size == 2 * hardware.CHUNK
+    finally:
+        os.close(file)
+
+
+def test_a_card_with_a_malformed_attribute_has_no_readable_region(
+    host: TestHost,
+) -> None:
+    region = host.provider(PF).device.region
+    assert region is not None
+    conf: Any = None  # read_region() reads no option.
+    plugin = AcmePlugin("acme", conf, str(host.root))
+    assert plugin.read_region(region) == region
+    simulation.set_attribute(host.root, PF, "interface_id", "none")
+    assert plugin.read_region(region) is None
 
 
 def test_a_write_that_fails_leaves_the_region_unverified(

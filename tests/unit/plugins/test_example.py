@@ -6,29 +6,82 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from os_acc import plugins
 
 TOP = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((TOP / "examples").glob("*/pyproject.toml"))
+#: PEP 517: the call with which pip lets the backend of a project build its wheel.
+BUILD = (
+    "import sys\n"
+    "from setuptools import build_meta\n"
+    "build_meta.build_wheel(sys.argv[1])\n"
+)
 
 
-def install(example: Path, site: Path) -> None:
-    """Write the metadata that pip would install: entry points need no network."""
-    project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
-    name, version = project["name"].replace("-", "_"), project["version"]
-    metadata = site / f"{name}-{version}.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n"
+def project_of(example: Path) -> dict[str, Any]:
+    """Return the table ``project`` of an example's ``pyproject.toml``."""
+    found: dict[str, Any] = tomllib.loads((example / "pyproject.toml").read_text())
+    return dict(found["project"])
+
+
+def is_met(text: str) -> bool:
+    """Return whether the installed version of a package meets a requirement."""
+    requirement = Requirement(text)
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    return requirement.specifier.contains(version, prereleases=True)
+
+
+def install(source: Path, site: Path) -> None:
+    """Install an example without its requirements, as pip does without a network.
+
+    :param source: a copy of the example, in which the build writes.
+    """
+    site.mkdir()
+    settings = tomllib.loads((source / "pyproject.toml").read_text())
+    if not all(map(is_met, settings["build-system"]["requires"])):
+        install_metadata(source, site)
+        return
+    wheels = source / "dist"
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, wheels],
+        capture_output=True,
+        text=True,
+        cwd=source,
+        timeout=120,
     )
-    (metadata / "entry_points.txt").write_text(
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+
+
+def install_metadata(source: Path, site: Path) -> None:
+    """Copy the packages and write their metadata: the build backend is missing."""
+    project = project_of(source)
+    name, version = project["name"].replace("-", "_"), project["version"]
+    shutil.copytree(source / name, site / name)
+    directory = site / f"{name}-{version}.dist-info"
+    directory.mkdir()
+    (directory / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {each}\n" for each in project["dependencies"])
+    )
+    (directory / "entry_points.txt").write_text(
         "".join(
             f"[{group}]\n" + "".join(f"{key} = {at}\n" for key, at in points.items())
             for group, points in project["entry-points"].items()
@@ -36,51 +89,101 @@ def install(example: Path, site: Path) -> None:
     )
 
 
-def run(example: Path, tmp_path: Path, *arguments: str) -> str:
-    """Run Python with an example installed; return its output."""
-    install(example, tmp_path / "site")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(
-            map(str, (tmp_path / "site", example, TOP)),
-        ),
-        # stevedore keeps the entry points that it has found.
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=example,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+class Installed:
+    """An installed example.
+
+    :ivar source: a copy of its source tree.
+    :ivar site: the directory with its packages.
+    """
+
+    def __init__(self, example: Path, directory: Path) -> None:
+        self.source, self.site = directory / "source", directory / "site"
+        self._cache = directory / "cache"
+        ignored = shutil.ignore_patterns("build", "dist", "*.egg-info", "__pycache__")
+        shutil.copytree(example, self.source, ignore=ignored)
+        install(self.source, self.site)
+        (self.distribution,) = metadata.distributions(path=[str(self.site)])
+
+    def run(self, *arguments: str) -> str:
+        """Run Python with the example installed; return its output."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, (self.site, TOP))),
+            # stevedore keeps the entry points that it has found.
+            "XDG_CACHE_HOME": str(self._cache),
+        }
+        done = subprocess.run(
+            # -P: the tests import what is installed, not the source tree.
+            [sys.executable, "-P", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=self.source,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(
+    scope="module", params=EXAMPLES, ids=lambda project: project.parent.name
+)
+def installed(request, tmp_path_factory):
+    return Installed(request.param.parent, tmp_path_factory.mktemp("example"))
 
 
 def test_there_is_an_example():
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("project", EXAMPLES, ids=lambda each: each.parent.name)
-def test_the_tests_of_an_example_pass(project, tmp_path):
+def test_the_tests_of_an_example_pass(installed, tmp_path):
     options = ("-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}")
-    output = run(project.parent, tmp_path, "-m", "pytest", *options)
+    output = installed.run("-m", "pytest", *options)
     assert re.search(r"^\d+ passed in", output, re.MULTILINE), output
 
 
-@pytest.mark.parametrize("project", EXAMPLES, ids=lambda each: each.parent.name)
-def test_an_example_is_found_by_its_entry_point(project, tmp_path):
+def test_an_example_is_found_by_its_entry_point(installed):
     program = (
         "from os_acc import plugins\n"
         "for group, options in plugins.list_opts():\n"
         "    print(group, *(option.name for option in options))\n"
     )
-    output = run(project.parent, tmp_path, "-c", program)
-    found = tomllib.loads(project.read_text())["project"]["entry-points"]
-    for name in found[plugins.NAMESPACE]:
+    output = installed.run("-c", program)
+    for name in project_of(installed.source)["entry-points"][plugins.NAMESPACE]:
         assert f"os_acc_{name} " in output
+
+
+def test_the_entry_points_of_an_example_load_what_is_installed(installed):
+    program = (
+        "import inspect\n"
+        "from importlib import metadata\n"
+        "distribution = metadata.distribution('{}')\n"
+        "for point in distribution.entry_points:\n"
+        "    print(inspect.getfile(point.load()))\n"
+    )
+    output = installed.run("-c", program.format(installed.distribution.name))
+    files = [Path(line) for line in output.splitlines()]
+    assert len(files) == len(installed.distribution.entry_points) > 0
+    assert all(each.is_relative_to(installed.site) for each in files), files
+
+
+def test_the_requirements_of_an_example_are_met(installed):
+    """In particular a development version of os_acc meets that of os_acc."""
+    found = installed.distribution.requires
+    assert found is not None
+    needed = [each for each in found if Requirement(each).marker is None]
+    assert "os-acc" in {Requirement(each).name for each in needed}
+    assert [each for each in needed if not is_met(each)] == []
+
+
+@pytest.mark.parametrize("project", EXAMPLES, ids=lambda each: each.parent.name)
+def test_an_example_can_be_installed_without_its_backend(project, tmp_path):
+    install_metadata(project.parent, tmp_path)
+    (found,) = metadata.distributions(path=[str(tmp_path)])
+    settings = project_of(project.parent)
+    assert found.requires == settings["dependencies"]
+    names = {each.name for each in found.entry_points.select(group=plugins.NAMESPACE)}
+    assert names == set(settings["entry-points"][plugins.NAMESPACE])
 
 
 def test_the_examples_are_not_in_the_wheel():
