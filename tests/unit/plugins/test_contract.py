@@ -456,3 +456,38 @@ def test_every_member_that_is_promised_is_described():
         found = described(f"{module}.{name}")
         names = found["methods"].keys() | found.get("attributes", {}).keys()
         assert names == set(members)
+
+
+# -- the manual ------------------------------------------------------------------
+
+MANUAL = Path(__file__).parents[3] / "doc/source/contributor/plugins.rst"
+
+
+def directives() -> dict[str, str]:
+    """Return the options of each autodoc directive of the manual, by its name."""
+    found = re.findall(
+        r"^\.\. auto\w+:: (\S+)\n((?: +.+\n)*)", MANUAL.read_text(), re.MULTILINE
+    )
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+def names_of(options: str, option: str) -> set[str]:
+    found = re.search(rf":{option}:((?: .+\n)+)", options)
+    return set(re.findall(r"\w+", found[1])) if found else set()
+
+
+def test_the_manual_promises_what_is_recorded():
+    manual = directives()
+    documented = {name for name in manual if not name.startswith(BASE)}
+    assert documented == {".".join(key) for key in plugin_contract.OTHERS}
+    for key, members in plugin_contract.OTHERS.items():
+        public = {each for each in members if not each.startswith("__")}
+        assert names_of(manual[".".join(key)], "members") == public
+
+
+def test_the_manual_has_each_name_of_the_contract_once():
+    manual = directives()
+    assert ":members:\n" in manual[BASE]
+    alone = {name.removeprefix(f"{BASE}.") for name in manual if f"{BASE}." in name}
+    assert alone == names_of(manual[BASE], "exclude-members") <= set(base.__all__)
