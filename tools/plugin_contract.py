@@ -107,8 +107,8 @@ def describe() -> Description:
 def describe_class(cls: type, members: Sequence[str] | None = None) -> Part:
     """Describe a class: bases, fields, enumeration members, attributes, methods.
 
-    :param members: the methods and attributes to describe, without the values of
-        defaults; None: all public ones, with these values.
+    :param members: the methods and attributes to describe, by name alone: their
+        types may be internal; None: all public ones, with types and defaults.
     """
     found: Part = {"bases": [each.__name__ for each in _ours(cls)[1:]]}
     if issubclass(cls, enum.Enum):
@@ -116,8 +116,8 @@ def describe_class(cls: type, members: Sequence[str] | None = None) -> Part:
         types = {k: [v, ""] for k, v in _annotations(cls).items() if k[0] != "_"}
         return found | {"members": sorted(cls.__members__), "attributes": types}
     if dataclasses.is_dataclass(cls) and not members:
-        has_values = members is None
-        found["fields"] = [_field(each, has_values) for each in dataclasses.fields(cls)]
+        is_exact = members is None
+        found["fields"] = [_field(each, is_exact) for each in dataclasses.fields(cls)]
         found["is_frozen"] = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     else:
         found["attributes"] = dict(sorted(_attributes(cls, members)))
@@ -131,7 +131,7 @@ def _ours(cls: type) -> list[type]:
     return [each for each in cls.__mro__ if each.__module__.startswith("os_acc")]
 
 
-def _field(field: dataclasses.Field[Any], has_values: bool) -> list[str]:
+def _field(field: dataclasses.Field[Any], is_exact: bool) -> list[str]:
     """Return name, type, kind of the parameter, and default of a field."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD.name
     if field.kw_only:
@@ -140,10 +140,10 @@ def _field(field: dataclasses.Field[Any], has_values: bool) -> list[str]:
         kind = "NO_PARAMETER"
     default = _REQUIRED
     if field.default is not dataclasses.MISSING:
-        default = repr(field.default) if has_values else _OPTIONAL
+        default = repr(field.default) if is_exact else _OPTIONAL
     elif field.default_factory is not dataclasses.MISSING:
-        default = "factory" if has_values else _OPTIONAL
-    return [field.name, str(field.type), kind, default]
+        default = "factory" if is_exact else _OPTIONAL
+    return [field.name, str(field.type) if is_exact else "", kind, default]
 
 
 def _attributes(
@@ -155,7 +155,9 @@ def _attributes(
     for name, annotation in (types | set_by_init).items():
         if name.startswith("_") or (members is not None and name not in members):
             continue
-        if members is not None or name in set_by_init:
+        if members is not None:
+            yield name, ["", ""]
+        elif name in set_by_init:
             yield name, [annotation, ""]
         elif not issubclass(cls, Exception):
             yield name, [annotation, repr(getattr(cls, name, _REQUIRED))]
@@ -210,14 +212,14 @@ def _methods(cls: type, members: Sequence[str] | None) -> Iterator[tuple[str, Pa
             continue
         if members is not None and name not in members:
             continue
-        has_values = members is None
+        is_exact = members is None
         if isinstance(value, property):
-            yield name, {"property": str(_return(value.fget))}
+            yield name, {"property": str(_return(value.fget)) if is_exact else ""}
         elif isinstance(value, staticmethod | classmethod):
-            function = _method(value.__func__, has_values)
+            function = _method(value.__func__, is_exact)
             yield name, function | {"kind": type(value).__name__}
         elif isinstance(value, FunctionType):
-            yield name, _method(value, has_values)
+            yield name, _method(value, is_exact)
 
 
 def _has_generated_init(cls: type) -> bool:
@@ -229,29 +231,29 @@ def _return(function: Any) -> object:
     return inspect.signature(function).return_annotation
 
 
-def _method(function: Any, has_values: bool) -> Part:
+def _method(function: Any, is_exact: bool) -> Part:
     return {
         "parameters": [
             [
                 each.name,
                 each.kind.name,
-                str(each.annotation),
-                _default(each, has_values),
+                str(each.annotation) if is_exact else "",
+                _default(each, is_exact),
             ]
             for each in inspect.signature(function).parameters.values()
             if each.name not in ("self", "cls")
         ],
-        "returns": str(_return(function)),
+        "returns": str(_return(function)) if is_exact else "",
         "abstract": getattr(function, "__isabstractmethod__", False),
     }
 
 
-def _default(parameter: inspect.Parameter, has_values: bool) -> str:
+def _default(parameter: inspect.Parameter, is_exact: bool) -> str:
     if parameter.default is parameter.empty:
         # An argument may always be left out of *args and **kwargs.
         is_open = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         return "empty" if is_open else _REQUIRED
-    if not has_values:
+    if not is_exact:
         return _OPTIONAL
     # The repr() of a function has its address.
     return str(getattr(parameter.default, "__name__", repr(parameter.default)))

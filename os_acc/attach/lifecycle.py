@@ -14,7 +14,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from oslo_log import log
 
@@ -27,16 +26,12 @@ from os_acc.attach import (
 )
 from os_acc.attach.services import Services
 from os_acc.helper import client
-from os_acc.objects.device import AttachHandle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
-from os_acc.plugins import base
 from os_acc.store import AlreadyLeased, Store
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
-
-_Step: TypeAlias = Callable[[AttachHandle, base.PrivilegedSteps], None]
 
 _WORKERS = 8
 #: Causes that can pass without an operator: the lease stays unfinished, and its
@@ -168,7 +163,7 @@ class Lifecycle:
         # 3. Check that no process holds the device.
         self._helper.check_free(lease.members, deadline)
         # 4. Call the plugin. Undo: its ``release``.
-        self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
+        plugin_steps.prepare(self._plugins, lease, deadline)
         if (region := lease.guest_writable) is not None:
             # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
@@ -316,7 +311,7 @@ class Lifecycle:
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         if lease.is_the_guests:
-            self._plugin_step(lease, lambda plugin: plugin.release, deadline)
+            plugin_steps.release(self._plugins, lease, deadline)
 
     def _is_rebound(self, lease: Lease, deadline: float) -> bool:
         """Return whether programming may have left a host's card between drivers."""
@@ -451,16 +446,6 @@ class Lifecycle:
         renewed = {lease.uuid: lease for lease in fresh}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
-    def _plugin_step(
-        self, lease: Lease, step: Callable[[base.PluginBase], _Step], deadline: float
-    ) -> None:
-        plugin = self._plugins.get(lease.plugin)
-        if plugin is not None:
-            steps = plugin_steps.PluginSteps(deadline)
-            plugin_steps.call(
-                self._plugins, plugin, deadline, step(plugin), _handle(lease), steps
-            )
-
 
 def is_transient(error: exception.OsAccError) -> bool:
     """Return whether a release that failed for this cause is retried."""
@@ -496,9 +481,3 @@ def _is_about(lease: Lease, address: str) -> bool:
     if lease.programming is not None:
         addresses.add(str(lease.programming.region.card))
     return address in addresses
-
-
-def _handle(lease: Lease) -> AttachHandle:
-    return AttachHandle(
-        lease.address, lease.members, lease.iommu_group, lease.numa_node
-    )

@@ -13,7 +13,9 @@ from typing import Final, TypeVar
 from os_acc import deadlines, exception
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import EpochRefused
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.image import Bitstream
+from os_acc.objects.lease import Lease
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
 
@@ -104,6 +106,28 @@ class RegionSteps(PluginSteps):
         self._has_written = True
 
 
+def prepare(plugins: Plugins, lease: Lease, deadline: float) -> None:
+    """Let the plugin prepare a lease's device; without its plugin do nothing.
+
+    :raises OsAccError: see :func:`call`.
+    """
+    plugin = plugins.get(lease.plugin)
+    if plugin is not None:
+        steps = PluginSteps(deadline)
+        call(plugins, plugin, deadline, plugin.prepare, _handle(lease), steps)
+
+
+def release(plugins: Plugins, lease: Lease, deadline: float) -> None:
+    """Let the plugin undo its :func:`prepare`; without its plugin do nothing.
+
+    :raises OsAccError: see :func:`call`.
+    """
+    plugin = plugins.get(lease.plugin)
+    if plugin is not None:
+        steps = PluginSteps(deadline)
+        call(plugins, plugin, deadline, plugin.release, _handle(lease), steps)
+
+
 def call(
     plugins: Plugins,
     plugin: base.PluginBase,
@@ -127,6 +151,12 @@ def call(
         if isinstance(error.__cause__, exception.OsAccError):
             raise error.__cause__ from error.__cause__.__cause__
         raise
+
+
+def _handle(lease: Lease) -> AttachHandle:
+    return AttachHandle(
+        lease.address, lease.members, lease.iommu_group, lease.numa_node
+    )
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:
