@@ -85,8 +85,14 @@ class TestHost:
         production. False: run it in this process, and its writes in forked children.
     :param kernel_type: class of the simulated kernel.
     :param options: of ``[os_acc]``.
+    :raises oslo_config.cfg.NoSuchOptError: no option has this name, also for a
+        misspelt parameter of this class.
+    :raises oslo_config.cfg.NoSuchGroupError: no group of options has this name.
+    :raises ValueError: the value of an option is invalid.
     :ivar kernel: the simulated kernel, which also injects failures.
-    :ivar options: as given; a change counts from the next start of the service.
+    :ivar options: options of ``[os_acc]``. A change takes effect at the next start
+        of the service.
+    :ivar groups: options of the other groups; see :attr:`options`.
     """
 
     __test__ = False  # pytest shall not collect it.
@@ -121,12 +127,13 @@ class TestHost:
         self.groups: dict[str, dict[str, object]] = {_BITSTREAMS: dict(source)}
         for name, values in (groups or {}).items():
             self.groups.setdefault(name, {}).update(values)
-        self._given: dict[str, Any] = {"groups": groups, **options}
         self._read = read
         self._xrt_tools = xrt_tools
         self._separate_helper = separate_helper
         self._manager: Manager | None = None
         self._entered = contextlib.ExitStack()
+        # The parameters accept any name; oslo.config accepts only names of options.
+        self.config()
 
     # -- begin and end -----------------------------------------------------------
 
@@ -151,7 +158,10 @@ class TestHost:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[Self]:
-        """Let privileged code of this process find the kernel, cache and tools."""
+        """Make this host the one of this process's privileged code, in a block.
+
+        The block's end restores the previous host. See also :meth:`install`.
+        """
         self.kernel.complete()
         before = privsep_kernel.current, images.current, tools.current
         privsep_kernel.current = self.kernel
@@ -164,10 +174,10 @@ class TestHost:
             privsep_kernel.current, images.current, tools.current = before
 
     def install(self) -> None:
-        """Let privileged code of this process find the host for good.
+        """Make this host the one of this process's privileged code, for good.
 
-        For processes that end with the test. A kernel on the same tree that a test
-        has installed stays.
+        Only for a process that ends with the test; elsewhere use :meth:`installed`.
+        A simulated kernel of the same tree that is installed already is kept.
         """
         if privsep_kernel.current.root != self.root:
             privsep_kernel.current = self.kernel
@@ -194,10 +204,10 @@ class TestHost:
     # -- copies ------------------------------------------------------------------
 
     def copy(self, directory: str | os.PathLike[str]) -> TestHost:
-        """Copy the host with its state, images and profiles.
+        """Copy the host with its state, images, profiles and present options.
 
         A copy costs little, as most files are linked. No process may use the host
-        meanwhile.
+        meanwhile. The copy's options name the copied files.
 
         :param directory: of the copy; it does not exist yet.
         """
@@ -208,12 +218,27 @@ class TestHost:
             tree.copy_in_place(source, os.path.join(directory, name))
         return TestHost(
             directory,
+            groups={
+                group: self._moved(values, directory)
+                for group, values in self.groups.items()
+            },
             read=self._read,
             xrt_tools=self._xrt_tools,
             separate_helper=self._separate_helper,
             kernel_type=type(self.kernel),
-            **self._given,
+            **self._moved(self.options, directory),
         )
+
+    def _moved(
+        self, values: Mapping[str, object], directory: str | os.PathLike[str]
+    ) -> dict[str, Any]:
+        # Replace paths below this host's directory by those of its copy.
+        return {
+            name: os.path.join(directory, os.path.relpath(value, self.directory))
+            if isinstance(value, str) and Path(value).is_relative_to(self.directory)
+            else value
+            for name, value in values.items()
+        }
 
     def remove(self) -> None:
         """Remove the directory of the host."""
@@ -223,13 +248,14 @@ class TestHost:
 
     @property
     def manager(self) -> Manager:
-        """The running service; the first use starts it."""
+        """The host's service; the first use starts it."""
         return self._manager or self.restart()
 
     def restart(self, **options: object) -> Manager:
-        """Start the service again.
+        """Start the service again, and make it :attr:`manager`.
 
-        :param options: of ``[os_acc]``, for this start only.
+        :param options: of ``[os_acc]``, for this start only; to keep a value, set
+            it in :attr:`options`.
         """
         self._manager = self.start(**options)
         return self._manager
@@ -237,7 +263,10 @@ class TestHost:
     def start(
         self, config: cfg.ConfigOpts | None = None, /, **options: object
     ) -> Manager:
-        """Start and return another service on this host, beside :attr:`manager`.
+        """Start another service on this host; :attr:`manager` stays as it is.
+
+        The calling process must find the host: within :meth:`installed`, after
+        :meth:`install`, or in this context manager.
 
         :param config: its configuration; None: that of :meth:`config`.
         :param options: of ``[os_acc]``, for this service only.
@@ -246,9 +275,9 @@ class TestHost:
         return service.build(config, self.root, Owner.NOVA)
 
     def start_here(self, **options: object) -> Manager:
-        """Install the host for good, then start another service.
+        """Call :meth:`install`, then :meth:`start`; for a process of its own.
 
-        See :meth:`install` and :meth:`start`.
+        Privileged code runs in this process.
         """
         # A killed process may have left a change of the tree half-way.
         self.kernel.complete()
@@ -260,13 +289,13 @@ class TestHost:
         config_file: str,
         contexts: Sequence[privsep.Context] = privileged.CONTEXTS,
     ) -> Manager:
-        """Start another service, in a process that ends with the test.
+        """Call :meth:`install`, then start a service with helper processes.
 
-        Its helpers are processes, as in production.
+        Do as :meth:`start_here`, but with helpers as in production.
 
         :param config_file: from :meth:`write_config`.
-        :param contexts: which have helpers. Privileged code of the others runs in
-            this process.
+        :param contexts: contexts with a helper process. Privileged code of the
+            others runs in this process.
         """
         self.install()
         for context in privileged.CONTEXTS:
@@ -276,7 +305,7 @@ class TestHost:
 
     @contextlib.contextmanager
     def short_timeout(self) -> Iterator[None]:
-        """Use another service meanwhile, with a short timeout for writes."""
+        """Replace :attr:`manager`, in a block, by one with a short write timeout."""
         before, self._manager = self.manager, self.start(write_timeout=0.2)
         try:
             yield
@@ -310,6 +339,7 @@ class TestHost:
         :param threads: of each helper; 0: as by default.
         :param options: of ``[os_acc]``, beside and instead of :attr:`options`.
         """
+        self.config(**options)
         path = self.directory / name
         command = helper_command or helper.command(self.root)
         values_of = self._values(options)

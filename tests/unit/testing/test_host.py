@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The options of a test host, and of its copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc.testing import TestHost, hosts
+
+CARD = "0000:3b:00.0"
+
+
+def host(directory: Path, **parameters: object) -> TestHost:
+    return TestHost(directory, hosts.two_socket_host(), **parameters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["separate_helpers", "relaese_timeout"])
+def test_a_name_that_is_no_option_is_rejected(tmp_path: Path, name: str) -> None:
+    with pytest.raises(cfg.NoSuchOptError, match=name):
+        host(tmp_path, **{name: True})
+
+
+def test_an_option_that_its_group_lacks_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(cfg.NoSuchOptError, match="catalog "):
+        host(tmp_path, groups={"os_acc_profiles": {"catalog": "/profiles"}})
+
+
+def test_an_unknown_group_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(cfg.NoSuchGroupError, match="os_acc_profile"):
+        host(tmp_path, groups={"os_acc_profile": {"catalogue": "/profiles"}})
+
+
+def test_a_configuration_file_has_no_unknown_option(tmp_path: Path) -> None:
+    with pytest.raises(cfg.NoSuchOptError, match="plug_timeuot"):
+        host(tmp_path).write_config(plug_timeuot=1.0)
+
+
+def test_a_copy_has_the_options_of_the_moment(tmp_path: Path) -> None:
+    original = host(tmp_path / "original", plug_timeout=10.0)
+    original.options["plug_timeout"] = 20.0
+    original.options["node_name"] = "node2"
+    original.groups["os_acc_bitstreams"]["source"] = "glance"
+    config = original.copy(tmp_path / "copy").config()
+    assert config.os_acc.plug_timeout == 20.0
+    assert config.os_acc.node_name == "node2"
+    assert config.os_acc_bitstreams.source == "glance"
+
+
+def test_a_change_of_a_copy_is_its_own(tmp_path: Path) -> None:
+    original = host(tmp_path / "original")
+    copy = original.copy(tmp_path / "copy")
+    copy.options["plug_timeout"] = 20.0
+    copy.groups["os_acc_bitstreams"]["source"] = "glance"
+    config = original.config()
+    assert config.os_acc.plug_timeout != 20.0
+    assert config.os_acc_bitstreams.source == "directory"
+
+
+def test_a_copy_uses_its_own_files(tmp_path: Path) -> None:
+    groups = {
+        "os_acc_profiles": {"catalogue": str(tmp_path / "original" / "profiles")},
+    }
+    original = host(tmp_path / "original", groups=groups)
+    copy = original.copy(tmp_path / "copy")
+    config = copy.config()
+    assert config.os_acc.state_path == copy.state_path
+    assert config.os_acc_bitstreams.directory == str(copy.images.path)
+    assert config.os_acc_profiles.catalogue == str(tmp_path / "copy" / "profiles")
+
+
+def test_a_lease_is_of_the_host_that_has_plugged(tmp_path: Path) -> None:
+    original = host(tmp_path / "original")
+    copy = original.copy(tmp_path / "copy")
+    with copy:
+        copy.plug(1, CARD)
+    with original:
+        assert original.plugged(1) == []
