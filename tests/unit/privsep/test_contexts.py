@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 from oslo_config import cfg
@@ -14,6 +18,7 @@ from os_acc import privsep
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
 
+MANUAL = Path(__file__).parents[3] / "doc/source/admin/threat-model.rst"
 SOCKET = "/run/user/privsep.sock"
 CONTEXTS = {
     "os_acc.privsep.base": privsep.base,
@@ -85,6 +90,22 @@ def test_each_entry_point_belongs_to_one_context(entry_point, context):
     assert [each for each in CONTEXTS.values() if each.is_entrypoint(entry_point)] == [
         context
     ]
+
+
+def entry_points() -> set[str]:
+    """Return the names of all functions that a context of os_acc serves."""
+    found = set()
+    for each in pkgutil.iter_modules(privsep.__path__, f"{privsep.__name__}."):
+        for name, function in vars(importlib.import_module(each.name)).items():
+            if any(one.is_entrypoint(function) for one in CONTEXTS.values()):
+                found.add(name)
+    return found
+
+
+def test_the_threat_model_lists_each_entry_point_and_no_other():
+    (listed,) = re.findall(r"the helper's calls:(.*?)\n +- ", MANUAL.read_text(), re.S)
+    names = re.findall(r"``(\w+)``", listed)
+    assert sorted(names) == sorted(entry_points())
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
