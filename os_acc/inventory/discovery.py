@@ -153,10 +153,10 @@ def discover(
         in_parts=recorded.leased_in_parts,
         helper_claims=recorded.helper_claims,
     )
-    claims, refused = _claims(evidence)
+    usable, refused = _usable(evidence)
     there = _still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
-        claims,
+        usable,
         tuple(_named(evidence, address) for address in sorted(named)),
         frozenset(there.values()),
     )
@@ -179,16 +179,16 @@ def discover(
         set_aside=set_aside,
         provider_origins=names.origins,
         recorded_state=recorded,
-        prebound=frozenset(_prebound(evidence, claims)),
+        prebound=frozenset(_prebound(evidence, usable)),
     )
 
 
 def _prebound(
-    evidence: eligibility.HostEvidence, claims: Sequence[UsableFunction]
+    evidence: eligibility.HostEvidence, usable: Sequence[UsableFunction]
 ) -> Iterator[PciAddress]:
-    for claim in claims:
-        for address in claim.members:
-            if evidence.named.get(address, claim.tags).prebound:
+    for each in usable:
+        for address in each.members:
+            if evidence.named.get(address, each.tags).prebound:
                 yield address
 
 
@@ -232,23 +232,23 @@ def _with_policies(
     }
 
 
-def _claims(
+def _usable(
     evidence: eligibility.HostEvidence,
 ) -> tuple[tuple[UsableFunction, ...], list[RejectedDevice]]:
-    claims: list[UsableFunction] = []
+    usable: list[UsableFunction] = []
     refused: list[RejectedDevice] = []
     taken: set[PciAddress] = set()
     for address in sorted(evidence.named):
         if address in taken:
-            # It was claimed as a member of another function's group.
+            # It is usable as a member of another function's group.
             continue
         verdict = eligibility.judge(evidence, address)
         if isinstance(verdict, RejectedDevice):
             refused.append(verdict)
             continue
-        claims.append(_claim(evidence, address, verdict))
+        usable.append(_usable_function(evidence, address, verdict))
         taken.update(verdict)
-    return tuple(claims), refused
+    return tuple(usable), refused
 
 
 def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> MatchedFunction:
@@ -281,7 +281,7 @@ def _last_offered(
     return found
 
 
-def _claim(
+def _usable_function(
     evidence: eligibility.HostEvidence,
     address: PciAddress,
     members: tuple[PciAddress, ...],
@@ -357,18 +357,16 @@ def _discover(
         refused.extend(not_offered)
         gone = {handle.address for device in found for handle in device.handles}
         gone.update(each.address for each in not_offered)
-        left = tuple(claim for claim in left if claim.function.address not in gone)
-    # Claims that no plugin took; a plugin that failed may be the reason.
+        left = tuple(each for each in left if each.function.address not in gone)
+    # Functions that no plugin offers; a plugin that failed may be the reason.
     detail = "; ".join(each.reason for each in aside)
     reason = RejectReason.PLUGIN_FAILED if aside else RejectReason.NO_PLUGIN
-    refused += [
-        RejectedDevice(claim.function.address, reason, detail) for claim in left
-    ]
+    refused += [RejectedDevice(each.function.address, reason, detail) for each in left]
     return devices, refused, tuple(aside)
 
 
 def _keep(
-    claims: tuple[UsableFunction, ...],
+    usable: tuple[UsableFunction, ...],
     idle: plugins.SetAside,
     offered: Mapping[PciAddress, Collection[str]],
     refused: list[RejectedDevice],
@@ -379,25 +377,26 @@ def _keep(
     preparation of the idle one.
     """
     left: list[UsableFunction] = []
-    for claim in claims:
-        address = claim.function.address
-        by = {*offered.get(address, ()), *offered.get(claim.parent.address, ())}
+    for each in usable:
+        address = each.function.address
+        by = {*offered.get(address, ()), *offered.get(each.parent.address, ())}
         if idle.name in by:
             detail = f"{idle.name} has offered it before: {idle.reason}"
             refused.append(RejectedDevice(address, RejectReason.PLUGIN_FAILED, detail))
         else:
-            left.append(claim)
+            left.append(each)
     return tuple(left)
 
 
 def _take(
     plugin: base.PluginBase, candidates: base.Candidates
 ) -> tuple[list[Device], list[RejectedDevice]]:
-    """Return a plugin's devices, after a check that it offers each claim once.
+    """Return a plugin's devices, after a check that it offers each usable function
+    at most once.
 
-    :raises ValueError: the plugin offers a device that is no claim.
+    :raises ValueError: the plugin offers a function that is not usable.
     """
-    free = {claim.handle() for claim in candidates.usable}
+    free = {each.handle() for each in candidates.usable}
     candidate_addresses = {handle.address for handle in free}
     devices: list[Device] = []
     refused: list[RejectedDevice] = []
