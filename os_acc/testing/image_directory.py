@@ -15,9 +15,11 @@ from os_acc.testing.dfl_specs import payload
 
 
 class ImageDirectory:
-    """Images and the JSON files with their properties.
+    """A directory of images, as ``[os_acc_bitstreams] source = directory`` reads it.
 
-    :ivar path: the directory, which is made.
+    An image is a file beside a JSON file with its properties.
+
+    :ivar path: the directory; it is created if it is missing.
     """
 
     def __init__(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from os_acc.objects.device import Provider
 
 
 def uuid_of(number: int) -> str:
-    """Return the uuid of the instance with this number."""
+    """Return the UUID of the instance with this number."""
     return f"{number:08x}-1111-4111-8111-111111111111"
 
 

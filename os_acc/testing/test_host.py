@@ -73,7 +73,7 @@ class TestHost:
             assert host.unplug(1) == 1
 
     The service starts when :attr:`manager` is first used. By default it may use
-    every function, and programs images of the directory :attr:`images`.
+    every function, and programs images of the directory ``images``.
 
     :param directory: directory of the simulated tree, the state and the images.
     :param spec: the hardware; None: the directory has a host already.
@@ -92,7 +92,7 @@ class TestHost:
     :ivar kernel: the simulated kernel, which also injects failures.
     :ivar options: options of ``[os_acc]``. A change takes effect at the next start
         of the service.
-    :ivar groups: options of the other groups; see :attr:`options`.
+    :ivar groups: options of the other groups; see ``options``.
     """
 
     __test__ = False  # pytest shall not collect it.
@@ -255,7 +255,7 @@ class TestHost:
         """Start the service again, and make it :attr:`manager`.
 
         :param options: of ``[os_acc]``, for this start only; to keep a value, set
-            it in :attr:`options`.
+            it in ``options``.
         """
         self._manager = self.start(**options)
         return self._manager
@@ -315,7 +315,7 @@ class TestHost:
     def config(self, **options: object) -> cfg.ConfigOpts:
         """Return the service's configuration.
 
-        :param options: of ``[os_acc]``, beside and instead of :attr:`options`.
+        :param options: of ``[os_acc]``, beside and instead of ``options``.
         """
         config = self._read()
         for group, values in self._values(options).items():
@@ -337,7 +337,7 @@ class TestHost:
         :param helper_command: starts the privileged helpers, which read the file
             as well; empty: helpers on this host.
         :param threads: of each helper; 0: as by default.
-        :param options: of ``[os_acc]``, beside and instead of :attr:`options`.
+        :param options: of ``[os_acc]``, beside and instead of ``options``.
         """
         self.config(**options)
         path = self.directory / name
@@ -393,7 +393,9 @@ class TestHost:
     ) -> list[AcceleratorEntry]:
         """Plug accelerators for an instance.
 
-        :param addresses: one request group each; without any the first provider.
+        :param number: number of the instance; see :func:`os_acc.testing.uuid_of`.
+        :param addresses: the function of each request group; none: one group, with
+            the first provider.
         :param amount: units of each group.
         :param bitstream: extra specs ``accel1:<name>`` of the first group.
         """
@@ -436,7 +438,7 @@ class TestHost:
         assert self.drivers(address) == [driver or None]
 
     def remove_records(self) -> None:
-        """Remove the privileged records: leased functions seem to be others'."""
+        """Remove the privileged helper's records of the functions that it has taken."""
         for parts, *_ in record.claimed():
             record.remove(PciAddress(*parts))
 

@@ -26,10 +26,10 @@ _DEVICE_SPEC = ('{"address": "0000:3b:00.0", "num_vfs": 4}', EVERYTHING)
 
 
 class DemoHost(TestHost):
-    """The simulated host, with a configuration for its services.
+    """The simulated host of the demonstration, with a configuration file.
 
     :ivar config_file: path of the configuration file.
-    :ivar log: path of the log, also of other processes.
+    :ivar log: path of the log of this process and of the helpers.
     """
 
     def __init__(self, directory: str) -> None:
