@@ -101,11 +101,7 @@ def _release(
     if lease is None:
         (lease,) = store.add([seen])
     elif lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
-        raise exception.Conflict(
-            f"{address} is leased to {lease.consumer}",
-            hint=f"unplug the instance: os-acc unplug {lease.consumer}",
-            reason=exception.ConflictReason.CONSUMER,
-        )
+        raise _conflict(lease)
     for failed, error in manager.life.release([lease], deadline).failed:
         current = store.lease_of(failed.address)
         # An unknown device in use was not touched, and stays unknown.
@@ -117,6 +113,19 @@ def _release(
         if not force:
             raise error
         _forget_record(manager, failed, deadline)
+
+
+def _conflict(lease: Lease) -> exception.Conflict:
+    if lease.provider or lease.state is LeaseState.HELD:
+        message = f"{lease.address} is leased to {lease.consumer}"
+        hint = f"unplug the instance: os-acc unplug {lease.consumer}"
+    else:
+        # The release of an unknown device makes up a consumer for its lease.
+        message = f"another operation gives {lease.address} back to the host"
+        hint = "wait until it has ended, then see 'os-acc device list'"
+    return exception.Conflict(
+        message, hint=hint, reason=exception.ConflictReason.CONSUMER
+    )
 
 
 def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:

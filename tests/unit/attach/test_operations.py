@@ -129,6 +129,21 @@ def test_what_an_instance_holds_is_not_released_under_it(bench):
     assert bench.plugged(1) == [GPU]
 
 
+def test_a_release_by_another_operation_names_no_made_up_consumer(unknown, monkeypatch):
+    plan = operations._Unknown.lease
+
+    def plan_second(self, driver, siblings):
+        unknown.manager.store.add([plan(self, driver, siblings)])
+        return plan(self, driver, siblings)
+
+    monkeypatch.setattr(operations._Unknown, "lease", plan_second)
+    with pytest.raises(
+        exception.Conflict, match=f"another operation gives {DISK} back"
+    ) as caught:
+        operations.release_device(unknown.manager, at(DISK), "nvme")
+    assert "unplug" not in caught.value.hint
+
+
 def test_what_is_not_named_is_not_touched(make_bench):
     bench = make_bench(device_spec=['{"address": "0000:17:00.*"}'])
     bench.bind(FPGA, "vfio-pci")
@@ -190,7 +205,7 @@ def test_a_consumer_with_something_unfinished_adopts_nothing(unknown):
     "consumer", [None, 7, "", "instance-1", "../evil", uuid_of(1)[:-1]]
 )
 def test_a_consumer_is_a_uuid(unknown, consumer):
-    with pytest.raises(exception.InvalidInput, match="UUID of a consumer"):
+    with pytest.raises(exception.InvalidInput, match="UUID"):
         operations.adopt_device(unknown.manager, at(DISK), consumer, "nvme")
     assert unknown.manager.store.leases() == ()
 

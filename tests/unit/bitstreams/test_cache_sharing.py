@@ -197,9 +197,7 @@ def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
 
     with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
         with (
-            pytest.raises(
-                exception.LockTimeout, match="was being removed, and is still there"
-            ),
+            pytest.raises(exception.LockTimeout, match="is still there"),
             cache.fetched(place, place.only, soon()),
         ):
             pytest.fail("it was used while somebody removes it")
