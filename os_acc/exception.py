@@ -442,7 +442,7 @@ class DeviceChanged(OsAccError):
 class DeviceQuarantined(OsAccError):
     """A device that could not be restored is not offered."""
 
-    default_hint = "look at 'os-acc device show', then 'os-acc device release'"
+    default_hint = "see 'os-acc device show', then run 'os-acc device release'"
 
 
 class DevicesUnreleased(OsAccError):
@@ -707,7 +707,7 @@ class RefusalReason(ErrorReason):
     REFUSED = "refused"
     CONFLICT = "concurrent updates of the same provider", "", True
     NAME_TAKEN = (
-        "name or uuid of a provider taken",
+        "name or UUID of a provider taken",
         "remove the other provider, or have its owner rename it",
     )
 

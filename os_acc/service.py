@@ -205,7 +205,7 @@ def _part(deadline: float, share: float) -> float:
 class HostInspection:
     """The inventory, the store and the plugins, read without any change."""
 
-    stock: discovery.Inventory
+    inventory: discovery.Inventory
     recorded: readonly.StoreSnapshot
     plugins: plugins.Plugins
 
@@ -218,10 +218,10 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, root, settings.enabled_plugins)
-    stock = discovery.discover(
+    inventory = discovery.discover(
         root, _rules(settings), loaded, settings.node_name, recorded
     )
-    return HostInspection(stock, recorded, loaded)
+    return HostInspection(inventory, recorded, loaded)
 
 
 def _rules(settings: conf.Settings) -> discovery.OperatorRules:

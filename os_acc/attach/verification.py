@@ -123,8 +123,8 @@ def check_driven(root: str, lease: Lease) -> None:
 def holds(root: str, lease: Lease) -> bool:
     """Return whether the devices of a held lease are as recorded, in this boot.
 
-    The host may bind a device that stays with it to any driver. A region with a
-    requested function counts as correct only if it was read in this boot.
+    A device with ``attach_target=host`` may have any driver. A region with a
+    requested function is as recorded only if it was read in this boot.
 
     :raises DeviceGone: a function has vanished.
     :raises DeviceChanged: a function was exchanged.

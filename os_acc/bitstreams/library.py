@@ -242,14 +242,14 @@ class Library:
         with contextlib.ExitStack() as kept:
             file = kept.enter_context(self._file(image, deadline, progress))
             try:
-                header = self._proved(image, file, region, deadline)
+                header = self._verified(image, file, region, deadline)
             except (exception.ImageUnusable, exception.ImageRefused):
                 # The file was valid when it was fetched, but may have been altered
                 # since, even into another format or for another region.
                 if not self.cache.forget(image, deadline):
                     raise
                 file = kept.enter_context(self._file(image, deadline, progress))
-                header = self._proved(image, file, region, deadline)
+                header = self._verified(image, file, region, deadline)
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 
     @contextlib.contextmanager
@@ -289,7 +289,7 @@ class Library:
     ) -> contextlib.AbstractContextManager[io.FileIO]:
         return self.cache.fetched(self._source, image, deadline, progress)
 
-    def _proved(
+    def _verified(
         self, image: Image, file: io.FileIO, region: Region | None, deadline: float
     ) -> Header:
         """Return the header of a file after all checks."""

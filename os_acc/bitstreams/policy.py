@@ -158,7 +158,7 @@ def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
             name for name in SIGNATURE_PROPERTIES if not image.properties.get(name)
         ]
         if missing:
-            yield f"it is not signed: {', '.join(missing)} not set"
+            yield f"it is not signed: without {', '.join(missing)}"
 
 
 def _any_of(allowed: frozenset[str] | list[str]) -> str:

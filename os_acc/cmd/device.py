@@ -75,7 +75,7 @@ class DeviceShow(base.Showing):
                     *(_lease(found.lease, this_boot) if found.lease else ()),
                 )
         # Raises an error if the function does not exist at all.
-        look.stock.host.function(parsed_args.address)
+        look.inventory.host.function(parsed_args.address)
         raise exception.NotFound(
             f"os_acc does not manage {parsed_args.address}",
             hint="add the device to [os_acc] device_spec",

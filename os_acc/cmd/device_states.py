@@ -75,11 +75,11 @@ class _Survey:
         }
         self._offers = {
             address: (provider, handle)
-            for provider in look.stock.providers.values()
+            for provider in look.inventory.providers.values()
             for handle in provider.device.handles
             for address in handle.members
         }
-        self._refused = {each.address: each for each in look.stock.refused}
+        self._refused = {each.address: each for each in look.inventory.refused}
 
     def all(self) -> tuple[DeviceState, ...]:
         addresses = {
@@ -95,12 +95,12 @@ class _Survey:
         lease = self._leases.get(address)
         provider, handle = self._offers.get(address, (None, None))
         if lease is not None:
-            provider = self._look.stock.providers.get(lease.provider, provider)
+            provider = self._look.inventory.providers.get(lease.provider, provider)
         given = lease or handle
         return DeviceState(
             address=address,
             state=self._judge(address),
-            function=self._look.stock.host.functions.get(address),
+            function=self._look.inventory.host.functions.get(address),
             provider=provider,
             lease=lease,
             members=given.members if given else (address,),
@@ -136,18 +136,18 @@ class _Survey:
         return not self._is_on_vfio(handle.address)
 
     def _is_on_vfio(self, address: PciAddress) -> bool:
-        function = self._look.stock.host.functions.get(address)
+        function = self._look.inventory.host.functions.get(address)
         return function is not None and vfio.is_vfio_driver(function.driver)
 
     def _reason(self, address: PciAddress, goes_with: PciAddress) -> str:
-        host, claims = self._look.stock.host, self._look.recorded.helper_claims
+        host, claims = self._look.inventory.host, self._look.recorded.helper_claims
         lease, refused = self._leases.get(address), self._refused.get(address)
         reasons = [
             lease.reason if lease else "",
             "the record of its lease is damaged"
             if address in self._look.recorded.damaged_claims
             else "",
-            f"taken for lease {claims[address]}, which is lost"
+            f"claimed by lease {claims[address]}, which the store has lost"
             if address in claims and not _is_unknown(refused)
             else "",
             str(refused) if refused else "",

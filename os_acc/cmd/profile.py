@@ -203,7 +203,7 @@ def _command(flavor: str, properties: Mapping[str, str]) -> str:
 
 def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
-        "profile", metavar="PROFILE", help="the name or the uuid of the profile"
+        "profile", metavar="PROFILE", help="the name or the UUID of the profile"
     )
     return parser
 

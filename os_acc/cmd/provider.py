@@ -39,7 +39,7 @@ class ProviderList(base.Listing):
                 sorted(each.device.traits),
             )
             for each in sorted(
-                look.stock.providers.values(), key=lambda each: each.device.address
+                look.inventory.providers.values(), key=lambda each: each.device.address
             )
         ]
 
@@ -68,7 +68,7 @@ class ProviderSync(base.Listing):
             identity.check_owner(self.settings.state_path)
         look = self.look()
         self.remark_if_none_named()
-        wanted = capacity.capacities(look.stock.providers.values(), look.recorded)
+        wanted = capacity.capacities(look.inventory.providers.values(), look.recorded)
         publisher = service.new_publisher(self.os_acc.config, self.settings)
         deadline = publisher.deadline()
         if parsed_args.dry_run:
@@ -79,9 +79,11 @@ class ProviderSync(base.Listing):
                 self.settings.state_path, service.STORE_SECONDS, deadline=deadline
             )
             store = store.until(deadline)
-            stock = look.stock
+            inventory = look.inventory
             store.record_providers(
-                stock.classes, stock.provider_origins, stock.provider_plugins
+                inventory.classes,
+                inventory.provider_origins,
+                inventory.provider_plugins,
             )
             found = publisher.sync(wanted, store, deadline)
             store.record_providers(found.recognized)

@@ -107,7 +107,7 @@ class Topology(base.Listing):
                     if known
                     else "the cells of this host are unknown",
                 )
-        parents = pci.read_parents(root, look.stock.host.functions)
+        parents = pci.read_parents(root, look.inventory.host.functions)
         return snapshot.of(look, self.settings.node_name, parents, topology, cells)
 
     def _with_networks(self, topology: NUMATopology) -> NUMATopology:

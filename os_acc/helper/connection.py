@@ -124,7 +124,7 @@ class Connection:
         channel = self._context.channel
         if channel is None:
             raise exception.HelperLost(
-                "the connection to the privileged helper was given up"
+                "the connection to the privileged helper is closed"
             )
         try:
             return _answer(channel.send_recv(_call(entrypoint, args), seconds))
@@ -144,7 +144,7 @@ class Connection:
         except HelperRaised as error:
             raise exception.HelperLost(
                 f"the privileged helper failed: {str(error).splitlines()[-1]}",
-                hint="report this fault of os_acc",
+                hint="this is a defect of os_acc: report it",
             ) from error
         finally:
             if channel is not self._context.channel and not channel.outstanding_msgs:

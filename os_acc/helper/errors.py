@@ -154,13 +154,15 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
         case Outcome.CHANGED:
             return exception.DeviceChanged(
                 f"{address}: {result.step} is now {result.observed}",
-                hint="the device was exchanged: see 'os-acc device list'",
+                hint="another device has taken its address: 'os-acc device list' "
+                "shows it",
             )
         case Outcome.STALE | Outcome.AHEAD:
             why = (
                 "a later operation came first"
                 if result.outcome == Outcome.STALE
-                else "the epoch of this operation is far ahead of the host's clock"
+                else "the epoch of this operation is far ahead of the host's clock, "
+                "which was set back"
             )
             seen, limit = map(int, result.observed.split())
             return EpochRefused(
@@ -168,8 +170,8 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
             )
         case Outcome.CLAIMED:
             return DeviceClaimed(
-                f"the privileged helper has recorded {result.step} for lease "
-                f"{result.observed}",
+                f"{result.step} is claimed by lease {result.observed} in the "
+                "privileged helper's record",
                 result.observed,
             )
         case Outcome.DENIED:
@@ -206,7 +208,7 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
             return exception.HostStepFailed(
                 f"{address}: the privileged helper's worker raised {result.observed}",
                 address=address,
-                hint="report this fault of os_acc",
+                hint="this is a defect of os_acc: report it",
             )
         case Outcome.NO_EFFECT if result.step == "driver":
             return exception.HostStepFailed(

@@ -125,7 +125,7 @@ def number(text: str, what: str) -> int:
     :raises HostStepFailed: the text is neither; ``what`` names its source.
     """
     if _NUMBER.fullmatch(text) is None:
-        raise HostStepFailed(f"{what} says {text[:80]!r}, not a number")
+        raise HostStepFailed(f"{what} contains {text[:80]!r}, expected a number")
     return int(text, 16 if text[:2].lower() == "0x" else 10)
 
 
@@ -144,7 +144,9 @@ def number_list(text: str, what: str) -> frozenset[int]:
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if first > last:
-            raise HostStepFailed(f"{what} says {text[:80]!r}, not a list of numbers")
+            raise HostStepFailed(
+                f"{what} contains {text[:80]!r}, expected a list of numbers"
+            )
         found.update(range(first, last + 1))
     return frozenset(found)
 
@@ -167,6 +169,7 @@ def boot_id(root: str) -> str:
     parsed = canonical_uuid(text)
     if parsed is None:
         raise HostStepFailed(
-            f"{path} says {text!r}, not a UUID", hint="check that /proc is mounted"
+            f"{path} contains {text!r}, expected a UUID",
+            hint="check that /proc is mounted",
         )
     return parsed

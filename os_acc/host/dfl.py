@@ -154,7 +154,7 @@ def _uuid(text: str | None, what: str) -> str | None:
     if text is None:
         return None
     if not is_id(text):
-        raise HostStepFailed(f"{what} says {text[:80]!r}, not an id")
+        raise HostStepFailed(f"{what} contains {text[:80]!r}, expected an id")
     return canonical(text)
 
 

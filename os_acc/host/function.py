@@ -186,7 +186,9 @@ def _modalias(text: str) -> tuple[int, int, int, int, int]:
     """Return vendor, product, subsystem vendor and product, and class."""
     match = _MODALIAS.fullmatch(text)
     if match is None:
-        raise HostStepFailed(f"modalias says {text[:80]!r}")
+        raise HostStepFailed(
+            f"modalias contains {text[:80]!r}, expected the ids of a PCI function"
+        )
     *ids, base, sub, interface = match.groups()
     vendor, product, subvendor, subproduct = (int(part, 16) for part in ids)
     return vendor, product, subvendor, subproduct, int(base + sub + interface, 16)

@@ -97,4 +97,6 @@ def _region(line: str) -> tuple[int, int, str]:
             what = "reserved_regions"
             return (number(start, what), number(end, what), kind)
         case _:
-            raise HostStepFailed(f"reserved_regions says {line[:80]!r}")
+            raise HostStepFailed(
+                f"reserved_regions contains {line[:80]!r}, expected start, end and type"
+            )

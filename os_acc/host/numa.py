@@ -186,7 +186,7 @@ def _count(path: str) -> int:
 def _natural(text: str, path: str) -> int:
     value = number(text, path)
     if value < 0:
-        raise HostStepFailed(f"{path} says {text!r}, a negative amount")
+        raise HostStepFailed(f"{path} contains {text!r}, expected at least 0")
     return value
 
 

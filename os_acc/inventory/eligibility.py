@@ -143,9 +143,8 @@ def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | 
         return None
     detail = "its driver cannot leave yet"
     if function.address in evidence.helper_claims:
-        detail = (
-            f"taken for lease {evidence.helper_claims[function.address]}, which is lost"
-        )
+        lost = evidence.helper_claims[function.address]
+        detail = f"claimed by lease {lost}, which the store has lost"
     elif function.driver is not None:
         detail = f"bound to {function.driver}"
     return _no(function, RejectReason.UNKNOWN_STATE, detail)

@@ -171,7 +171,8 @@ def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
         if name not in installed:
             raise exception.InvalidConfiguration(
                 f"[os_acc] enabled_plugins names {name!r}, which is not installed",
-                hint=f"installed are: {', '.join(sorted(installed)) or 'none'}",
+                hint="install its package, or correct the name; installed plugins: "
+                f"{', '.join(sorted(installed)) or 'none'}",
             )
 
 
@@ -198,12 +199,12 @@ def _make(
 
     version = getattr(found.plugin, "contract_version", None)
     if not _fits(version):
+        major, minor = base.CONTRACT_VERSION
         aside.append(
             _set_aside(
                 found.name,
-                f"its contract_version is {version!r}; os_acc loads "
-                f"{(base.CONTRACT_VERSION[0], _FIRST_MINOR)} to "
-                f"{base.CONTRACT_VERSION}",
+                f"its contract_version is {version!r}; this os_acc supports "
+                f"{major}.{_FIRST_MINOR} to {major}.{minor}",
             )
         )
         return None

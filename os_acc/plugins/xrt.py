@@ -68,7 +68,8 @@ class XrtPlugin(base.PluginBase):
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is not ImageFormat.XCLBIN:
             raise exception.ImageUnusable(
-                f"image {bitstream.image} is no xclbin, which {region} takes",
+                f"image {bitstream.image} is not an xclbin, the only format that "
+                f"{region} accepts",
                 reason=exception.ImageReason.MISMATCH,
             )
         steps.load_xclbin(region, bitstream)

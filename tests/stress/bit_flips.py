@@ -142,11 +142,11 @@ class Flips:
 
     def _free(self, manager: Manager) -> set[str]:
         """The functions that a plug would get."""
-        stock = manager.discover()
+        inventory = manager.discover()
         taken = manager.store.recorded_state().taken
         return {
             str(handle.address)
-            for provider in stock.providers.values()
+            for provider in inventory.providers.values()
             for handle in provider.device.handles
             if not taken.intersection(handle.members)
         }

@@ -58,9 +58,9 @@ def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
     discover = discovery.discover
 
     def and_pull_out(*arguments):
-        stock = discover(*arguments)
+        inventory = discover(*arguments)
         api.kernel.hot_unplug(GPU)
-        return stock
+        return inventory
 
     monkeypatch.setattr(discovery, "discover", and_pull_out)
     leases, writes = api.manager.store.leases(), api.kernel.writes()

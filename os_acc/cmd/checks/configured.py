@@ -54,7 +54,7 @@ def plugins(context: CheckContext) -> Iterator[Finding]:
     """Report the loaded plugins, and the ones set aside."""
     for aside in context.plugins.set_aside:
         yield failed(
-            f"plugin {aside.name} is disabled: {aside.reason}",
+            f"plugin {aside.name} is set aside: {aside.reason}",
             "repair or remove the package, or leave it out of [os_acc] enabled_plugins",
         )
     names = ", ".join(plugin.name for plugin in context.plugins.loaded)

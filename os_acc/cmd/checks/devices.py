@@ -129,13 +129,13 @@ def unknown(context: CheckContext) -> Iterator[Finding]:
 
 def others(context: CheckContext) -> Iterator[Finding]:
     """Report all other devices that are not offered, and the number offered."""
-    for aside in context.look.stock.set_aside:
+    for aside in context.look.inventory.set_aside:
         yield failed(
             f"plugin {aside.name} offers no device: {aside.reason}",
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     by_reason: dict[RejectReason, list[RejectedDevice]] = defaultdict(list)
-    for refused in context.look.stock.refused:
+    for refused in context.look.inventory.refused:
         if refused.reason not in _TOLD_ELSEWHERE:
             by_reason[refused.reason].append(refused)
     for reason, found in by_reason.items():
@@ -145,7 +145,7 @@ def others(context: CheckContext) -> Iterator[Finding]:
         )
     offered = sum(
         len(provider.device.handles)
-        for provider in context.look.stock.providers.values()
+        for provider in context.look.inventory.providers.values()
     )
     if offered:
         yield ok(f"{offered} accelerators are offered or in use")
@@ -157,7 +157,7 @@ def _refused(
     context: CheckContext, reasons: Iterable[RejectReason]
 ) -> list[RejectedDevice]:
     wanted = frozenset(reasons)
-    return [each for each in context.look.stock.refused if each.reason in wanted]
+    return [each for each in context.look.inventory.refused if each.reason in wanted]
 
 
 def _addresses(found: Sequence[RejectedDevice]) -> str:

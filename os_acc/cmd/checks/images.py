@@ -107,7 +107,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
 def _no_source(context: CheckContext, error: exception.OsAccError) -> Finding:
     regions = [
         each.device.region
-        for each in context.look.stock.providers.values()
+        for each in context.look.inventory.providers.values()
         if each.device.region is not None and each.device.region.interface_id
     ]
     if not regions:

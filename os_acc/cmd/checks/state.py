@@ -90,7 +90,7 @@ def records(context: CheckContext) -> Iterator[Finding]:
         )
     for address, lost in found.helper_claims.items():
         yield warning(
-            f"{address} is taken for lease {lost}, which is lost",
+            f"{address} is claimed by lease {lost}, which the store has lost",
             "find the consumer of the device; then run 'os-acc device "
             f"adopt {address} --consumer UUID' or 'os-acc device release "
             f"{address}'",

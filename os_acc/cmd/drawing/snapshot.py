@@ -67,7 +67,7 @@ def of(
     states = {each.address: each for each in device_states(look)}
     return HostSnapshot(
         name=name,
-        host=look.stock.host,
+        host=look.inventory.host,
         states=MappingProxyType(states),
         parents=parents,
         topology=topology,
@@ -77,7 +77,7 @@ def of(
                 handle.numa_node,
                 states[handle.address].state is DeviceStatus.FREE,
             )
-            for provider in look.stock.providers.values()
+            for provider in look.inventory.providers.values()
             for handle in provider.device.handles
         ),
         guest=GuestCells(topology, cells) if cells else None,

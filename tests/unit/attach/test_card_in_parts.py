@@ -41,8 +41,8 @@ def plug_vf(bench: TestHost, number: int) -> str:
     return str(bench.plug(number, VFS[0])[0]["pci_id"])
 
 
-def reasons(stock: discovery.Inventory) -> dict[str, RejectReason]:
-    return {str(each.address): each.reason for each in stock.refused}
+def reasons(inventory: discovery.Inventory) -> dict[str, RejectReason]:
+    return {str(each.address): each.reason for each in inventory.refused}
 
 
 def units(bench: TestHost) -> list[tuple[int, int]]:
@@ -58,9 +58,9 @@ def units(bench: TestHost) -> list[tuple[int, int]]:
 def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic, target):
     take_whole(nic, 1, target)
     set_vfs(nic, 4)
-    stock = nic.manager.discover()
-    assert stock.providers == {}
-    assert reasons(stock) == {
+    inventory = nic.manager.discover()
+    assert inventory.providers == {}
+    assert reasons(inventory) == {
         NIC: RejectReason.HAS_VFS,
         **dict.fromkeys(VFS, RejectReason.PF_LEASED),
     }
@@ -80,9 +80,9 @@ def test_a_pf_whose_vf_is_leased_is_not_offered_though_the_vf_has_gone(nic):
     set_vfs(nic, 4)
     taken = plug_vf(nic, 1)
     set_vfs(nic, 0)
-    stock = nic.manager.discover()
-    assert stock.providers == {}
-    assert reasons(stock) == {NIC: RejectReason.VFS_LEASED}
+    inventory = nic.manager.discover()
+    assert inventory.providers == {}
+    assert reasons(inventory) == {NIC: RejectReason.VFS_LEASED}
     assert nic.rejected(NIC).detail == taken
     nic.restart()
     assert reasons(nic.manager.discover()) == {NIC: RejectReason.VFS_LEASED}

@@ -82,7 +82,7 @@ def test_what_was_leased_is_not_given_to_another(host, address, target, restart)
         host.restart()
     refused = host.rejected(address)
     assert refused.reason is RejectReason.UNKNOWN_STATE
-    assert "which is lost" in refused.detail
+    assert "which the store has lost" in refused.detail
     assert host.kernel.snapshot() == before
 
 
@@ -147,10 +147,10 @@ def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
     look, steals = host.manager.catalog.look, iter((DISK,))
 
     def before_another(deadline):
-        stock = look(deadline)
+        inventory = look(deadline)
         for address in steals:
             host.bind(address, "vfio-pci")
-        return stock
+        return inventory
 
     monkeypatch.setattr(host.manager.catalog, "look", before_another)
     with pytest.raises(
@@ -173,7 +173,7 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
     selected, specs = request(host.provider(GPU))
     with open(file, "wb") as store:
         store.write(yesterday)
-    with pytest.raises(exception.NoDeviceAvailable, match="for lease"):
+    with pytest.raises(exception.NoDeviceAvailable, match="claimed by lease"):
         host.manager.plug(instance(3), selected, specs)
     assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert functions.driver(at(GPU)) == "nouveau"

@@ -179,16 +179,16 @@ def test_what_the_store_has_lost_is_shown_adopted_and_released(
     for lease in leases:
         row = console.device(str(lease.address))
         assert row["State"] == "unknown"
-        assert f"taken for lease {lease.uuid}, which is lost" in row["Reason"]
+        assert f"claimed by lease {lease.uuid}, which" in row["Reason"]
     told = [row["What"] for row in console.checks()["records"]]
-    assert sum("which is lost" in each for each in told) == 3
+    assert sum("which the store has lost" in each for each in told) == 3
     adopted = console.json("device", "adopt", FPGA, "--consumer", uuid_of(2))
     assert (adopted["State"], adopted["Consumer"]) == ("leased", uuid_of(2))
     after = console.json("device", "release", GPU)
     assert (after["State"], after["Driver"]) == ("free", "nouveau")
     assert console.bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
     told = [row["What"] for row in console.checks()["records"]]
-    assert not any("which is lost" in each for each in told)
+    assert not any("which the store has lost" in each for each in told)
 
 
 def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) -> None:

@@ -88,6 +88,6 @@ def test_whatever_is_no_number_is_a_typed_error(text: str) -> None:
         assert attributes.number(text, "it") == int(text, base)
     else:
         with pytest.raises(
-            HostStepFailed, check=has(reason=StepReason.REFUSED), match="it says"
+            HostStepFailed, check=has(reason=StepReason.REFUSED), match="it contains"
         ):
             attributes.number(text, "it")

@@ -325,7 +325,7 @@ def test_whatever_else_is_no_list_is_a_typed_error(text: str) -> None:
         assert max(number_list(text, "it"), default=0) <= 99_999
     else:
         with pytest.raises(
-            HostStepFailed, check=has(reason=StepReason.REFUSED), match="it says"
+            HostStepFailed, check=has(reason=StepReason.REFUSED), match="it contains"
         ):
             number_list(text, "it")
 

@@ -57,8 +57,8 @@ def test_the_denylist_can_be_switched_off(make_bench):
 
 def test_nothing_is_named_by_default(make_bench):
     bench = make_bench(device_spec=[])
-    stock = bench.manager.discover()
-    assert (stock.providers, stock.refused) == ({}, ())
+    inventory = bench.manager.discover()
+    assert (inventory.providers, inventory.refused) == ({}, ())
 
 
 @pytest.mark.parametrize("named", ["0000:01:00.0", "0000:04:00.0"])
@@ -371,8 +371,8 @@ def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(benc
     text = "what nobody understands\n"
     modalias.unlink()
     modalias.write_text(text)
-    stock = bench.manager.discover()
-    assert "0000:5e:00.0" in stock.host.unreadable
+    inventory = bench.manager.discover()
+    assert "0000:5e:00.0" in inventory.host.unreadable
     assert bench.provider(GPU)
 
 
