@@ -157,7 +157,7 @@ class Database:
                 with _connect(self.path, deadline) as connection:
                     self._check(connection, thorough=thorough)
                     connection.execute("BEGIN IMMEDIATE")
-                    with connection:
+                    with schema.named_as_stored(connection), connection:
                         self._identify(connection)
                         yield connection
             except MemoryError as error:

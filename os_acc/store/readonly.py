@@ -117,7 +117,8 @@ def _snapshot(path: str, mode: str, timeout: float) -> StoreSnapshot:
         connection.execute("BEGIN")
         schema.check_version(connection, path)
         if schema.version_of(connection) == len(schema.STEPS):
-            return _contents(connection)
+            with schema.named_as_stored(connection):
+                return _contents(connection)
         # The store itself is upgraded by writers only.
         with _connect("file::memory:", timeout) as copy:
             connection.backup(copy)

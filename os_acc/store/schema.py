@@ -22,7 +22,7 @@ import hashlib
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from os_acc import exception
@@ -238,6 +238,22 @@ def check_tables(connection: sqlite3.Connection) -> None:
     _check_layout(connection, len(STEPS))
     for table in _DECISIVE:
         table.read(connection)
+
+
+@contextlib.contextmanager
+def named_as_stored(connection: sqlite3.Connection) -> Iterator[None]:
+    """Report a name that the file lacks as damage of its tables.
+
+    SQLite reports a damaged name of a table or column like a wrong statement.
+
+    :raises Damaged: a statement failed, and the tables are not those of a store.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            _check_layout(connection, len(STEPS))
+        raise
 
 
 def create(connection: sqlite3.Connection) -> None:

@@ -147,6 +147,24 @@ def test_damage_while_in_use_is_an_error_once(store, file, make_lease):
     assert store.leases(INSTANCE) == ()
 
 
+@pytest.mark.parametrize("name", ["consumer", "events"])
+def test_a_damaged_name_while_in_use_is_damage(store, file, make_lease, name):
+    """SQLite reports a table or column that is not there as a wrong statement."""
+    store.add([make_lease(1)])
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ?1, 'e' || ?1),"
+            " name = replace(name, ?1, 'e' || ?1),"
+            " tbl_name = replace(tbl_name, ?1, 'e' || ?1) WHERE name = 'events'",
+            (name,),
+        )
+    with pytest.raises(StoreDamaged):
+        store.add([make_lease(2)])
+    assert len(store.leases()) == 1
+    assert len(store.add([make_lease(2)])) == 1
+
+
 def test_another_process_learns_that_the_store_was_replaced(
     store, state_path, file, make_lease
 ):
