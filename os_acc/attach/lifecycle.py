@@ -63,10 +63,10 @@ class ReleaseResult:
     def failure(self) -> exception.DevicesUnreleased:
         """Return the error for the failed leases; its cause is the first error."""
         consumers = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
+        addresses = exception.some([str(lease.address) for lease, _ in self.failed], 4)
         reasons = "; ".join(str(error) for _, error in self.failed)
         error = exception.DevicesUnreleased(
-            f"cannot release {len(self.failed)} accelerator(s) of {consumers}: "
-            f"{reasons}",
+            f"cannot release {addresses} of {consumers}: {reasons}",
             released=[str(lease.address) for lease in self.done],
             unreleased=[(str(lease.address), why) for lease, why in self.failed],
             hint=self._hint(),
@@ -197,7 +197,7 @@ class Lifecycle:
             cause.add_note(f"cannot give {lease.address} back: {why}")
 
     def _record_again(self, intents: Sequence[Lease], deadline: float) -> None:
-        """Record intents that the store has lost meanwhile, for a crash to come."""
+        """Record the intents that the store has lost, so that a crash is survived."""
         store = self._store.until(deadline)
         recorded = {lease.uuid for lease in store.leases(intents[0].consumer)}
         lost = [lease for lease in intents if lease.uuid not in recorded]

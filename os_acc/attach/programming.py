@@ -236,7 +236,7 @@ class Programmer:
         for lease in recorded.leases:
             if lease.stands_on(job.region):
                 raise exception.RegionUnusable(
-                    f"{refused}: its function {lease.address} is leased to "
+                    f"{refused}: its PCI function {lease.address} is leased to "
                     f"{lease.consumer}",
                     reason=exception.RegionReason.IN_USE,
                 )
@@ -247,8 +247,8 @@ class Programmer:
                 function is not None and vfio.is_vfio_driver(function.driver)
             ):
                 raise exception.RegionUnusable(
-                    f"{refused}: a guest may have its function {address}",
-                    hint="'os-acc device list' shows the function's state and consumer",
+                    f"{refused}: a guest may have its PCI function {address}",
+                    hint="find its consumer with 'os-acc device list', then unplug it",
                     reason=exception.RegionReason.IN_USE,
                 )
 
@@ -267,7 +267,7 @@ class Programmer:
             if other.programming and other.programming.boot_id == job.lease.boot_id:
                 raise exception.RegionUnusable(
                     f"{job.region} has lost image {job.bitstream.image}, and cannot be "
-                    f"programmed: its function {other.address} is leased to "
+                    f"programmed: its PCI function {other.address} is leased to "
                     f"{other.consumer}",
                     reason=exception.RegionReason.IN_USE,
                 )
@@ -279,9 +279,9 @@ class Programmer:
         plugin = self._plugins.get(name)
         if plugin is None:
             raise exception.PluginFailed(
-                f"the plugin {name}, which reads the region, is not loaded",
-                hint="name it in [os_acc] enabled_plugins; if it is there, the log has "
-                "the reason",
+                f"cannot read a region of the plugin {name}: it is not loaded",
+                hint="name it in [os_acc] enabled_plugins, or repair it: see "
+                "'os-acc check'",
             )
         return plugin
 
@@ -308,7 +308,7 @@ class Programmer:
             raise exception.DeviceChanged(
                 f"{region} now accepts bitstreams for {now.interface_id}, it was "
                 f"{region.interface_id}",
-                hint="another shell was loaded: schedule the instance again",
+                hint="schedule the instance again: the card has another shell",
             )
         return now
 
@@ -338,7 +338,8 @@ class Programmer:
                 f"{before.region} has lost {before.function_id or 'its contents'}, "
                 f"which instance {lease.consumer} used",
                 address=str(lease.address),
-                hint="os_acc has no image for it: program the region by other means",
+                hint="unplug the instance, or request a bitstream: os_acc has no image "
+                "to restore",
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
         bitstream = self._same_file(before, stack, deadline)

@@ -275,7 +275,7 @@ def implemented(bitstream: Bitstream) -> frozenset[str]:
 
 
 def content(image: Image | Programming, boot_id: str) -> str:
-    """Return the record of a region that was verified to hold an image.
+    """Return the record of verified contents: the hash of the image and the boot.
 
     By the next boot the region may hold another bitstream with the same function.
     """

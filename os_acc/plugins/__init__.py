@@ -95,7 +95,7 @@ def load(
 
     def failed(_manager: object, entry_point: object, error: BaseException) -> None:
         name = str(getattr(entry_point, "name", entry_point))
-        aside.append(_set_aside(name, f"does not import: {error!r}"))
+        aside.append(_set_aside(name, f"cannot be imported: {error!r}"))
 
     manager = _manager_of(enabled, failed, deadline)
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
@@ -226,5 +226,5 @@ def _fits(version: object) -> bool:
 
 
 def _set_aside(name: str, reason: str) -> SetAside:
-    LOG.error("os_acc runs without the plugin %s: %s", name, reason)
+    LOG.error("plugin %s is set aside: %s", name, reason)
     return SetAside(name, reason)

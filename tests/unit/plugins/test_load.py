@@ -74,8 +74,8 @@ def test_options_are_in_the_sample_configuration(install_plugins):
 @pytest.mark.parametrize(
     ("where", "reason"),
     [
-        ("tests.unit.acme:Missing", "does not import"),
-        ("tests.unit.no_such_module:Acme", "does not import"),
+        ("tests.unit.acme:Missing", "cannot be imported"),
+        ("tests.unit.no_such_module:Acme", "cannot be imported"),
         ("tests.unit.acme_without_hardware:Acme", "no hardware"),
         ("tests.unit.acme:Other", "its contract_version is (2, 0)"),
         ("tests.unit.acme:Newer", "its contract_version is (1, 3)"),
@@ -141,7 +141,7 @@ def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(
     [
         ("tests.unit.acme:FailsToDiscover", "firmware is too old"),
         ("tests.unit.acme:FailsToStart", "no licence"),
-        ("tests.unit.no_such_module:Acme", "does not import"),
+        ("tests.unit.no_such_module:Acme", "cannot be imported"),
     ],
 )
 def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
