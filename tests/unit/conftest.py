@@ -155,8 +155,10 @@ def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     write = hardware.write_function
 
-    def note(node: int, function_id: str, data: bytes) -> None:
-        write(node, function_id, data)
+    def note(
+        node: int, function_id: str, data: bytes, seconds_left: Callable[[], float]
+    ) -> None:
+        write(node, function_id, data, seconds_left)
         found.append(function_id)
 
     monkeypatch.setattr(hardware, "write_function", note)
