@@ -5,12 +5,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = sorted((CHECKOUT / "doc" / "source").rglob("*.rst"))
+DOCUMENTS = [*PAGES, *sorted(CHECKOUT.glob("*.rst"))]
+_RULE = re.compile(r" *=+(?: +=+)+ *")
 _TEST = re.compile(r"``(tests/[^`:\s]*?)(?:::(\w+))?``")
 
 
@@ -32,3 +37,162 @@ def test_a_test_that_the_manual_names_is_there(page):
             texts = [each.read_text(encoding="utf-8") for each in files]
             pattern = re.compile(rf"^\s*(def|class) {test}\b|^{test} =", re.MULTILINE)
             assert any(map(pattern.search, texts)), f"{page.name} names {place}::{test}"
+
+
+# -- simple tables ---------------------------------------------------------------
+#
+# docutils begins a row of a simple table at each line with text in the first column
+# (https://docutils.sourceforge.io/docs/ref/rst/restructuredtext.html#simple-tables),
+# so a first cell cannot continue on the next line: its second line becomes a row of
+# its own, without a warning. The source has to show that no row is such a line:
+#
+# * a head is one line;
+# * if a row has a second line, or an empty cell, a blank line separates all rows;
+# * so does it where a row could be the rest of the row above: where in each column
+#   the first word of the lower line did not fit behind the cell of the upper line.
+#
+# A row with a longer first cell needs a wider column or a list-table.
+
+
+@dataclass(frozen=True)
+class SimpleTable:
+    """Lines of a page, and the columns that the rules of the table mark."""
+
+    number: int
+    columns: tuple[slice, ...]
+    head: list[str]
+    body: list[str]
+
+    @property
+    def is_separated(self) -> bool:
+        return any(not line[self.columns[0]].strip() for line in self.body)
+
+    def cells(self, line: str) -> list[str]:
+        """Return the text in each column; a line may exceed the last column."""
+        starts = [column.start for column in self.columns]
+        ends = [*starts[1:], None]
+        return [
+            line[start:end].strip() for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def may_continue(self, upper: str, lower: str) -> bool:
+        """Whether each cell of ``upper`` may have been broken before ``lower``."""
+        return all(
+            len(f"{above} {below.split()[0]}") > column.stop - column.start
+            for above, below, column in zip(
+                self.cells(upper), self.cells(lower), self.columns, strict=True
+            )
+        )
+
+    def unclear_rows(self) -> Iterator[str]:
+        """Yield the lines that break the rule above."""
+        yield from self.head[1:]
+        if self.is_separated:
+            for upper, lower in pairwise(self.body):
+                if upper.strip() and self.cells(lower)[0]:
+                    yield lower
+            return
+        incomplete = [line for line in self.body if not all(self.cells(line))]
+        yield from incomplete
+        if not incomplete:
+            for upper, lower in pairwise(self.body):
+                if self.may_continue(upper, lower):
+                    yield lower
+
+
+def simple_tables(text: str) -> list[SimpleTable]:
+    lines = [*text.splitlines(), ""]
+    rules = [number for number, line in enumerate(lines) if _RULE.fullmatch(line)]
+    tables = []
+    while rules:
+        top, middle, *rest = rules
+        has_head = bool(lines[middle + 1].strip())
+        bottom = rest[0] if has_head else middle
+        assert not lines[bottom + 1].strip(), f"line {bottom + 1} ends no table"
+        columns = tuple(slice(*match.span()) for match in re.finditer("=+", lines[top]))
+        head = lines[top + 1 : middle] if has_head else []
+        body = lines[(middle if has_head else top) + 1 : bottom]
+        tables.append(SimpleTable(top + 1, columns, head, body))
+        rules = rest[1:] if has_head else rest
+    return tables
+
+
+def table_of(*lines: str) -> str:
+    rule = " ".join(("=" * 22, "=" * 20))
+    return "\n".join([rule, "Reason                 Remedy", rule, *lines, rule])
+
+
+def unclear(text: str) -> list[str]:
+    return [line for table in simple_tables(text) for line in table.unclear_rows()]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
+def test_each_row_of_a_simple_table_is_a_whole_one(page):
+    found = [
+        f"{page.name}, table at line {table.number}: {line}"
+        for table in simple_tables(page.read_text(encoding="utf-8"))
+        for line in table.unclear_rows()
+    ]
+    remedy = "No row may look like the rest of another: blank lines, or a list-table:"
+    assert not found, "\n".join([remedy, *found])
+
+
+def test_most_tables_of_the_manual_are_read():
+    tables = [
+        table for page in DOCUMENTS for table in simple_tables(page.read_text("utf-8"))
+    ]
+    assert len(tables) > 40
+    assert any(table.is_separated for table in tables)
+    assert not all(table.is_separated for table in tables)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["a function that stays  leave it out", "with the host"],
+        [
+            "a function that stays  leave it out; see",
+            "with the host          amd-xilinx",
+        ],
+        [
+            "in use                 end the process that",
+            "                       holds it",
+            "a function that stays  leave it out",
+            "with the host          of it",
+        ],
+        [
+            "in use                 end the process",
+            "",
+            "a function that stays  leave it out",
+            "with the host          of it",
+        ],
+    ],
+    ids=["empty cell", "all cells continue", "between long rows", "below a blank line"],
+)
+def test_a_first_cell_on_two_lines_is_found(lines):
+    found = unclear(table_of(*lines))
+    assert any(line.startswith("with the host") for line in found)
+
+
+def test_a_head_of_two_lines_is_found():
+    text = table_of("in use                 wait").replace(
+        "Remedy", "Remedy\nor not  it"
+    )
+    assert unclear(text) == ["or not  it"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["in use                 wait", "with the host          leave it out"],
+        [
+            "in use                 end the process that",
+            "                       holds it",
+            "",
+            "with the host          leave it out",
+        ],
+    ],
+    ids=["one line each", "separated"],
+)
+def test_whole_rows_are_clear(lines):
+    assert unclear(table_of(*lines)) == []
