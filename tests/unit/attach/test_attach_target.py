@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``accel:attach_target``: what goes to the guest, to the host, to nobody."""
+"""``accel:attach_target`` gives a device to the guest, to the host, or to neither."""
 
 from __future__ import annotations
 

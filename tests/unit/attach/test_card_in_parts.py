@@ -26,7 +26,7 @@ def nic(make_bench) -> TestHost:
 
 
 def set_vfs(bench: TestHost, count: int) -> None:
-    """As an administrator does it, or whoever on the host has the PF."""
+    """Write the PF's number of VFs, as an administrator or its owner does."""
     path = bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs")
     bench.kernel.write(path, str(count))
 
@@ -46,7 +46,7 @@ def reasons(inventory: discovery.Inventory) -> dict[str, RejectReason]:
 
 
 def units(bench: TestHost) -> list[tuple[int, int]]:
-    """(total, reserved) of everything that Placement is told of."""
+    """Return (total, reserved) of each published unit."""
     return [
         (each.total, each.reserved)
         for capacity in bench.manager.catalog.snapshots.newest()
@@ -120,7 +120,7 @@ def test_after_a_reboot_leased_vfs_are_made_anew(make_bench):
 
 
 def damage(bench: TestHost) -> None:
-    """Let no record of a lease prove itself any more."""
+    """Invalidate the digest of every record of a lease."""
     with sqlite3.connect(f"{bench.state_path}/os_acc.sqlite") as connection:
         connection.execute("UPDATE leases SET digest = 'none'")
 
@@ -147,7 +147,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
 
 
 def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):
-    """A guest would get a whole card along, of which another one has a VF."""
+    """The card's group also contains a PF of which another guest has a VF."""
     card = hosts.fpga("0000:05")
     neighbour = dataclasses.replace(
         hosts.nic("0000:06", name="eno1", boot_vfs=1), group_of=card.address

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process that has run out of something for a moment quarantines no device."""
+"""A temporary shortage of a resource in a process quarantines no device."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ERRORS = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
 
 
 class Once:
-    """A call of the operating system that is refused once: the n-th.
+    """A function of the operating system of which one call, the n-th, is refused.
 
-    :ivar left: calls until then, with the one that is refused; 0: it was.
+    :ivar left: calls until then, including the refused one; 0: it was refused.
     """
 
     def __init__(self, call, error: int, about: str, number: int) -> None:
@@ -48,7 +48,7 @@ class Once:
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch):
-    """Refuse one call that a module makes."""
+    """Return a function that refuses one call of a module."""
 
     def begin(module, name: str, error: int, about: str = "", number: int = 1) -> Once:
         shown = SimpleNamespace(**vars(os))
@@ -61,7 +61,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch):
 
 
 def check_passes(bench: TestHost, before) -> exception.OsAccError:
-    """The unplug fails, is worth a retry, and succeeds then."""
+    """Check that an unplug fails, retryably, and then succeeds; return its error."""
     with pytest.raises(exception.OsAccError) as caught:
         bench.unplug(1)
     error = caught.value
@@ -77,7 +77,7 @@ def check_passes(bench: TestHost, before) -> exception.OsAccError:
 
 @pytest.fixture
 def before(bench: TestHost):
-    """The host before a card was plugged."""
+    """Plug a GPU; return the snapshot of the host from before."""
     snapshot = bench.kernel.snapshot()
     bench.plug(1, GPU)
     return snapshot
@@ -122,7 +122,7 @@ def test_memory_within_the_child_of_the_helper(bench, before, monkeypatch):
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_attribute_that_the_helper_reads(bench, before, refuse, error):
     once = refuse(kernel, "open", error, "driver_override")
-    # The child of the helper has a copy of its own: it is refused once again.
+    # The helper's child counts in a copy, so the call is refused once more.
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)
     ((_, refusal),) = caught.value.unreleased
@@ -143,7 +143,7 @@ def test_a_function_that_the_service_opens(bench, before, refuse, error):
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
 def test_a_file_that_the_service_reads(bench, before, refuse, number):
-    """A file that is not needed for the unplug may be missed."""
+    """The unplug may succeed without a file that it does not need."""
     once = refuse(attributes, "open", errno.EMFILE, number=number)
     with contextlib.suppress(exception.DevicesUnreleased):
         bench.unplug(1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A release that fails is reported, retried, and holds nothing else up."""
+"""A failed release is reported and retried, and delays no other operation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.unit.test_deadlines import in_child
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 NIC = "0000:3b:00.0"
 FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
-#: Far beyond what a slow machine takes.
+#: Seconds; far longer than a slow machine takes.
 LONG = 120.0
 
 
 @pytest.fixture
 def card(make_bench) -> TestHost:
-    """A host whose only provider is a card with four VFs."""
+    """Build a host whose only provider is a card with four VFs."""
     return make_bench(device_spec=[FOUR_VFS])
 
 
@@ -47,7 +47,7 @@ def placement() -> Iterator[Double]:
 
 
 def fail_to_release(bench: TestHost, number: int, address: str) -> str:
-    """Leave an instance with a lease whose device a process still holds."""
+    """Leave a lease whose device a process still holds; return the device's address."""
     (entry,) = bench.plug(number, address)
     bench.kernel.hold(entry["pci_id"], pid=4000 + number)
     with pytest.raises(exception.DevicesUnreleased):
@@ -57,14 +57,14 @@ def fail_to_release(bench: TestHost, number: int, address: str) -> str:
 
 
 def units(nova: Nova, bench: TestHost) -> tuple[int, int]:
-    """(total, reserved) of the card after one cycle of Nova's."""
+    """Return (total, reserved) of the card after one cycle of Nova."""
     nova.cycle(bench.manager.update_provider_tree)
     (found,) = nova.units(bench.provider(NIC).uuid).values()
     return found
 
 
 def published(double: Double, bench: TestHost) -> tuple[int, int]:
-    """(total, reserved) of the card after a direct sync."""
+    """Return (total, reserved) of the card after a direct sync."""
     bench.manager.catalog.publish(Publisher(double.config(), "node1"))
     inventories = double.providers[bench.provider(NIC).uuid].inventories
     (found,) = inventories.values()
@@ -121,7 +121,7 @@ def test_a_plug_that_cannot_go_back_reserves_its_unit(card):
 
 
 def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
-    """Its allocation is still there: the unit would be counted twice."""
+    """Its allocation still exists: the unit would be counted twice."""
     nova, seen = Nova(), []
     card.plug(1, NIC)
     give_back = card.manager.life._give_back
@@ -155,7 +155,7 @@ def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
 
 
 class Rounds:
-    """Waits for the attempts of a retrier instead of for its clock."""
+    """Wait for the attempts of a retrier instead of for its clock."""
 
     def __init__(self, bench: TestHost, interval: float) -> None:
         bench.restart(release_retry_interval=interval)
@@ -179,13 +179,13 @@ class Rounds:
         assert not futures.wait(self._attempts, LONG).not_done
 
     def attempt(self, number: int) -> futures.Future[None]:
-        """The last attempt for an instance."""
+        """Return the last attempt for an instance."""
         return self.retrier._attempts[uuid_of(number)]
 
 
 @pytest.fixture
 def rounds(bench) -> Iterator[Rounds]:
-    """A service that retries only when something asks for it."""
+    """Start a service that retries only on request."""
     found = Rounds(bench, 10_000.0)
     yield found
     bench.let_go()
@@ -210,7 +210,7 @@ def test_a_retry_that_succeeds_offers_the_unit_again(card, monkeypatch):
     assert not futures.wait(retrier.retry(), LONG).not_done
     assert units(nova, card) == (4, 1)
     card.kernel.let_go(vf)
-    # The snapshot changes without a look at the host.
+    # The snapshot has to change without a scan of the host.
     monkeypatch.setattr(card.manager.catalog, "look", None)
     assert not futures.wait(retrier.retry(), LONG).not_done
     nova.cycle(card.manager.update_provider_tree)
@@ -223,7 +223,7 @@ def test_a_plug_does_not_wait_for_a_retry_that_is_stuck(bench, rounds):
     rounds.retrier.start()
     bench.plug(2, FPGA)
     bench.kernel.wait_until_blocked()
-    # The write has not returned: that plug, and the next one, are served.
+    # The write has not returned: this plug and the next one succeed.
     assert bench.lease_state(2) is LeaseState.HELD
     bench.unplug(2)
     bench.plug(3, FPGA)
@@ -262,7 +262,7 @@ def test_an_attempt_that_has_not_ended_gets_no_second_one(bench, rounds):
 
 
 def test_each_of_many_consumers_has_its_turn(bench, monkeypatch):
-    """An attempt leaves room for the next as soon as it has ended."""
+    """An attempt that has ended makes room for the next one."""
     retrier, waiting = bench.manager.retrier, [f"{number:03}" for number in range(40)]
     begun: dict[str, futures.Future[None]] = {}
 
@@ -357,7 +357,7 @@ def test_a_forked_child_retries_from_its_first_plug(bench, rounds):
 
 
 def test_what_a_dead_process_left_is_settled_without_a_restart(bench):
-    """As of a command that was killed in the middle of a plug."""
+    """A command that is killed in the middle of a plug leaves such a lease."""
     bench.plug(1, GPU)
     store = bench.manager.store
     (lease,) = store.leases(uuid_of(1))
@@ -367,7 +367,7 @@ def test_what_a_dead_process_left_is_settled_without_a_restart(bench):
     assert bench.drivers(GPU) == ["nouveau"]
 
 
-# -- what is retried, and what waits for the operator -----------------------------
+# -- transient and lasting causes -------------------------------------------------
 
 
 #: The causes that the manual lists as transient, and that a release can meet.
@@ -389,7 +389,7 @@ LASTING = [
 
 
 def fail_by(bench: TestHost, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let every release of an instance fail for one cause."""
+    """Make every release fail for one cause, and let one instance's unplug fail."""
 
     def give_back(*_arguments: object) -> None:
         raise error
@@ -401,7 +401,7 @@ def fail_by(bench: TestHost, monkeypatch: pytest.MonkeyPatch, error: Exception) 
     assert caught.value.__cause__ is error
 
 
-#: Of these kinds only what has run out for the moment is.
+#: Errors whose kinds are transient only if a resource has run out.
 EXHAUSTED = [
     exception.HostStepFailed(
         "EMFILE", errno=errno.EMFILE, reason=exception.StepReason.REFUSED
@@ -437,7 +437,7 @@ def test_any_other_cause_waits_for_the_operator(bench, monkeypatch, error):
 
 def test_the_manual_lists_every_cause_that_is_retried():
     manual = Path("doc/source/admin/operations.rst").read_text()
-    # Another cause is added to the manual, and to this list.
+    # A new cause has to be added to the manual and to this list.
     assert {type(each) for each in TRANSIENT} == set(lifecycle._WAITS)
     for error in TRANSIENT:
         assert lifecycle.is_transient(error)
@@ -449,16 +449,16 @@ def test_the_manual_lists_every_cause_that_is_retried():
 def test_a_retry_that_fails_the_same_way_adds_no_event_and_no_line(bench, caplog):
     fail_to_release(bench, 1, GPU)
     store = bench.manager.store
-    before, told = store.events(100), caplog.text
+    before, logged = store.events(100), caplog.text
     for _ in range(3):
         assert not futures.wait(bench.manager.retrier.retry(), LONG).not_done
     assert store.events(100) == before
-    assert caplog.text == told
+    assert caplog.text == logged
     (lease,) = store.leases()
     assert f"qemu-system-x86 (pid {4001})" in lease.reason
 
 
-# -- told to the caller ------------------------------------------------------------
+# -- errors for the caller ---------------------------------------------------------
 
 
 def test_a_failure_that_can_pass_is_retryable(bench):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A write that goes wrong is named and undone, and stops nobody else."""
+"""A write that fails is named and undone, and affects no other instance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISK = "0000:d9:00.0"
 
 
 ERRORS = [errno.EBUSY, errno.EIO, errno.ENODEV, errno.EINVAL, errno.EAGAIN]
-#: Each write of a take.
+#: Each write of a plug.
 TAKE = [
     (GPU, "driver_override"),
     (GPU, "unbind"),
@@ -40,7 +40,7 @@ TAKE = [
     (AUDIO, "unbind"),
     (AUDIO, "drivers_probe"),
 ]
-#: Each write of a give-back, and which of the writes to that attribute it is.
+#: Each write of a release, with its number among the writes to that attribute.
 GIVE_BACK = [
     (GPU, "reset", 1),
     *((address, attribute, 1) for address, attribute in TAKE[:3]),
@@ -118,7 +118,7 @@ def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attri
         bench.plug(1, GPU)
     assert "cannot give" in "".join(caught.value.__notes__)
     bench.kernel.wait_until_blocked()
-    # Its lease stays until the write has ended; nobody else gets the device.
+    # Its lease stays until the write has ended; no other instance gets the device.
     assert bench.lease_state() is LeaseState.RELEASING
     assert bench.provider(GPU) == selected
     with pytest.raises(exception.NoDeviceAvailable):
@@ -235,7 +235,7 @@ def test_the_worker_that_dies_in_mid_write_is_a_failure_that_is_undone(bench):
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch, nth):
-    """Before the first write, and after the last one."""
+    """The first read precedes the first write; the second follows the last write."""
     before, provider, reads = bench.kernel.snapshot(), bench.provider(FPGA), shared()
 
     class Unreadable(FakeKernel):
@@ -259,11 +259,11 @@ def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch,
 
 
 def shared() -> mmap.mmap:
-    """A byte that forked workers count in as well."""
+    """Return a byte that forked workers count in as well."""
     return mmap.mmap(-1, 1)
 
 
-# -- who holds it ------------------------------------------------------------
+# -- holders -----------------------------------------------------------------
 
 
 def test_a_held_device_stays_leased_until_the_guest_has_ended(bench):
@@ -281,7 +281,7 @@ def test_a_held_device_stays_leased_until_the_guest_has_ended(bench):
     assert "qemu-kvm" in str(caught.value)
     assert bench.plugged(1) == [GPU]
     assert bench.lease_state() is LeaseState.RELEASING
-    # Nobody wrote to it: an unbind would never have returned.
+    # No write reached it: an unbind would never have returned.
     assert all(write.outcome != "blocked" for write in bench.kernel.writes())
     bench.plug(2, FPGA)
     bench.unplug(2)
@@ -305,7 +305,7 @@ def test_where_a_node_is_not_ours_to_open_somebody_else_looks(bench, held):
 
 
 def test_the_look_of_the_other_context_decides(bench, monkeypatch):
-    """What ``base`` may not open, ``inspect`` may: CAP_DAC_READ_SEARCH."""
+    """``inspect`` may open files that ``base`` may not: CAP_DAC_READ_SEARCH."""
     before = bench.kernel.snapshot()
     bench.plug(1, FPGA)
     bench.kernel.chown(FPGA)
@@ -330,7 +330,7 @@ def test_a_device_that_a_process_uses_is_not_taken_from_it(bench):
     assert bench.manager.store.leases() == ()
 
 
-# -- several at once ---------------------------------------------------------
+# -- several devices ---------------------------------------------------------
 
 
 def test_all_or_nothing(bench):
@@ -369,12 +369,12 @@ def test_a_failure_to_go_back_is_told_with_its_cause(bench):
     assert bench.lease_state() is LeaseState.QUARANTINED
 
 
-# -- later operations come first ---------------------------------------------
+# -- epochs ------------------------------------------------------------------
 
 
 @pytest.fixture
 def let_the_host_see(let_a_device_see):
-    """As the last call that was for the FPGA."""
+    """Return a function that shows the FPGA the epoch of a call."""
     return functools.partial(let_a_device_see, FPGA)
 
 

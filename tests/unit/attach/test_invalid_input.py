@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever is wrong has its own error, before anything is changed."""
+"""Each invalid input has its own error, raised before anything is changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRANGER = "99999999-9999-4999-8999-999999999999"
 
 @pytest.fixture
 def unchanged(api: TestHost) -> Iterator[None]:
-    """Neither the host nor the store is changed."""
+    """Check that the test changes neither the host nor the store."""
     store = api.manager.store
     before = (api.kernel.writes(), api.kernel.snapshot(), store.leases())
     events = store.events(1000)
@@ -342,13 +342,13 @@ def test_an_operator_names_a_device_by_its_address(api, value, shown):
         is_told(call, exception.InvalidInput, shown)
 
 
-# -- anything at all ---------------------------------------------------------
+# -- random values -----------------------------------------------------------
 
 FAMILIAR = ("uuid", "allocations", "mappings", "resources", CLASS, STRANGER, uuid_of(1))
 
 
 def test_whatever_is_passed_raises_nothing_but_typed_errors(api):
-    """The stress lane tries far more. The first instance keeps what it has."""
+    """The first instance keeps its device. The stress lane tries far more values."""
     for number in range(150):
         rng = RandomValues(str(number), FAMILIAR)
         selected, specs = map(rng.near, request(api.provider(GPU)))

@@ -19,11 +19,11 @@ VF = "0000:3b:02.0"
 NIC_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
 
 
-# -- what can be plugged -----------------------------------------------------
+# -- devices that can be plugged ---------------------------------------------
 
 
 def vmd_disk() -> HostSpec:
-    """An NVMe disk with a group of its own, in a domain of 32 bits."""
+    """Return a host with an NVMe disk in a group of its own and a domain of 32 bits."""
     return HostSpec((hosts.nvme_disk("10000:01", 0),))
 
 
@@ -102,11 +102,11 @@ def test_a_device_that_is_bound_before_stays_bound(make_bench):
     bench.plug(1, "0000:05:00.0")
     assert bench.unplug(1) == 1
     assert kernel.snapshot() == before
-    # It was reset on its way to the next guest.
+    # The device was reset on its way to the next guest.
     assert [w.path.rpartition("/")[2] for w in kernel.writes()[2:]] == ["reset"]
 
 
-# -- exactly as it was -------------------------------------------------------
+# -- restored state ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("override", ["nouveau", "none", "pci-stub", "A.b-c_9 d:e+"])
@@ -121,7 +121,7 @@ def test_an_earlier_override_comes_back(bench, override):
 
 
 def test_a_driver_that_no_probe_would_choose_comes_back(bench):
-    """It was bound by an override that is gone, as libvirt leaves it."""
+    """libvirt leaves a driver that was bound by an override which is gone."""
     kernel = bench.kernel
     device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
     bench.bind(FPGA, "nvme")

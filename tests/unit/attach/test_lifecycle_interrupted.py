@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plug that is stopped in its middle goes back, by whoever comes next."""
+"""An interrupted plug is rolled back, by its own process or by the next one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.expected_errors import has
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
 
 
-# -- while it lives --------------------------------------------------------------
+# -- in the same process ---------------------------------------------------------
 
 
 def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
@@ -48,7 +48,7 @@ def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monke
 
 
 def test_an_interrupted_plug_goes_back(bench, monkeypatch):
-    """Ctrl-C in the command, say."""
+    """Ctrl-C in the command interrupts a plug in this way."""
     before = bench.kernel.snapshot()
 
     def interrupt(root, lease):
@@ -86,7 +86,7 @@ def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monke
 
 
 def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch):
-    """The disk refused what would make it outlive a power cut."""
+    """The disk refuses the sync that would make the commit survive a power cut."""
     before, replace = bench.kernel.snapshot(), Store.replace
     selected, specs = request(bench.provider(GPU))
 
@@ -107,11 +107,11 @@ def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch)
     assert bench.manager.store.leases() == ()
 
 
-# -- what a dead process has left --------------------------------------------------
+# -- after the end of the process --------------------------------------------------
 
 
 def forget_commit(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process die where a plug's last step would be recorded."""
+    """Let a plug die when it would record its last step."""
     store = bench.manager.store
     replace = store.replace
     is_dead = False
@@ -187,7 +187,7 @@ def test_a_restart_leaves_held_leases_alone(bench):
 
 
 def test_a_node_that_does_not_appear_is_a_failure(bench, monkeypatch):
-    """vfio-pci has the device, but there is nothing that a guest could open."""
+    """vfio-pci has the device, but there is no node that a guest could open."""
     before = bench.kernel.snapshot()
     group = bench.kernel.group(FPGA)
     node = os.path.join(bench.root, "dev/vfio", str(group))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases that meet a host that was rebooted, or changed, meanwhile."""
+"""Leases are checked against a host that was rebooted or changed meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_vfs_come_back_after_a_reboot(make_bench):
 
 
 def test_what_the_host_uses_after_a_reboot_stays_with_it(bench):
-    """What the guest wrote to its disk, the host has found and mounted."""
+    """The host has mounted the file system that the guest wrote to its disk."""
     bench.plug(1, DISK)
     bench.kernel.reboot()
     with open(f"{bench.root}/proc/self/mounts", "a") as mounts:
@@ -90,7 +90,7 @@ def test_an_unplug_after_a_reboot_touches_nothing(bench):
 
 
 def test_a_guest_that_the_host_started_itself_keeps_its_device(bench):
-    """After a reboot libvirt may have bound it before os_acc was asked."""
+    """libvirt may bind the device after a reboot, before os_acc is called."""
     before = bench.kernel.snapshot()
     (entry,) = bench.plug(1, FPGA)
     bench.kernel.reboot()
@@ -106,7 +106,7 @@ def test_a_guest_that_the_host_started_itself_keeps_its_device(bench):
     assert entry["pci_id"] == FPGA
 
 
-# -- another device than before ------------------------------------------------
+# -- exchanged and removed devices ---------------------------------------------
 
 
 def test_another_card_at_the_address_is_another_device(bench):
@@ -124,7 +124,7 @@ def test_another_card_at_the_address_is_another_device(bench):
 def test_a_card_that_is_exchanged_before_the_first_write_is_not_given(
     bench, monkeypatch
 ):
-    """It was checked, and is another one when it is written to."""
+    """The card is exchanged between its check and the first write."""
     before = bench.kernel.snapshot()
 
     class Exchanging(FakeKernel):
@@ -157,7 +157,7 @@ def test_a_card_that_is_pulled_out_ends_its_lease(bench):
 def test_a_card_that_is_pulled_out_while_a_guest_holds_it_names_the_guest(
     bench, foreign
 ):
-    """The link of its driver is gone already; any write would wait for the guest."""
+    """The driver link is gone already; any write would wait for the guest."""
     bench.plug(1, FPGA)
     bench.kernel.hold(FPGA, pid=4242, command="qemu-kvm")
     if foreign:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A store that is lost while devices are in use: nothing is given out twice."""
+"""No device is leased twice if the store is lost while devices are in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at(text: str) -> PciAddress:
 
 @pytest.fixture
 def host(make_bench) -> TestHost:
-    """The host of two sockets; one of its cards is on vfio-pci at boot."""
+    """Build the host of two sockets; one of its cards is on vfio-pci at boot."""
     bench = make_bench(device_spec=list(PREBOUND))
     bench.bind(FPGA, "vfio-pci")
     return bench
@@ -44,21 +44,21 @@ def plug(bench: TestHost, number: int, address: str, target: str = "VM"):
 
 
 def remove(bench: TestHost) -> None:
-    """Remove the store's files, as an operator by mistake."""
+    """Remove the store's files, as an operator does by mistake."""
     for name in os.listdir(bench.state_path):
         if name.startswith("os_acc.sqlite"):
             os.unlink(os.path.join(bench.state_path, name))
 
 
 def lose(bench: TestHost) -> None:
-    """Remove the store, and have the process find out."""
+    """Remove the store, and let the process detect it."""
     remove(bench)
     with pytest.raises(StoreDamaged):
         bench.manager.store.leases()
 
 
 def once_before(monkeypatch, bench: TestHost, nth: int) -> None:
-    """Lose the store before the nth time that all leases are read, unnoticed."""
+    """Lose the store, unnoticed, before the nth read of all leases."""
     read, count = Store.recorded_state, iter(range(1, 1000))
 
     def recorded_state(store: Store):
@@ -69,7 +69,7 @@ def once_before(monkeypatch, bench: TestHost, nth: int) -> None:
     monkeypatch.setattr(Store, "recorded_state", recorded_state)
 
 
-# -- a service that runs on ------------------------------------------------------
+# -- a running service -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["runs on", "restarts"])
@@ -88,7 +88,7 @@ def test_what_was_leased_is_not_given_to_another(host, address, target, restart)
 
 @pytest.mark.parametrize("nth", range(1, 8))
 def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
-    """Something unknown makes the look read the leases a second time."""
+    """A device in an unknown state makes the scan read the leases a second time."""
     host.bind(DISK, "vfio-pci")
     plug(host, 1, GPU)
     selected, specs = request(host.provider(GPU))
@@ -101,7 +101,7 @@ def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
 
 @pytest.mark.parametrize("nth", range(1, 6))
 def test_the_loser_of_a_race_does_not_choose_what_was_leased(host, monkeypatch, nth):
-    """Another plug takes the device that was chosen, and then the store is lost."""
+    """A rival plug takes the selected device, and then the store is lost."""
     host.options["device_spec"] = ['{"address": "0000:3b:*.*", "num_vfs": 4}']
     (first,) = plug(host, 1, NIC)
     selected, specs = request(host.provider(NIC))
@@ -163,7 +163,7 @@ def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
 
 
 def test_a_store_of_yesterday_gives_nothing_away(host):
-    """The identity is the same: only the helper knows better."""
+    """The identity of the store is the same: only the helper detects the difference."""
     host.plug(1, GPU)
     host.unplug(1)
     file = os.path.join(host.state_path, "os_acc.sqlite")
@@ -194,7 +194,7 @@ def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
     assert host.provider(GPU)
 
 
-# -- what an operator does ----------------------------------------------------------
+# -- operations of the operator -----------------------------------------------------
 
 
 @pytest.mark.parametrize(("address", "target"), [KINDS[0], *KINDS[2:]])
@@ -298,7 +298,7 @@ def test_another_process_sees_what_was_released(host):
     assert host.provider(FPGA)
 
 
-# -- what no loss explains ------------------------------------------------------------
+# -- records without a loss -----------------------------------------------------------
 
 
 def test_a_plug_and_an_unplug_leave_no_record(host):

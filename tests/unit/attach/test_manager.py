@@ -61,7 +61,7 @@ def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench, one)
     if one:
         selected = {"uuid": provider.uuid}
     entries = second.plug(instance(1), selected, specs)
-    # This one was started before there was such a card.
+    # This service was started before the card existed.
     assert first.plug(instance(1), selected, specs) == entries
 
 
@@ -257,7 +257,7 @@ def test_leases_are_never_mixed_with_those_of_another(bench, new):
 
 
 def test_what_waits_in_quarantine_keeps_no_leases_from_coming_back(bench):
-    """A resize on one host whose new device fails, and that is reverted."""
+    """A resize on one host is reverted because its new device fails."""
     bench.plug(1, FPGA)
     bench.manager.rekey(uuid_of(1), uuid_of(2))
     bench.plug(1, GPU)
@@ -270,7 +270,7 @@ def test_what_waits_in_quarantine_keeps_no_leases_from_coming_back(bench):
     assert sorted(bench.plugged(1)) == [GPU, FPGA]
 
 
-# -- who has what ------------------------------------------------------------
+# -- queries -----------------------------------------------------------------
 
 
 def test_a_flavor_asks_for_accelerators_where_this_host_offers_them(bench):
@@ -295,7 +295,7 @@ def test_attached_tells_the_entries_of_one_or_of_all(bench):
     assert bench.manager.attached(None) == {uuid_of(1): first, uuid_of(2): second}
 
 
-# -- several at once ---------------------------------------------------------
+# -- concurrent calls --------------------------------------------------------
 
 
 def together(count, action):
@@ -340,7 +340,7 @@ def test_one_request_in_several_threads_is_one_plug(bench):
 
 
 def test_two_services_share_one_host(bench):
-    """nova-compute and the command, or a service that is being restarted."""
+    """Examples are nova-compute and the command, or a service during its restart."""
     first = bench.manager
     selected, specs = request(bench.provider(FPGA))
     second = bench.restart()

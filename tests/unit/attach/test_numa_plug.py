@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plug takes what is near to the guest, says how near, and keeps to policies."""
+"""A plug prefers near devices, reports their distance, and obeys the policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from os_acc.objects.numa import NUMAPolicy
 from os_acc.testing import HostSpec, NodeSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
 
-#: Two sockets of two cells each, a card in cells 0, 1 and 2, and one in none.
+#: Two sockets of two cells each; cards in cells 0, 1 and 2, and one in no cell.
 LOCAL, SAME_SOCKET, REMOTE, UNKNOWN = (
     "0000:17:00.0",
     "0000:27:00.0",
@@ -56,7 +56,7 @@ def host(make_bench) -> TestHost:
 def plug(
     bench: TestHost, *addresses: str, cells: object = (0,), **specs: str
 ) -> list[dict[str, object]]:
-    """Plug one accelerator of each of these, for a guest in these cells."""
+    """Plug one accelerator per address, for a guest in these cells."""
     selected, flavor = request(*(bench.provider(each) for each in addresses))
     mine = instance(1) | {"numa_cells": cells}
     return bench.manager.plug(mine, selected, flavor | specs)
@@ -179,12 +179,12 @@ def test_what_had_to_be_fetched_from_afar_is_logged_once(host, caplog):
         "accel3:numa_policy": "preferred",
     }
     first = plug(host, LOCAL, REMOTE, UNKNOWN, **specs)
-    (told,) = [each for each in caplog.messages if "are not local" in each]
-    assert LOCAL not in told
-    assert f"{REMOTE} (remote, node 2)" in told
-    assert f"{UNKNOWN} (unknown" in told
+    (warning,) = [each for each in caplog.messages if "are not local" in each]
+    assert LOCAL not in warning
+    assert f"{REMOTE} (remote, node 2)" in warning
+    assert f"{UNKNOWN} (unknown" in warning
     assert plug(host, LOCAL, REMOTE, UNKNOWN, **specs) == first
-    assert [each for each in caplog.messages if "are not local" in each] == [told]
+    assert [each for each in caplog.messages if "are not local" in each] == [warning]
 
 
 def test_the_entry_says_how_it_was_when_it_was_chosen(host):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an operator may do with one device."""
+"""An operator can release or adopt a single device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at(text: str) -> PciAddress:
 
 @pytest.fixture
 def unknown(bench):
-    """A disk that somebody has put on vfio-pci, with no record of it."""
+    """Return a host with a disk on vfio-pci, of which no record exists."""
     bench.bind(DISK, "vfio-pci")
     return bench
 

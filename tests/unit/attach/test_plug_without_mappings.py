@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plug with allocations alone, which is what Nova compute has of a flavor."""
+"""A plug works with allocations alone, which is what Nova compute has of a flavor."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ either_card = pytest.mark.parametrize("card", [CARD, OTHER_CARD])
 
 
 def allocations(bench: TestHost) -> dict[str, Any]:
-    """One of each card, and what the node itself gives."""
+    """Return allocations of one of each card and of the node's own resources."""
     cards = [bench.provider(address).uuid for address in (CARD, OTHER_CARD)]
     taken = {uuid: {"resources": {FPGA: 1}} for uuid in cards}
     return {"allocations": {NODE: {"resources": {"VCPU": 2}}, **taken}}
 
 
 def mapped(bench: TestHost, first: str) -> dict[str, Any]:
-    """The same, with this card for group 1."""
+    """Return the same allocations, with this card mapped to group 1."""
     (other,) = {CARD, OTHER_CARD} - {first}
     mappings = {
         "": [NODE],
@@ -63,7 +63,7 @@ def card_of(entries: list[dict[str, Any]], group: str) -> str:
 
 @pytest.fixture
 def differing(make_fpgas, card) -> TestHost:
-    """This card holds another function than the other one."""
+    """Build a host on which this card holds another function than the other one."""
     holds = {CARD: POWER_ON, OTHER_CARD: POWER_ON} | {card: GZIP}
     buses = [address.removesuffix(":00.0") for address in holds]
     functions = zip(buses, holds.values(), strict=True)
@@ -91,7 +91,7 @@ def test_what_was_assigned_stays_though_a_region_holds_something_else(differing,
     assert function_trait(POWER_ON) in traits(differing, other)
     entries = differing.manager.plug(instance(1), plain, specs)
     assert card_of(entries, "1") == card
-    # By traits alone, either card would do for group 1 by now.
+    # By traits alone, either card would now match group 1.
     assert function_trait(POWER_ON) not in traits(differing, other)
     again = [(plain, specs), (mapped(differing, card), specs), (None, None)]
     for selected, wanted in again:
@@ -154,14 +154,14 @@ def test_the_trait_that_an_operator_has_set_tells_the_groups_apart(fpgas, card):
 
 @pytest.fixture
 def double() -> Iterator[Double]:
-    """Placement, with this host's cards, and nobody who has a provider tree."""
+    """Run a Placement for a host without a provider tree."""
     made = Double()
     yield made
     made.end()
 
 
 def published(bench: TestHost, double: Double) -> None:
-    """As on a site that tells Placement itself."""
+    """Publish the host's cards, as on a site that publishes to Placement directly."""
     bench.manager.publisher = Publisher(double.config(), "node1")
     assert bench.manager.publish().refused == ()
     double.requests.clear()
@@ -180,7 +180,7 @@ def test_placement_is_asked_for_the_trait_that_an_operator_has_set_there(
     assert card_of(entries, "1") == card
     asked = [each for each in double.requests if each.endswith("/traits")]
     assert len(asked) == 2
-    # What was found stands, and nobody is asked again.
+    # The result is kept, and Placement is not read again.
     double.requests.clear()
     again = fpgas.manager.plug(instance(1), allocations(fpgas), IN_RACK_7)
     assert again == entries
@@ -246,7 +246,7 @@ def test_a_plug_waits_for_placement_no_longer_than_for_all_else(
 
 @pytest.fixture
 def silent_placement() -> Iterator[cfg.ConfigOpts]:
-    """Where nobody ever answers."""
+    """Return the options of a Placement that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         made = Double()
         port = silent.getsockname()[1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A guest finds in its region what its flavor asks for, or is refused."""
+"""A guest gets a region with the function that its flavor requests, or an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.fpga import (
     upload,
 )
 
-# -- what a flavor can ask for -------------------------------------------------
+# -- requests of a flavor ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_two_cards_are_programmed_for_one_guest(fpgas):
     assert (held(fpgas, CARD), held(fpgas, OTHER_CARD)) == (GZIP, CRYPTO)
 
 
-# -- what the guest's own image can ask for ------------------------------------
+# -- requests of the guest's own image -----------------------------------------
 
 
 def boot(bench: TestHost, image: str, **requested: str):
     selected, specs = request(bench.provider(CARD))
     specs |= {f"accel1:{name}": value for name, value in requested.items()}
-    told = instance(1) | {"image_id": image}
-    return bench.manager.plug(told, selected, specs)
+    instance_info = instance(1) | {"image_id": image}
+    return bench.manager.plug(instance_info, selected, specs)
 
 
 def vm_image(bench: TestHost, **properties: str) -> str:
@@ -156,7 +156,7 @@ def test_an_image_that_nobody_knows_asks_for_nothing(fpgas):
 
 
 def test_an_image_that_is_not_seen_may_be_an_error(fpgas):
-    """With no more than a member's credentials a tenant's image is not seen."""
+    """A service with only a member's credentials does not see a tenant's image."""
     unseen = "11111111-2222-4333-8444-555555555555"
     config = fpgas.config()
     config.set_override("instance_images", "required", group=options.GROUP.name)
@@ -168,7 +168,7 @@ def test_an_image_that_is_not_seen_may_be_an_error(fpgas):
 
 
 def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
-    """Whoever never programs anything need not configure Glance."""
+    """A host that never programs anything need not configure Glance."""
     fpgas.groups["os_acc_bitstreams"]["source"] = "glance"
     fpgas.restart()
     boot(fpgas, "11111111-2222-4333-8444-555555555555")
@@ -181,7 +181,7 @@ def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
         fpgas.plug(2, OTHER_CARD, function_id=GZIP)
 
 
-# -- what Placement is told ----------------------------------------------------
+# -- published traits ----------------------------------------------------------
 
 
 def test_traits_tell_what_a_region_holds_and_takes(fpgas):

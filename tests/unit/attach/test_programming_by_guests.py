@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A guest that has a whole card can program it: nobody believes it afterwards."""
+"""A guest can program a card that it has as a whole: the contents are unverified."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tells_of_a_function(bench: TestHost, address: str = CARD) -> bool:
 
 
 def test_what_it_has_programmed_is_not_the_function_of_the_next_guest(fpgas):
-    """Whoever writes a bitstream chooses what it says of itself."""
+    """The author of a bitstream chooses the function that it reports."""
     upload(fpgas)
     fpgas.plug(1)
     fpgas.kernel.program_as_guest(CARD, GZIP)
@@ -59,7 +59,7 @@ def test_the_doubt_outlives_whoever_has_plugged(fpgas, monkeypatch):
     def die(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    # The kernel has bound it, and nobody has recorded that.
+    # The kernel has bound the card, and no record says so.
     monkeypatch.setattr("os_acc.attach.verification.check_viable", die)
     with pytest.raises(KeyboardInterrupt):
         fpgas.plug(1)

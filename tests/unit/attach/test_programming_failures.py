@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is not programmed as it should be goes to nobody, and says why."""
+"""A region that is not programmed as requested goes to no guest; the error says why."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.unit.fpga import (
 
 
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("reported", "error"),
     [
         ("reconfig operation error", exception.ProgrammingReason.OPERATION),
         ("reconfig CRC error", exception.ProgrammingReason.CRC),
@@ -46,13 +46,13 @@ from tests.unit.fpga import (
         ("reconfig fifo overflow error", exception.ProgrammingReason.FIFO_OVERFLOW),
     ],
 )
-def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
-    """A failed programming treated as success: item 1 of what is wrong in Cyborg."""
+def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, reported, error):
+    """Cyborg treats a failed programming as a success: item 1 of its defects."""
     upload(fpgas)
-    fpgas.kernel.fail_programming(CARD, told)
-    with raises(error, match=told) as caught:
+    fpgas.kernel.fail_programming(CARD, reported)
+    with raises(error, match=reported) as caught:
         fpgas.plug(1, function_id=GZIP)
-    assert caught.value.errors == (told,)
+    assert caught.value.errors == (reported,)
     assert fpgas.manager.store.leases() == ()
     assert fpgas.drivers(CARD) == ["dfl-pci"]
     assert is_unknown(fpgas)
@@ -61,7 +61,7 @@ def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
         exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
     ):
         fpgas.plug(2)
-    # Whoever asks for a bitstream has it programmed anew.
+    # A request for a bitstream has the region programmed anew.
     fpgas.restart()
     fpgas.plug(3, function_id=GZIP)
     assert held(fpgas) == GZIP
@@ -189,7 +189,7 @@ def test_what_was_never_begun_does_not_make_up_for_a_failure(fpgas, monkeypatch)
 
 
 def test_another_shell_that_is_put_into_the_card_meanwhile_is_seen(fpgas, monkeypatch):
-    """What the image was chosen for is compared once nobody else has the card."""
+    """The image's shell is compared again once no other program has the card."""
     upload(fpgas)
     card = pathlib.Path(fpgas.root, "sys/bus/pci/devices", CARD)
     shown = [
@@ -227,8 +227,8 @@ def test_a_bitstream_of_two_functions_has_to_show_one_of_them(fpgas):
 
 def test_of_two_functions_a_region_with_one_has_to_show_the_one_that_is_meant(fpgas):
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
-    told = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
-    fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **told)
+    reported = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
+    fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **reported)
     with pytest.raises(
         exception.ProgrammingFailed,
         check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
@@ -267,7 +267,7 @@ def test_an_altered_file_in_the_cache_is_fetched_anew(fpgas, tmp_path):
 
 
 def test_a_programming_that_never_ends_keeps_the_region(fpgas):
-    """It goes on after the time-out, and is reconciled: item 7."""
+    """The programming continues after the time-out, and is reconciled: item 7."""
     upload(fpgas)
     fpgas.kernel.hang(CARD, "program")
     with fpgas.short_timeout(), pytest.raises(exception.DeviceStuck):
@@ -282,7 +282,7 @@ def test_a_programming_that_never_ends_keeps_the_region(fpgas):
 
 
 def test_an_image_whose_properties_do_not_tell_is_read_at_its_head(fpgas):
-    """A missing property ends in no dead end: item 3."""
+    """A missing property is no dead end: item 3."""
     image = upload(fpgas, **{"accel:function_id": None})
     fpgas.plug(1, bitstream_id=image)
     assert held(fpgas) == GZIP
@@ -296,7 +296,7 @@ def test_an_image_whose_properties_do_not_tell_is_read_at_its_head(fpgas):
     ],
 )
 def test_none_or_two_images_are_told_at_once(fpgas, uploads, error):
-    """The other dead ends of item 3: nothing is left half begun."""
+    """The other dead ends of item 3 leave nothing half begun."""
     before = fpgas.kernel.snapshot()
     for name in uploads:
         upload(fpgas, name)
@@ -317,7 +317,7 @@ def test_functions_make_traits_that_placement_takes(fpgas):
 
 
 def test_a_bitstream_is_programmed_whatever_the_resource_class(make_fpgas):
-    """Cyborg ignores it silently unless the class is FPGA: item 6."""
+    """Cyborg silently ignores the bitstream unless the class is FPGA: item 6."""
     named = '{"address": "*:*:*.*", "resource_class": "CUSTOM_FAST_CARD"}'
     bench = make_fpgas(device_spec=[named])
     upload(bench)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Programming through a helper of its own process, as it runs in service."""
+"""A helper in a process of its own programs regions, as in a service."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_helper_that_is_killed_leaves_the_write_to_its_worker(host: FpgaHost):
     stat = Path(f"/proc/{worker}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
     _wait_for_its_end()
-    # Another helper finds the card locked, and others not.
+    # Another helper finds this card locked, and the other cards free.
     with pytest.raises(exception.DeviceStuck):
         program(host, epoch=2, write_timeout=5)
     assert program(host, SECOND, epoch=2) == WANTED

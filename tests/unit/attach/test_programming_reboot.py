@@ -25,7 +25,7 @@ from tests.unit.fpga import (
 
 
 def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
-    """What is recorded of a region is never believed: item 9."""
+    """The recorded contents of a region are never trusted: item 9."""
     upload(fpgas)
     first = fpgas.plug(1, function_id=GZIP)
     fpgas.kernel.reboot()
@@ -37,7 +37,7 @@ def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
 
 
 def test_a_service_killed_while_it_brings_the_function_back_does_it_again(fpgas):
-    """It had taken the card from the driver that shows its region."""
+    """The killed service had taken the card from the driver that shows its region."""
     upload(fpgas)
     fpgas.plug(1, function_id=GZIP)
     fpgas.kernel.reboot()
@@ -73,7 +73,7 @@ def test_what_another_guest_had_left_is_nothing_that_a_guest_has_to_have(fpgas):
 
 @pytest.mark.parametrize("who", ["fpgas", "ports"])
 def test_what_the_host_has_bound_to_vfio_at_boot_is_read_all_the_same(request, who):
-    """The ids that vfio-pci was loaded with, or driverctl: it is nobody's yet."""
+    """vfio-pci's ids or driverctl bind the function before any guest uses it."""
     bench: TestHost = request.getfixturevalue(who)
     place = CARD if who == "fpgas" else VF
     upload(bench)

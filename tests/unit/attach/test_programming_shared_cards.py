@@ -78,7 +78,7 @@ def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
     two_functions,
     programmed,
 ):
-    """Reprogramming under a running VM: item 2 of what is wrong in Cyborg."""
+    """Cyborg reprograms a region under a running VM: item 2 of its defects."""
     two_functions.plug(1, PCI_A, function_id=GZIP)
     with pytest.raises(
         exception.RegionUnusable,
@@ -94,7 +94,7 @@ def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
 
 
 def test_no_other_plugin_takes_what_is_leased(make_fpgas, monkeypatch):
-    """One that chooses sooner is not told of regions that are none of its own."""
+    """A plugin that chooses earlier is not given the regions of other plugins."""
     found = {
         "dfl": "os_acc.plugins.dfl:DflPlugin",
         "later": acme_card.PLUGIN,

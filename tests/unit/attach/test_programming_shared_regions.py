@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A region of two functions holds what each of its guests was promised."""
+"""A region of two functions holds the function that each of its guests requested."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.unit.fpga import CRYPTO, GZIP, POWER_ON, traits
 
 
 def upload_both(bench: TestHost) -> str:
-    """One bitstream that has both functions; its id."""
+    """Upload one bitstream that has both functions; return its id."""
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     content = bitstreams.gbs_of(metadata, payload(GZIP))
     for name in ("gzip", "crypto"):
         (bench.images.path / f"{name}.json").unlink()
-    told = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
-    return bench.images.put("both", content, **told)
+    properties = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
+    return bench.images.put("both", content, **properties)
 
 
 def ask_twice(bench: TestHost, **more: str) -> list[Any]:
-    """Ask for both functions of the region, in a group each."""
+    """Plug both functions of the region, in a group each."""
     provider = bench.provider(PCI_A)
     resource = provider.device.resource_class
     selected = {
@@ -67,7 +67,7 @@ def test_the_same_function_in_another_bitstream_is_not_what_was_asked_for(
     two_functions,
     programmed,
 ):
-    """One that has only this function would be taken for the one with both."""
+    """A bitstream with only this function would be taken for the one with both."""
     two_functions.plug(1, PCI_A, function_id=GZIP)
     two_functions.unplug(1)
     upload_both(two_functions)
@@ -112,11 +112,11 @@ def test_what_is_there_serves_both_groups(two_functions, programmed):
     assert programmed == [GZIP]
 
 
-# -- guests of which no lease tells -----------------------------------------------
+# -- guests without a lease -------------------------------------------------------
 
 
 def lose_lease(bench: TestHost) -> None:
-    """A guest has the first function, and nobody knows."""
+    """Delete the lease of a guest that has the first function."""
     bench.plug(1, PCI_A)
     bench.manager.store.delete(bench.manager.store.leases(uuid_of(1)))
 

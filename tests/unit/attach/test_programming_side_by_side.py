@@ -23,7 +23,7 @@ def pool() -> Iterator[futures.ThreadPoolExecutor]:
 
 
 def two(bench: TestHost, first: str, second: str) -> tuple[object, object]:
-    """A request for two regions with a function each."""
+    """Return a request for two regions with a function each."""
     upload(bench)
     upload(bench, "crypto", CRYPTO)
     selected, specs = request(bench.provider(first), bench.provider(second))
@@ -38,7 +38,7 @@ def test_the_cards_of_a_request_are_programmed_at_the_same_time(fpgas, pool):
     for address in (CARD, OTHER_CARD):
         fpgas.kernel.hang(address, "program")
     plug = pool.submit(fpgas.manager.plug, instance(1), selected, specs)
-    # Neither ends before both have begun.
+    # Neither programming ends before both have begun.
     fpgas.kernel.wait_until_blocked(2)
     assert fpgas.programmings() == ["blocked", "blocked"]
     fpgas.kernel.lift()
@@ -72,25 +72,25 @@ def test_a_card_is_programmed_while_that_of_another_guest_is(fpgas, pool):
 def test_the_regions_of_a_card_are_programmed_one_after_the_other(
     ports, pool, monkeypatch
 ):
-    told: list[str] = []
+    events: list[str] = []
     real = client.Helper.program
 
     def program(self, region, *rest):
-        told.append(f"begin {region.number}")
+        events.append(f"begin {region.number}")
         real(self, region, *rest)
-        told.append(f"end {region.number}")
+        events.append(f"end {region.number}")
 
     monkeypatch.setattr(client.Helper, "program", program)
-    # The other one holds the second function already.
+    # The other region holds the second function already.
     selected, specs = two(ports, OTHER_VF, VF)
     ports.kernel.hang(CARD, "program")
     plug = pool.submit(ports.manager.plug, instance(1), selected, specs)
     ports.kernel.wait_until_blocked()
-    assert len(told) == 1
+    assert len(events) == 1
     ports.kernel.lift()
     assert len(plug.result()) == 2
-    first, second = (each.removeprefix("end ") for each in told[1::2])
-    assert told == [
+    first, second = (each.removeprefix("end ") for each in events[1::2])
+    assert events == [
         f"begin {first}",
         f"end {first}",
         f"begin {second}",
@@ -102,14 +102,14 @@ def test_the_regions_of_a_card_are_programmed_one_after_the_other(
 
 def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
     upload(ports)
-    # While a card is programmed, a service that starts waits for it.
+    # A service that starts waits for a card that is being programmed.
     hasty = ports.start(plug_timeout=1.0)
     ports.kernel.hang(CARD, "program")
     slow = pool.submit(ports.plug, 1, VF, function_id=GZIP)
     ports.kernel.wait_until_blocked()
     selected, specs = request(ports.provider(OTHER_VF))
     specs["accel1:function_id"] = GZIP
-    # It waits for the card, if it gets as far as that in its time.
+    # This plug waits for the card if its time suffices to get there.
     with pytest.raises((exception.LockTimeout, exception.DeviceStuck)):
         hasty.plug(instance(2), selected, specs)
     assert ports.programmings() == ["blocked"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a flavor requires of a region by a trait is what its guest finds."""
+"""A guest's region has the traits that its flavor requires."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def plug(
     address: str = CARD,
     **requested: str,
 ) -> list[Any]:
-    """Plug one function of a region with this trait, whatever Placement knows."""
+    """Plug one function of a region with this trait, whatever Placement has."""
     selected, specs = request(bench.provider(address))
     specs |= {f"trait1:{trait}": "required"}
     specs |= {f"accel1:{name}": value for name, value in requested.items()}
-    told = instance(1) | ({"image_id": image} if image else {})
-    return bench.manager.plug(told, selected, specs)
+    instance_info = instance(1) | ({"image_id": image} if image else {})
+    return bench.manager.plug(instance_info, selected, specs)
 
 
 def refuse(bench: TestHost, error: Expected, *asked: str) -> Any:
@@ -62,7 +62,7 @@ def test_a_region_that_has_what_is_required_is_given_out(fpgas, trait):
 
 @pytest.mark.parametrize("trait", [function_trait(GZIP), cyborgs_trait(GZIP)])
 def test_a_function_that_has_gone_is_not_handed_out_as_another(fpgas, trait):
-    """A power cut, or another plug, since Placement was told."""
+    """The function was lost, by a power cut or another plug, after its publication."""
     error = refuse(fpgas, exception.RegionReason.MISMATCH, trait)
     assert POWER_ON in str(error)
     assert error.retryable

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Cards that have the same serial number are different cards all the same."""
+"""Cards with the same serial number are different cards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.fpga import CARD, GZIP, OTHER_CARD, held, two_cards, upload
 
 @pytest.fixture
 def twins(make_fpgas) -> TestHost:
-    """Nobody has programmed their serial numbers."""
+    """Build a host with two cards whose serial numbers are not programmed."""
     cards = [
         dataclasses.replace(
             card,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Traits hold in every form of ``selected_rp``."""
+"""Required and forbidden traits apply in every form of ``selected_rp``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from os_acc.testing import instance
 from tests.expected_errors import has
 
 GPU, OTHER_GPU = "0000:17:00.0", "0000:b1:00.0"
-#: What the GPU's provider has, and what a network card's has.
+#: A trait of the GPU's provider, and one of a network card's provider.
 OWN, OTHERS = "CUSTOM_PCI_10DE_2235", "CUSTOM_PCI_8086_1592"
 FOREIGN = "CUSTOM_RACK_7"
 
@@ -25,7 +25,7 @@ def provider(bench):
 
 
 def selections(provider):
-    """One provider of a flavor with one group, in both forms without mappings."""
+    """Return a provider for a flavor with one group, in both forms without mappings."""
     resources = {provider.device.resource_class: 1}
     return (
         {"uuid": provider.uuid},
@@ -45,7 +45,7 @@ def flavor(provider, suffix, **traits):
 
 @pytest.mark.parametrize("suffix", ["", "1", "_group"])
 @pytest.mark.parametrize(
-    ("traits", "told"),
+    ("traits", "message"),
     [
         ({OWN: "forbidden"}, f"has the forbidden trait {OWN}"),
         ({OTHERS: "required"}, OTHERS),
@@ -54,13 +54,13 @@ def flavor(provider, suffix, **traits):
     ids=["forbidden", "required", "one of two"],
 )
 def test_a_provider_with_the_wrong_traits_is_refused(
-    bench, provider, selected, suffix, traits, told
+    bench, provider, selected, suffix, traits, message
 ):
     before = bench.kernel.snapshot()
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match=told,
+        match=message,
     ):
         bench.manager.plug(instance(1), selected, flavor(provider, suffix, **traits))
     assert bench.kernel.snapshot() == before
@@ -74,7 +74,7 @@ def test_a_provider_with_the_wrong_traits_is_refused(
         {},
         {OWN: "required"},
         {OTHERS: "forbidden"},
-        # Only others know these: Placement has judged by them.
+        # Traits of other services: Placement has already applied them.
         {FOREIGN: "required"},
         {FOREIGN: "forbidden"},
     ],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What plug returns is what the specification and Nova's driver read."""
+"""A plug returns entries in the format of the specification and of Nova's driver."""
 
 from __future__ import annotations
 

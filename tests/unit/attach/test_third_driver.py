@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A device that two host drivers match returns to the one that it had.
+"""A device that two host drivers match returns to its prior driver.
 
 The other driver is registered first, so the bus prefers it in every plain probe.
 """
@@ -38,7 +38,7 @@ VFIO, OURS, THIRD = "vfio-pci", "nouveau", "nvidia"
 
 @pytest.fixture(params=[False, True], ids=["any caller", "root's configuration"])
 def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Name devices in root's configuration, where there is one."""
+    """Return a function that names devices in root's configuration, if there is one."""
 
     def limit(bench: TestHost, *addresses: str) -> None:
         if request.param:
@@ -55,7 +55,7 @@ def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
 def contested(
     make_bench: Callable[..., TestHost], limit: Callable[..., None]
 ) -> TestHost:
-    """A GPU and an FPGA that the third driver matches, too."""
+    """Build a host with a GPU and an FPGA that the third driver matches, too."""
     display, audio = hosts.gpu("0000:17")
     card = hosts.fpga("0000:5e")
     third = DriverSpec(THIRD, (display.ids, card.ids))
@@ -74,7 +74,7 @@ def bind(bench: TestHost, address: str, driver: str, override: str = "") -> None
 
 
 def since(kernel: FakeKernel, address: str, before: tuple[str, ...]) -> tuple[str, ...]:
-    """The drivers that have taken a device since then."""
+    """Return the drivers that have taken a device since then."""
     return kernel.drivers(address)[len(before) :]
 
 
@@ -151,7 +151,7 @@ def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
 def test_an_unplug_that_is_killed_at_any_write_lets_no_other_driver_in(
     contested: TestHost, attribute: str, nth: int, after: bool
 ) -> None:
-    """Also where something probes the device before it is given back."""
+    """The result is the same if the device is probed before it is given back."""
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
     contested.plug(1, GPU)
@@ -175,7 +175,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     with pytest.raises(exception.DevicesUnreleased, match="no driver after the probe"):
         contested.unplug(1)
     assert contested.lease_state() is LeaseState.QUARANTINED
-    # The override keeps the third driver away until the prior one is back.
+    # The override keeps the third driver away until the prior driver is back.
     state = contested.kernel.state(GPU)
     assert (state.driver, state.driver_override) == (None, OURS)
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
@@ -216,7 +216,7 @@ def test_every_function_of_a_group_returns_to_its_own_driver(
     assert contested.kernel.snapshot() == before
 
 
-# -- an FPGA card that begins anew with its driver ------------------------------
+# -- an FPGA card that starts anew with its driver ------------------------------
 
 
 RENEWAL = [
@@ -229,7 +229,7 @@ RENEWAL = [
 
 @pytest.fixture
 def failed(fpgas: TestHost, limit: Callable[..., None]) -> TestHost:
-    """A card of two drivers whose programming has failed."""
+    """Return a host with a card of two drivers whose programming has failed."""
     limit(fpgas, CARD)
     prefer(fpgas.kernel, THIRD, CARD)
     upload(fpgas)
@@ -275,10 +275,10 @@ def test_a_renewal_that_is_killed_at_any_write_is_undone(
 def rebooted(
     make_fpgas: Callable[..., TestHost], limit: Callable[..., None]
 ) -> Callable[..., tuple[TestHost, Snapshot]]:
-    """``rebooted(target, attribute, nth, after)``: a plug after a reboot has failed.
+    """Return ``rebooted(target, attribute, nth, after)``: a plug fails after a reboot.
 
-    The next one began anew with the card, and was killed at that write. The host as
-    it was before these two plugs is returned as well.
+    The next plug starts anew with the card, and is killed at that write. The function
+    also returns the host as it was before these two plugs.
     """
 
     def reboot(
@@ -311,7 +311,7 @@ def rebooted(
 
 
 def check_restored(fpgas: TestHost, before: Snapshot) -> None:
-    """The third driver has had the card at each boot, and at no other time."""
+    """Check that the third driver had the card at each boot, and at no other time."""
     assert fpgas.kernel.drivers(CARD).count(THIRD) == 2
     assert fpgas.kernel.snapshot() == before
     assert fpgas.manager.store.leases() == ()
