@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Images of one size, and how the tests of the cache use them."""
+"""Images of one size, and functions for the tests of the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.bitstreams.fake_source import Place
 
 CONTENT = bytes(range(256)) * 10_000
 SIZE = len(CONTENT)
-#: Bytes, more than any test has.
+#: Bytes; more than any test needs.
 MUCH = 1 << 30
 
 
@@ -28,12 +28,12 @@ def soon() -> float:
 
 
 def numbered(number: int) -> bytes:
-    """Content as long as any other's, and unlike it."""
+    """Return content of the common size that is unique to this number."""
     return number.to_bytes(4, "big") + CONTENT[4:]
 
 
 def get(cache: Cache, place: Place, image: Image | None = None) -> bytes:
-    """Fetch an image, and let go of it."""
+    """Fetch an image, and return its content."""
     with cache.fetched(place, image or place.only, patiently()) as file:
         return file.read()
 
@@ -47,17 +47,17 @@ def file_name(image: Image) -> str:
 
 
 def numbers(cache: Cache, place: Place) -> list[int]:
-    """Which images of a place are there, the one least recently used first."""
+    """Return the numbers of a place's cached images, least recently used first."""
     found = {Digest.of(each): n for n, each in enumerate(place.all.values(), start=1)}
     return [found[entry.digest] for entry in cache.entries()]
 
 
 def use(cache: Cache, place: Place, *which: int) -> None:
-    """Use images in this order, each at a moment of its own."""
+    """Use images in this order, each at a different time."""
     images = list(place.all.values())
     for number in which:
         with cache.fetched(place, images[number - 1], patiently()) as file:
-            # A file system's clock may not tell two of these apart.
+            # A file system's clock may not distinguish two of these.
             use.clock += 1
             os.utime(file.fileno(), (use.clock, use.clock))
 

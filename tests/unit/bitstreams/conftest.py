@@ -21,20 +21,20 @@ __all__ = ["in_child", "paused_child"]
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let retries wait for next to nothing."""
+    """Shorten the pauses of retries to almost nothing."""
     monkeypatch.setattr(download, "FIRST_PAUSE", 0.0001)
     monkeypatch.setattr(download, "LONGEST_PAUSE", 0.001)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The directory of the cache, which is not there yet."""
+    """Return the directory of the cache, which does not exist yet."""
     return tmp_path / "state" / "bitstreams"
 
 
 @pytest.fixture
 def make_cache(directory: Path) -> Callable[..., Cache]:
-    """Open the cache, as each process does for itself."""
+    """Return a function that opens the cache, as each process does for itself."""
 
     def make(size: int = MUCH) -> Cache:
         return Cache(str(directory), size, Locks(str(directory.parent / "locks")))
@@ -44,23 +44,23 @@ def make_cache(directory: Path) -> Callable[..., Cache]:
 
 @pytest.fixture
 def cache(make_cache: Callable[..., Cache]) -> Cache:
-    """The cache, with more room than is needed."""
+    """Open the cache, with more room than is needed."""
     return make_cache()
 
 
 @pytest.fixture
 def place() -> Place:
-    """One image."""
+    """Build a source with one image."""
     return Place(CONTENT)
 
 
 @pytest.fixture
 def several() -> Place:
-    """Four images of one size."""
+    """Build a source with four images of one size."""
     return Place(*map(numbered, range(1, 5)))
 
 
 @pytest.fixture
 def source(glance: Double) -> Glance:
-    """What asks them."""
+    """Build a source of images from the Glance double."""
     return Glance(glance.conf())

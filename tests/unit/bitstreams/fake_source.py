@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A place with images that behaves as it is told to, and images for it."""
+"""A source of images with faults that a test sets, and images for it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PIECE = 1 << 20
 
 
 def id_of(number: int) -> str:
-    """The id of the image with this number."""
+    """Return the id of the image with this number."""
     return f"{number:08x}-2222-4222-8222-222222222222"
 
 
 def image_of(content: bytes, number: int = 1, **changes: object) -> Image:
-    """A sound image with this content."""
+    """Return a valid image with this content."""
     image = Image(
         id=id_of(number),
         name=f"loopback{number}",
@@ -45,12 +45,12 @@ def image_of(content: bytes, number: int = 1, **changes: object) -> Image:
 
 @dataclasses.dataclass
 class Faults:
-    """What goes wrong with one download after the other, each once.
+    """Faults of successive downloads; each occurs once.
 
-    :ivar drops: after how many bytes the connection is dropped.
-    :ivar ends: after how many bytes the source ends as if that were all.
-    :ivar cuts: after how many bytes it ends, and tells that it should not.
-    :ivar refusals: how many times it cannot be reached.
+    :ivar drops: bytes after which the connection is dropped.
+    :ivar ends: bytes after which the source ends as if the image were complete.
+    :ivar cuts: bytes after which the source ends, and reports that data are missing.
+    :ivar refusals: how many times the source cannot be reached.
     """
 
     drops: list[int] = dataclasses.field(default_factory=list)
@@ -62,12 +62,12 @@ class Faults:
 class Place:
     """A source of images in memory.
 
-    :param resumes: whether it can begin elsewhere than at the start.
+    :param resumes: whether a download can begin at an offset.
     :param piece: bytes that it sends at a time.
-    :ivar faults: what goes wrong, and how often.
+    :ivar faults: the faults of the next downloads.
     :ivar begun: the offset at which each download has begun.
     :ivar gate: while it is not set, downloads stop after their first piece.
-    :ivar waiting: set as soon as one has stopped there.
+    :ivar waiting: set as soon as a download has stopped there.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Place:
 
     @property
     def only(self) -> Image:
-        """The one image that there is."""
+        """Return the only image."""
         (image,) = self.all.values()
         return image
 
@@ -124,8 +124,8 @@ class _Data:
         dropped = faults.drops.pop(0) if faults.drops else None
         end = faults.ends.pop(0) if faults.ends else None
         cut = faults.cuts.pop(0) if faults.cuts else None
-        told = (dropped, end, cut, len(content))
-        last = min(each for each in told if each is not None)
+        limits = (dropped, end, cut, len(content))
+        last = min(each for each in limits if each is not None)
         piece = self._place.piece
         for start in range(self.offset, last, piece):
             yield content[start : min(start + piece, last)]

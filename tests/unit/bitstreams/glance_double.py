@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A Keystone and a Glance in one small HTTP server, and what goes wrong there.
+"""A Keystone and a Glance, with faults, in one small HTTP server.
 
-What it answers is what Keystone 30 and Glance 33 answer; tests/functional/
-openstack asks those the same.
+It answers as Keystone 30 and Glance 33 do; tests/functional/openstack sends those the
+same requests.
 """
 
 from __future__ import annotations
@@ -28,33 +28,32 @@ from os_acc.objects.image import Image
 from tests.unit import keystone_double
 from tests.unit.keystone_double import Handler, serving, soon
 
-#: Data for an image: more than come in one piece.
+#: Data for an image: more than one piece.
 DATA = bytes(range(256)) * 4096 * 3
 _RANGE = re.compile(r"bytes=(\d+)-")
 
 
 @dataclasses.dataclass
 class Stored:
-    """An image and its data; None: there are none yet."""
+    """An image and its data; None: no data yet."""
 
     about: dict[str, Any]
     data: bytes | None
 
 
 class Double(ThreadingHTTPServer):
-    """The server; its attributes tell it what to do next.
+    """The server; its attributes control its answers.
 
-    :ivar failures: statuses to answer Glance's next requests with, as a
-        gateway before it might.
-    :ivar refusals: connections to drop without a word.
+    :ivar failures: statuses of Glance's next answers, as from a gateway before it.
+    :ivar refusals: how many connections to drop without an answer.
     :ivar drop_after: bytes of data after which to end the connection, once.
     :ivar stored: bytes of each image that the store still has.
     :ivar drips: seconds between the single bytes of every answer of Glance's.
-    :ivar ranges: whether it knows Range.
+    :ivar ranges: whether it supports Range.
     :ivar lie: a Content-Range to answer with.
     :ivar encoding: a Content-Encoding to answer data with.
-    :ivar page: images on a page at most.
-    :ivar not_json: answers to everything with this text.
+    :ivar page: maximum number of images on a page.
+    :ivar not_json: a text to answer every request with.
     """
 
     daemon_threads = True
@@ -79,10 +78,10 @@ class Double(ThreadingHTTPServer):
         self.ended = threading.Event()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that have left."""
+        """Ignore clients that have left."""
 
     def add(self, data: bytes | None = b"", **about: Any) -> str:
-        """Have one more image; what is None is what Glance does not know."""
+        """Add an image, and return its id; None: a value that Glance does not know."""
         image_id = str(uuid.uuid4())
         self.images[image_id] = Stored(
             {
@@ -111,7 +110,7 @@ class Double(ThreadingHTTPServer):
         return image_id
 
     def conf(self, **options: object) -> cfg.ConfigOpts:
-        """The options to reach it with."""
+        """Return the options to reach it with."""
         return keystone_double.config(glance.SERVICE, self.credentials() | options)
 
     def credentials(self) -> dict[str, object]:
@@ -129,7 +128,7 @@ class Double(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def listening() -> Iterator[Double]:
-    """Have one that listens."""
+    """Run a server that listens."""
     server = Double()
     with serving(server, server.ended):
         yield server
@@ -145,16 +144,16 @@ class _Handler(Handler):
     server: Double
 
     def do_POST(self) -> None:
-        told = self.rfile.read(int(self.headers["Content-Length"]))
+        content = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.asked.append(f"POST {self.path}")
-        user = json.loads(told)["auth"]["identity"]["password"]["user"]
+        user = json.loads(content)["auth"]["identity"]["password"]["user"]
         if user["password"] != self.server.password:
             self._say(401, {"error": {"code": 401, "message": "no"}})
             return
         token = uuid.uuid4().hex
         self.server.tokens.add(token)
-        told = keystone_double.token({"image": self.server.url})
-        self._say(201, told, {"X-Subject-Token": token})
+        content = keystone_double.token({"image": self.server.url})
+        self._say(201, content, {"X-Subject-Token": token})
 
     def do_GET(self) -> None:
         server = self.server
@@ -229,8 +228,8 @@ class _Handler(Handler):
         if begin >= len(data):
             self._say(416, {"message": "no"})
             return
-        told = f"bytes {begin}-{len(data) - 1}/{len(data)}"
-        headers["Content-Range"] = server.lie or told
+        content = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+        headers["Content-Range"] = server.lie or content
         left = None if server.stored is None else max(0, server.stored - begin)
         self._send(206, data[begin:], headers, left)
 
@@ -245,7 +244,7 @@ class _Handler(Handler):
         headers: Mapping[str, str],
         there: int | None = None,
     ) -> None:
-        """Answer; `there`: as many bytes of the body are, whatever is promised."""
+        """Send an answer with only `there` bytes of the body, if given."""
         self._begin(status, len(body), headers)
         if self.server.drips and not self.path.startswith("/identity"):
             for at in range(len(body)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Images and regions to be judged."""
+"""Images and regions for the tests of image selection and policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REGION = Region(
     function_id=None,
 )
 
-#: The policy by default, with one project allowed.
+#: The default policy, with one allowed project.
 RULES = ImagePolicy(
     projects=frozenset({OPERATOR}),
     public=True,
@@ -41,7 +41,7 @@ RULES = ImagePolicy(
 
 
 def image(number: int = 1, properties: Any = None, **fields: Any) -> Image:
-    """An image that nothing is wrong with, but for these fields."""
+    """Return a valid image, but for these fields."""
     values = {
         "id": str(uuid.UUID(int=number)),
         "name": f"image-{number}",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Keys, what they sign, and the certificates that vouch for them."""
+"""Keys, signatures and certificates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHA256 = hashes.SHA256()
 
 @functools.cache
 def key(kind: str, number: int = 0) -> Any:
-    """A private key; another one for another number."""
+    """Return a private key; another one for another number."""
     match kind:
         case "RSA-PSS":
             return rsa.generate_private_key(65537, 2048)
@@ -38,7 +38,7 @@ def key(kind: str, number: int = 0) -> Any:
 
 
 def signed_by(private: Any, content: bytes, method: Any = SHA256) -> str:
-    """The signature as Glance's documentation has it made."""
+    """Return a signature made as Glance's documentation describes it."""
     if isinstance(private, rsa.RSAPrivateKey):
         pss = padding.PSS(padding.MGF1(method), padding.PSS.MAX_LENGTH)
         raw = private.sign(content, pss, method)
@@ -63,7 +63,7 @@ def certificate(
     extensions: tuple[x509.ExtensionType, ...] = (),
     method: Any = SHA256,
 ) -> x509.Certificate:
-    """A certificate; it issues itself where no issuer is named."""
+    """Return a certificate; without an issuer it is self-signed."""
     issuer_name, issuer_key = issuer or (subject, private)
     builder = (
         x509.CertificateBuilder()

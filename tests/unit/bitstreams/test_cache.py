@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is kept of images, and what never is."""
+"""The cache keeps verified images, and no others."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def test_it_is_in_use_for_as_long_as_the_context_lasts(
     assert not cache.is_used(entry)
 
 
-# -- what is not kept ----------------------------------------------------------
+# -- images that are not kept --------------------------------------------------
 
 
 def faulty(place: Place, what: str) -> Image:
-    """The image, after something has gone wrong with it."""
+    """Return the image, with one fault in it or in its source."""
     image = place.only
     if what == "altered":
         place.contents[image.id] = CONTENT[:-1] + b"!"
@@ -221,7 +221,7 @@ def test_a_file_of_another_size_is_fetched_anew(
 
 
 def alter(path: Path) -> None:
-    """Change one byte of a file, behind everybody's back."""
+    """Change one byte of a file without the knowledge of the cache."""
     with open(path, "r+b") as file:
         file.seek(SIZE // 2)
         file.write(b"!")
@@ -281,7 +281,7 @@ def test_what_is_not_there_need_not_be_forgotten(cache: Cache, place: Place) -> 
     assert not cache.forget(place.only, patiently())
 
 
-# -- whatever lies there -------------------------------------------------------
+# -- foreign files -------------------------------------------------------------
 
 STRANGE: dict[str, Callable[[Path], object]] = {
     "a file": lambda path: path.write_bytes(b"x"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much is kept, for how long, and what a disk that is full makes of it."""
+"""The cache obeys its limit of size, and makes room on a full disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.bitstreams.fake_source import PIECE, Place, image_of
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-# -- how much is kept ----------------------------------------------------------
+# -- the limit of size ---------------------------------------------------------
 
 
 def test_the_least_recently_used_goes_first(
@@ -168,7 +168,7 @@ def test_pruning_everything_keeps_what_is_in_use(cache: Cache, several: Place) -
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the disk have so many bytes left."""
+    """Return a function that sets the free bytes of the disk."""
 
     def leave(size: int) -> None:
         def measured(path: object) -> os.statvfs_result:

@@ -101,11 +101,11 @@ def test_a_killed_download_is_never_taken_for_an_image(
     with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
         get(cache, several, second)
         (left,) = names(directory) - {file_name(second)}
-        # It lives: nobody else removes it.
+        # Its process is alive: no other process removes it.
         cache.prune(MUCH, patiently())
         assert left in names(directory)
         child.is_killed()
-    # All its bytes were there, and it is nothing.
+    # All its bytes had arrived, but it is no image.
     assert left.startswith(".")
     assert numbers(cache, several) == [2]
     assert cache.prune(MUCH, patiently()) == ()
@@ -132,7 +132,7 @@ def test_the_next_download_removes_what_a_killed_one_has_left(
 def test_eviction_and_use_in_many_processes_never_show_half_an_image(
     make_cache: Callable[..., Cache], several: Place, in_child: Callable[..., str]
 ) -> None:
-    """Three want four images, one at a time each; there is room for three."""
+    """Three processes use four images, one at a time each; there is room for three."""
 
     def use_all() -> str:
         cache, images = make_cache(3 * SIZE), list(several.all.values())
@@ -160,7 +160,7 @@ def test_eviction_and_use_in_many_processes_never_show_half_an_image(
 def evicting(
     cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], None]]:
-    """Evict the image after its file was opened and before it is locked."""
+    """Return a function that evicts the image once its file is open but not locked."""
     flock, pending = cache_files.fcntl.flock, [True]
 
     def locked(fd: int, operation: int) -> None:
@@ -223,9 +223,9 @@ def test_no_lock_of_an_image_is_held_while_it_is_used(
 
 
 def test_progress_is_told_to_whoever_downloads(cache: Cache, place: Place) -> None:
-    told: list[int] = []
-    progress: download.Progress = lambda done, _size: told.append(done)  # noqa: E731
+    reported: list[int] = []
+    progress: download.Progress = lambda done, _size: reported.append(done)  # noqa: E731
     for _ in range(2):
         with cache.fetched(place, place.only, patiently(), progress):
             pass
-    assert told == [PIECE, 2 * PIECE, SIZE]
+    assert reported == [PIECE, 2 * PIECE, SIZE]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A file's header, held against its image's properties and the region."""
+"""A file's header is compared with its image's properties and with the region."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RAW = Header(ImageFormat.RAW, 0, 4096)
 def test_what_the_file_and_its_properties_say_alike_is_good(
     header: Header, properties: dict[str, str]
 ) -> None:
-    """cyborg.md 5.1 item 3: an image need not say its function."""
+    """cyborg.md 5.1 item 3: an image need not state its function."""
     formats.check(header, image(properties=properties), REGION)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Images in a directory, and whatever else lies there."""
+"""A directory serves as a source of images, also beside foreign or damaged files."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def id_of(number: int) -> str:
 
 
 def put(place: Path, number: int, content: bytes = CONTENT, **fields: Any) -> Path:
-    """Lay an image down, as an operator does; its file."""
+    """Add an image, as an operator does; return its file."""
     file = place / f"image{number}.gbs"
     file.write_bytes(content)
-    told = {"id": id_of(number), "os_hash_algo": "sha256", "os_hash_value": HASH}
-    (place / f"{file.name}.json").write_text(json.dumps(told | fields))
+    details = {"id": id_of(number), "os_hash_algo": "sha256", "os_hash_value": HASH}
+    (place / f"{file.name}.json").write_text(json.dumps(details | fields))
     return file
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with one sound image, number 1."""
+    """Build a directory with one valid image, number 1."""
     put(tmp_path, 1)
     return tmp_path
 
@@ -172,9 +172,9 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.IMAGE),
         match="missing",
-    ) as told:
+    ) as details:
         source.image(id_of(1), patiently())
-    assert "directory" in told.value.hint
+    assert "directory" in details.value.hint
 
 
 def test_nothing_is_read_after_the_deadline(source: Directory) -> None:
@@ -304,6 +304,6 @@ def test_whatever_the_properties_say_the_others_are_read(
     put(place, 1)
     put(place, 2, **fields)
     source = Directory(str(place))
-    # Whether it is used as well, or has the other's id, is up to the fields.
+    # The fields decide whether it is used as well or has the other's id.
     with contextlib.suppress(exception.ImageUnusable):
         assert source.image(id_of(1), patiently()).size == len(CONTENT)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What arrives of an image, whatever happens on the way."""
+"""A download yields the whole image or an error, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fetched(
     seconds: float = 60.0,
     progress: download.Progress | None = None,
 ) -> bytes:
-    """What is in the file at the end."""
+    """Return the content of the file after the download."""
     deadline = time.monotonic() + seconds
     with open(path, "w+b", buffering=0) as file:
         image = image or place.only
@@ -258,7 +258,7 @@ def test_an_answer_to_another_question_is_not_used(path: Path) -> None:
     place = Odd(CONTENT)
     place.faults.drops = [PIECE]
     assert fetched(path, place) == CONTENT
-    # What it was sent from a byte before on was not taken for the rest.
+    # Data that begin one byte too early were not taken for the rest.
     assert place.begun == [0, PIECE - 1, 0]
 
 
@@ -277,18 +277,18 @@ def test_an_image_that_is_deleted_on_the_way_is_not_found(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [len(CONTENT), None])
 def test_progress_is_told_piece_by_piece(path: Path, size: int | None) -> None:
-    told: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
     fetched(
         path,
         Place(CONTENT),
         image_of(CONTENT, size=size),
-        progress=lambda *each: told.append(each),
+        progress=lambda *each: reported.append(each),
     )
-    assert told == [(PIECE, size), (2 * PIECE, size), (len(CONTENT), size)]
+    assert reported == [(PIECE, size), (2 * PIECE, size), (len(CONTENT), size)]
 
 
 def test_a_disk_that_is_full_is_told_by_the_write_that_it_refuses() -> None:
-    # Each write to /dev/full fails so, for everybody (full(4)).
+    # Each write to /dev/full fails in this way, for every user (full(4)).
     fd, deadline = os.open("/dev/full", os.O_WRONLY), time.monotonic() + 60
     try:
         with pytest.raises(OSError, match="No space left"):

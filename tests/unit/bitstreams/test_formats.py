@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Headers of bitstreams, as tools write them and as nobody should."""
+"""Headers of bitstreams are parsed as tools write them, or rejected as invalid."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.unit.bitstreams.image_examples import (
 )
 
 UUIDS = st.uuids().map(str)
-# Other tests may have the machine meanwhile.
+# Other tests may run at the same time.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Counted(io.BytesIO):
-    """A file that knows how much of it was read."""
+    """A file that counts the bytes read from it."""
 
     taken = 0
 
@@ -58,7 +58,7 @@ def refused(content: bytes, size: int | None = None) -> str:
 
 
 def metadata(*keys: str, value: Any = None) -> dict[str, Any]:
-    """Good metadata, with another value at a place, or without it."""
+    """Return valid metadata, with one value replaced or removed."""
     made = bitstreams.gbs_metadata(REGION_ID, FUNCTION_ID)
     within: Any = made
     for key in keys[:-1]:
@@ -186,7 +186,7 @@ def test_metadata_that_is_no_json_object_is_refused(raw: bytes) -> None:
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
-    """One reader takes the first, another the last: they must not differ."""
+    """Readers that take the first or the last one must not differ."""
     raw = json.dumps(metadata()).replace(
         '"interface-uuid"', f'"interface-uuid": "{OTHER_REGION_ID}", "interface-uuid"'
     )
@@ -212,7 +212,7 @@ def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
     assert read(whole).payload_size == 0
     for end in range(16, len(whole)):
         refused(whole[:end])
-        # The source may say another size than the file has.
+        # The source may state another size than the file has.
         refused(whole[:end], size=len(whole))
         refused(whole, size=end)
 
@@ -241,12 +241,12 @@ def test_what_xclbinutil_writes_is_read_as_it_was_meant(
     interface_id: str, payload: bytes
 ) -> None:
     content = bitstreams.xclbin(interface_id, payload, more=[(2, b"<project/>")])
-    nobody = uuid.UUID(interface_id).int == 0
+    is_zero = uuid.UUID(interface_id).int == 0
     assert read(content) == Header(
         ImageFormat.XCLBIN,
         payload_offset=0,
         payload_size=len(content),
-        interface_id=None if nobody else interface_id,
+        interface_id=None if is_zero else interface_id,
         function_ids=(bitstreams.XCLBIN_ID,),
     )
 
@@ -260,7 +260,7 @@ def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (bitstreams.xclbin(REGION_ID) + b"\0", "claims"),
         (bitstreams.xclbin(REGION_ID)[:-1], "claims"),
@@ -275,10 +275,10 @@ def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
     ],
 )
 def test_an_xclbin_that_no_card_is_to_be_programmed_with_is_refused(
-    content: bytes, told: str
+    content: bytes, message: str
 ) -> None:
-    """cyborg.md 5.1 item 5: what replaces a card's shell is never written."""
-    assert told in refused(content)
+    """cyborg.md 5.1 item 5: a file that replaces a card's shell is never written."""
+    assert message in refused(content)
 
 
 @pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
@@ -306,7 +306,7 @@ def test_a_section_behind_the_end_of_the_file_is_refused(place: int) -> None:
     assert "beyond the end" in refused(bytes(content))
 
 
-# -- others ------------------------------------------------------------------
+# -- other formats -----------------------------------------------------------
 
 
 def test_what_has_no_head_is_raw() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which images Glance has, and what it says of them."""
+"""Images and their properties are read from Glance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found(source: Glance, **filters: str) -> list[str]:
     return [image.id for image in source.images(filters, soon())]
 
 
-# -- what is known of an image ---------------------------------------------------
+# -- a single image --------------------------------------------------------------
 
 
 def test_an_image_has_what_glance_says_of_it(glance: Double, source: Glance) -> None:
@@ -77,7 +77,7 @@ def test_what_is_no_id_never_becomes_an_address(
     assert glance.asked == []
 
 
-# -- which images there are ------------------------------------------------------
+# -- lists of images -------------------------------------------------------------
 
 
 def test_every_page_is_listed(glance: Double, source: Glance) -> None:
@@ -98,7 +98,7 @@ def test_more_images_than_are_asked_for_at_a_time(
 def test_images_are_found_by_owner_and_visibility(
     glance: Double, source: Glance
 ) -> None:
-    """So that a search need not see what tenants have."""
+    """A search need not read the images of tenants."""
     ours = glance.add(owner="fpga-team", visibility="shared")
     public = glance.add(owner="somebody", visibility="public")
     glance.add(owner="FPGA-team", visibility="private")
@@ -110,7 +110,7 @@ def test_images_are_found_by_owner_and_visibility(
 def test_what_an_owner_has_is_found_whatever_its_visibility(
     glance: Double, source: Glance
 ) -> None:
-    """Glance itself lists community images to those who ask for them."""
+    """Glance itself lists community images only on request."""
     wanted = [
         glance.add(owner="fpga-team", name="nlb", visibility=visibility)
         for visibility in ("public", "community", "shared")
@@ -171,7 +171,7 @@ def test_an_image_that_goes_while_pages_are_listed(
         list(listing)
 
 
-# -- what it costs not to use it -----------------------------------------------------
+# -- costs without use ---------------------------------------------------------------
 
 
 def test_nothing_of_openstacks_is_imported_before_it_is_asked() -> None:

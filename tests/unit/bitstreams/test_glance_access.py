@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""As whom Glance is asked, where, and for how long."""
+"""Requests to Glance use the configured credentials, endpoint and time limits."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_an_endpoint_may_be_given_with_its_version(glance: Double) -> None:
 
 def test_credentials_may_be_those_of_another_section(glance: Double) -> None:
     conf = glance.conf(auth_type=None, auth_section="placement")
-    told = glance.conf()["os_acc_glance"]
+    credentials = glance.conf()["os_acc_glance"]
     from keystoneauth1 import loading
 
     loading.register_auth_conf_options(conf, "placement")
     conf.register_opts(loading.get_auth_plugin_conf_options("password"), "placement")
     for name in ("auth_type", "auth_url", "username", "password", "project_name"):
-        conf.set_override(name, told[name], "placement")
+        conf.set_override(name, credentials[name], "placement")
     conf.set_override("user_domain_id", "default", "placement")
     conf.set_override("project_domain_id", "default", "placement")
     image_id = glance.add(DATA)
@@ -123,13 +123,13 @@ def test_an_endpoint_that_is_not_glance(glance: Double, source: Glance) -> None:
 
 
 def test_a_certificate_that_nobody_vouches_for(glance: Double) -> None:
-    # What speaks no TLS has no certificate either.
+    # A server without TLS has no certificate either.
     source = Glance(glance.conf(endpoint_override=glance.url.replace("http", "https")))
     with pytest.raises(exception.InvalidConfiguration, match="cafile"):
         source.image(NOBODY, soon())
 
 
-# -- patience ------------------------------------------------------------------------
+# -- retries and time limits ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 504])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The data of images from Glance, whole or from where they stopped."""
+"""The data of images are read from Glance, whole or from an offset."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def test_a_store_that_has_lost_the_end_is_told_early(
     value = hashlib.sha512(DATA).hexdigest()
     image_id = glance.add(DATA, os_hash_algo="sha512", os_hash_value=value)
     image = source.image(image_id, soon())
-    # urllib3 before 2.0 passes on what is less than a whole piece as well.
-    told = f"sends ({2**20}|{2**20 + 7}) of [0-9]+ bytes"
+    # urllib3 before 2.0 also passes on less than a whole piece.
+    message = f"sends ({2**20}|{2**20 + 7}) of [0-9]+ bytes"
     with (
         open(tmp_path / "arriving", "w+b", buffering=0) as file,
         pytest.raises(
             exception.ImageUnusable,
             check=has(reason=exception.ImageReason.INVALID),
-            match=told,
+            match=message,
         ),
     ):
         download.fetch(source, image, file.fileno(), 2**30, soon())
@@ -128,7 +128,7 @@ def test_a_deactivated_image_gives_no_data(glance: Double, source: Glance) -> No
 
 
 def test_encoded_data_are_not_decoded(glance: Double, source: Glance) -> None:
-    # A mebibyte of them could be a gibibyte.
+    # A mebibyte of encoded data could become a gibibyte.
     glance.encoding = "gzip"
     image = source.image(glance.add(DATA), soon())
     with pytest.raises(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which image a request gets for a region."""
+"""A bitstream request selects one image for a region."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.bitstreams.image_examples import (
     image,
 )
 
-# Other tests may have the machine meanwhile.
+# Other tests may run at the same time.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BY_ID = BitstreamRequest(bitstream_id=image(1).id)
@@ -59,7 +59,7 @@ def none(
     return caught.value
 
 
-# -- what is asked for -------------------------------------------------------
+# -- requests ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION])
@@ -121,7 +121,7 @@ def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
 
 @pytest.mark.parametrize("requested", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
 def test_what_a_vms_image_needs_is_no_bitstream(requested: BitstreamRequest) -> None:
-    """A VM's image has the same properties, to say what it needs."""
+    """A VM's image has the same properties; they state its requirements."""
     given = {
         "accel:function_id": FUNCTION_ID,
         "accel:function_name": "Compression",
@@ -134,7 +134,7 @@ def test_what_a_vms_image_needs_is_no_bitstream(requested: BitstreamRequest) -> 
 
 
 def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> None:
-    """cyborg.md 5.1 item 3: it need not say which function it implements."""
+    """cyborg.md 5.1 item 3: the image need not state which function it implements."""
     made = image(1, {}, tags=frozenset())
     assert chosen(BY_ID, made) == made
 
@@ -154,7 +154,7 @@ def test_a_source_is_asked_for_what_it_can_compare(
 
 
 def test_what_tenants_upload_is_not_even_looked_at() -> None:
-    """cyborg.md 5.1 item 8: however many images a tenant makes."""
+    """cyborg.md 5.1 item 8: searches skip tenants' images, however many exist."""
     rules = dataclasses.replace(RULES, projects=frozenset({"b", "a"}))
     assert list(image_selection.searches(BY_NAME, rules)) == [
         {"name": "image-1", "owner": "a"},
@@ -167,7 +167,7 @@ def test_what_tenants_upload_is_not_even_looked_at() -> None:
     ]
 
 
-# -- none, or several --------------------------------------------------------
+# -- no image, or several ----------------------------------------------------
 
 
 @pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
@@ -295,7 +295,7 @@ def test_a_board_is_known_by_the_name_that_cyborg_has_for_it(text: str) -> None:
     assert properties.is_board(text, REGION.identity)
 
 
-# -- what is not allowed -----------------------------------------------------
+# -- images that are not allowed ---------------------------------------------
 
 OF_OTHERS = {
     "tenant": {"owner": TENANT, "visibility": "private"},
@@ -337,17 +337,17 @@ def test_of_what_is_others_own_affair_an_error_tells_the_number(
     fields: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """cyborg.md 5.1 item 8: a tenant cannot supply what is programmed."""
+    """cyborg.md 5.1 item 8: a tenant cannot supply a bitstream."""
     secret = image(1, name="image-1", **fields)
     kind = exception.ImageRefused if requested.bitstream_id else exception.ImageNotFound
     with caplog.at_level(logging.INFO, image_selection.LOG.name):
         error = none(kind, requested, secret)
     assert "of an allowed project: 1" in str(error)
-    told = str(error).replace(str(requested), "")
-    assert secret.id not in told
-    assert secret.name not in told
-    assert TENANT not in told
-    # Whoever may read the log may know which image was meant.
+    message = str(error).replace(str(requested), "")
+    assert secret.id not in message
+    assert secret.name not in message
+    assert TENANT not in message
+    # The log may name the image: its readers have the right to know it.
     assert secret.id in caplog.text
     assert TENANT in caplog.text
 
@@ -451,7 +451,7 @@ def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
 def test_nothing_that_tenants_upload_changes_what_is_chosen(
     images: list[Image], tenants: list[Image], random: Any
 ) -> None:
-    """cyborg.md 5.1 item 8: neither blocked, nor replaced, nor supplied."""
+    """cyborg.md 5.1 item 8: a tenant cannot block, replace or supply a function."""
     together = images + tenants
     random.shuffle(together)
     assert outcome(together) == outcome(images)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a VM's own image asks for, beside or against its flavor."""
+"""A VM's own image adds to the requests of its flavor, or contradicts them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""From what a request asks for to a file that may be programmed."""
+"""A bitstream request leads to a verified file that may be programmed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def patiently() -> float:
 
 @pytest.fixture
 def place() -> Place:
-    """Images 1 and 2 for the region, and 3 for another one."""
+    """Build a source with images 1 and 2 for the region, and 3 for another one."""
     place = Place(LOOPBACK, COMPRESSION, ELSEWHERE)
     change(place, 1, {"accel:function_id": FUNCTION_ID, "function_name": "loopback"})
     change(place, 2, {"accel:function_id": OTHER_FUNCTION_ID})
@@ -67,7 +67,7 @@ def place() -> Place:
 
 
 def change(place: Place, number: int, properties: object = None, **fields: object):
-    """Let an image of the place be another one."""
+    """Change an image of the place."""
     image = place.all[id_of(number)]
     if properties is not None:
         fields["properties"] = properties
@@ -76,7 +76,7 @@ def change(place: Place, number: int, properties: object = None, **fields: objec
 
 @pytest.fixture
 def made(place: Place, cache: Cache) -> Library:
-    """A library on that place, with the policy by default."""
+    """Build a library for that place, with the default policy."""
     return Library(lambda: place, cache, RULES)
 
 
@@ -117,7 +117,7 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
             return super().image(image_id, deadline)
 
     def make() -> Place:
-        # Each makes one: the first waits in here for the second.
+        # Each thread makes one: the first waits in here for the second.
         together.wait(60.0)
         return Told(LOOPBACK)
 
@@ -147,7 +147,7 @@ def test_a_wish_that_cannot_be_met_is_told(
 
 
 class Crowded(Place):
-    """A place in which tenants' images never end, seen by an administrator."""
+    """A source with endless images of tenants, as an administrator sees it."""
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         yield from super().images(filters, deadline)
@@ -274,7 +274,7 @@ def test_a_file_that_is_no_bitstream_is_refused(
         made.fetched(place.only, patiently()),
     ):
         pytest.fail("it was taken for a bitstream")
-    # It is what its hash says: fetching it again would bring nothing else.
+    # The file matches its hash: fetching it again would change nothing.
     assert place.begun == [0]
 
 
@@ -294,7 +294,7 @@ def test_a_cached_file_whose_head_was_altered_is_fetched_anew(
     image = place.all[id_of(1)]
     made = Library(lambda: place, cache, RULES)
     alter(cached(made, image))
-    # By its head it now is a raw file, which the policy does not allow.
+    # By its header it is now a raw file, which the policy does not allow.
     assert cached(made, image).read_bytes() == LOOPBACK
     assert place.begun == [0, 0]
 
@@ -316,7 +316,7 @@ def test_a_file_that_cannot_be_read_any_more_is_told(
 
 @pytest.fixture
 def signed(place: Place, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Library:
-    """Where images have to be signed; a byte of the file tells whether they are."""
+    """Build a library that requires signatures; the file's first byte is one."""
     rules = dataclasses.replace(RULES, signed=True)
     for number in (1, 2):
         names = ("", "_hash_method", "_key_type", "_certificate_uuid")
@@ -378,7 +378,7 @@ def test_a_bad_signature_of_a_sound_file_is_told_at_once(
 def test_an_image_is_found_by_id_or_name(made: Library, place: Place) -> None:
     change(place, 1, owner=OPERATOR)
     assert made.named(id_of(2), patiently()).id == id_of(2)
-    # Its owner is trusted, and it is public: it comes back twice.
+    # The owner is trusted and the image is public: it is listed twice.
     assert made.named("loopback1", patiently()).id == id_of(1)
     with pytest.raises(exception.ImageNotFound, match="'nothing'"):
         made.named("nothing", patiently())
@@ -412,11 +412,11 @@ def test_what_is_named_and_not_allowed_is_told(made: Library, place: Place) -> N
 
 
 def test_progress_is_passed_on(made: Library, place: Place) -> None:
-    told: list[tuple[int, int | None]] = []
+    recorded: list[tuple[int, int | None]] = []
     image = place.all[id_of(1)]
-    with made.fetched(image, patiently(), lambda *each: told.append(each)):
+    with made.fetched(image, patiently(), lambda *each: recorded.append(each)):
         pass
-    assert told == [(each, image.size) for each in (PIECE, 2 * PIECE, image.size)]
+    assert recorded == [(each, image.size) for each in (PIECE, 2 * PIECE, image.size)]
 
 
 # -- from options ----------------------------------------------------------------
@@ -424,7 +424,7 @@ def test_progress_is_passed_on(made: Library, place: Place) -> None:
 
 @pytest.fixture
 def configured(tmp_path: Path) -> Callable[..., cfg.ConfigOpts]:
-    """A configuration with these lines in its group."""
+    """Return a function that makes a configuration with these lines in its group."""
 
     def configure(*lines: str) -> cfg.ConfigOpts:
         path = tmp_path / "os-acc.conf"
@@ -440,14 +440,14 @@ def test_a_directory_needs_no_service(
     images = tmp_path / "images"
     images.mkdir()
     (images / "loopback.gbs").write_bytes(LOOPBACK)
-    told = {
+    recorded = {
         "id": id_of(1),
         "os_hash_algo": "sha256",
         "os_hash_value": hashlib.sha256(LOOPBACK).hexdigest(),
         "tags": ["FPGA"],
         "accel:function_id": FUNCTION_ID,
     }
-    (images / "loopback.gbs.json").write_text(json.dumps(told))
+    (images / "loopback.gbs.json").write_text(json.dumps(recorded))
     conf = configured("source = directory", f"directory = {images}")
     state = tmp_path / "state"
     made = library.build(conf, str(state), Locks(str(state / "locks")))
@@ -457,7 +457,7 @@ def test_a_directory_needs_no_service(
     )
     with made.fetched(image, patiently(), region=REGION) as bitstream:
         assert bitstream.path == str(
-            state / "bitstreams" / f"sha256-{told['os_hash_value']}"
+            state / "bitstreams" / f"sha256-{recorded['os_hash_value']}"
         )
         assert Path(bitstream.path).read_bytes() == LOOPBACK
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The image that an instance boots from, where it is not to be seen."""
+"""The image that an instance boots from may be invisible to the service."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
     assert tested.booted(id_of(2), OURS, math.inf) is None
     (record,) = log.records
     assert record.levelname == level
-    for told in (id_of(2), OURS, "administrator", "instance_images"):
-        assert told in record.getMessage()
+    for expected in (id_of(2), OURS, "administrator", "instance_images"):
+        assert expected in record.getMessage()
 
 
 def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of bitstreams, and values of them that are of no use."""
+"""The options of bitstreams are read, and invalid values are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from os_acc.testing.test_host import config_of
 
 
 def load(place: Path, *lines: str) -> options.BitstreamSettings:
-    """The settings that a configuration file with these lines has."""
+    """Return the settings of a configuration file with these lines."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
     return options.BitstreamSettings.load(config_of(path))

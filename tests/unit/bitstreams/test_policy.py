@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which images may be programmed, by what the operator has configured."""
+"""The operator's configuration decides which images may be programmed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNED = dict.fromkeys(policy.SIGNATURE_PROPERTIES, "x")
 
 
 def rules(place: Path, *lines: str) -> policy.ImagePolicy:
-    """The policy that a configuration file with these lines has."""
+    """Return the policy of a configuration file with these lines."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
     return policy.ImagePolicy.load(config_of(path))
@@ -82,7 +82,7 @@ def test_a_project_has_to_be_named_exactly(tmp_path: Path, project: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"status": "queued"}, "queued"),
         ({"status": "deactivated"}, "deactivated"),
@@ -104,9 +104,9 @@ def test_a_project_has_to_be_named_exactly(tmp_path: Path, project: str) -> None
     ],
 )
 def test_an_image_that_something_is_wrong_with_is_refused(
-    tmp_path: Path, fields: dict[str, Any], told: str
+    tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
-    assert told in refused(image(**fields), rules(tmp_path))
+    assert message in refused(image(**fields), rules(tmp_path))
 
 
 def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
         container_format="ovf",
         hash_algo="md5",
     )
-    told = refused(made, rules(tmp_path, "signature = required"))
+    message = refused(made, rules(tmp_path, "signature = required"))
     for reason in (
         "deactivated",
         "hidden",
@@ -131,7 +131,7 @@ def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
         "md5",
         "img_signature_certificate_uuid",
     ):
-        assert reason in told
+        assert reason in message
 
 
 @pytest.mark.parametrize("missing", policy.SIGNATURE_PROPERTIES)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Signatures by real keys, and certificates that are trusted or not."""
+"""Signatures are verified with real keys and with the trusted certificates."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def store(tmp_path: Path) -> Store:
 
 
 def signed_image(content: bytes = CONTENT, **properties: str) -> Image:
-    """An image that an RSA key has signed, but for these properties."""
-    told = {
+    """Return an image that an RSA key has signed, but for these properties."""
+    stated = {
         "img_signature": signed_by(key("RSA-PSS"), content),
         "img_signature_hash_method": "SHA-256",
         "img_signature_key_type": "RSA-PSS",
@@ -79,7 +79,7 @@ def signed_image(content: bytes = CONTENT, **properties: str) -> Image:
     }
     named = {f"img_{name}": value for name, value in properties.items()}
     return image(
-        properties=told | named, hash_value=hashlib.sha512(content).hexdigest()
+        properties=stated | named, hash_value=hashlib.sha512(content).hexdigest()
     )
 
 
@@ -88,7 +88,7 @@ def signed_image(content: bytes = CONTENT, **properties: str) -> Image:
 
 @pytest.mark.parametrize("kind", ["RSA-PSS", "DSA", "ECC_SECP384R1", "ECC_SECP521R1"])
 @pytest.mark.parametrize(
-    ("method", "told"),
+    ("method", "stated"),
     [
         (hashes.SHA224(), "SHA-224"),
         (hashes.SHA256(), "SHA-256"),
@@ -97,21 +97,21 @@ def signed_image(content: bytes = CONTENT, **properties: str) -> Image:
     ],
 )
 def test_what_a_trusted_key_has_signed_is_good(
-    store: Store, kind: str, method: Any, told: str
+    store: Store, kind: str, method: Any, stated: str
 ) -> None:
     store.put(certificate(key(kind)))
     made = signed_image(
         signature=signed_by(key(kind), CONTENT, method),
-        signature_hash_method=told,
+        signature_hash_method=stated,
         signature_key_type=kind,
     )
     store.verify(made)
     other = signed_by(key(kind), CONTENT[1:], method)
-    told = signed_image(
-        signature=other, signature_hash_method=told, signature_key_type=kind
+    stated = signed_image(
+        signature=other, signature_hash_method=stated, signature_key_type=kind
     )
     assert "does not match its file" in store.refuses(
-        exception.ImageReason.INVALID, told
+        exception.ImageReason.INVALID, stated
     )
 
 
@@ -129,7 +129,7 @@ def test_the_signature_of_another_key_is_not_good(store: Store) -> None:
 def test_a_file_that_is_not_the_images_is_refused_though_it_is_signed(
     store: Store, content: bytes
 ) -> None:
-    """By the hash, not by the signature, a file is found and programmed."""
+    """The hash, not the signature, selects the file that is programmed."""
     store.put(certificate(key("RSA-PSS")))
     made = signed_image(signature=signed_by(key("RSA-PSS"), content))
     assert "sha512" in store.refuses(exception.ImageReason.INVALID, made, content)
@@ -177,7 +177,7 @@ def test_an_image_without_a_hash_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "why"),
+    ("kind", "stated", "why"),
     [
         ("short RSA-PSS", "RSA-PSS", "1024 bits"),
         ("ECC_SECP256R1", "ECC_SECP384R1", "SECP256R1"),
@@ -187,15 +187,15 @@ def test_an_image_without_a_hash_is_refused(store: Store) -> None:
     ],
 )
 def test_a_key_that_is_weak_or_of_another_kind_is_refused(
-    store: Store, kind: str, told: str, why: str
+    store: Store, kind: str, stated: str, why: str
 ) -> None:
     store.put(certificate(key(kind)))
-    made = signed_image(signature_key_type=told)
+    made = signed_image(signature_key_type=stated)
     assert why in store.refuses(exception.ImageReason.INVALID, made)
 
 
 class Endless(io.RawIOBase):
-    """A file of this many bytes, of which none is kept."""
+    """A file of this many bytes, none of which is kept."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -235,14 +235,14 @@ def test_nothing_is_read_on_after_the_deadline(store: Store) -> None:
         store.verify(signed_image(), deadline=time.monotonic() - 1)
 
 
-# -- who is trusted ----------------------------------------------------------
+# -- trusted certificates ----------------------------------------------------
 
 
 def test_a_certificate_that_is_not_there_is_not_trusted(store: Store) -> None:
     store.put(certificate(key("RSA-PSS")), str(uuid.uuid4()))
-    told = store.refuses(exception.ImageRefused, signed_image())
-    assert CERTIFICATE_ID in told
-    assert str(store.path) in told
+    stated = store.refuses(exception.ImageRefused, signed_image())
+    assert CERTIFICATE_ID in stated
+    assert str(store.path) in stated
 
 
 def test_the_id_of_a_certificate_is_the_same_however_it_is_written(
@@ -254,17 +254,17 @@ def test_the_id_of_a_certificate_is_the_same_however_it_is_written(
 
 
 @pytest.mark.parametrize(
-    ("since", "until", "told"),
+    ("since", "until", "stated"),
     [
         (NOW - 2 * DAY, NOW - DAY, "was valid until"),
         (NOW + DAY, NOW + 2 * DAY, "not valid before"),
     ],
 )
 def test_a_certificate_has_to_be_valid_now(
-    store: Store, since: Any, until: Any, told: str
+    store: Store, since: Any, until: Any, stated: str
 ) -> None:
     store.put(certificate(key("RSA-PSS"), since=since, until=until))
-    assert told in store.refuses(exception.ImageRefused, signed_image())
+    assert stated in store.refuses(exception.ImageRefused, signed_image())
 
 
 @pytest.mark.parametrize("allowed", ["digital_signature", "content_commitment"])
@@ -285,7 +285,7 @@ CA_USAGE = usage("key_cert_sign")
 
 
 def chain(store: Store, **changed: Callable[..., x509.Certificate]) -> None:
-    """A root, an authority below it, and a signer below that."""
+    """Add a root, an authority below it, and a signer below that."""
     parts = {
         "root": functools.partial(
             certificate, ROOT[1], subject="root", extensions=(authority(1), CA_USAGE)
@@ -419,7 +419,7 @@ def test_a_directory_that_everybody_can_write_to_is_not_believed(store: Store) -
 def test_a_directory_that_cannot_be_listed_is_the_operators_mistake(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By an authority that would have to be looked for.
+    # The issuer is an authority that would have to be looked up.
     private = key("RSA-PSS")
     store.put(certificate(private, issuer=("root", key("RSA-PSS", 1))))
 
