@@ -18,13 +18,13 @@ from tests.unit.cmd.images import Images
 
 @pytest.fixture
 def console(bench: TestHost, tmp_path: Path) -> Console:
-    """A shell on the two-socket host, with everything on it named."""
+    """Return a shell on the two-socket host, configured with all of its devices."""
     return Console(bench, tmp_path)
 
 
 @pytest.fixture
 def images(console: Console) -> Images:
-    """Two sound images, of which nothing is fetched yet."""
+    """Add two valid images, of which none is fetched yet."""
     place = console.bench.images.path
     console.configure(
         more=f"[os_acc_bitstreams]\nsource = directory\ndirectory = {place}\n"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The command as an operator has it: arguments in, text and status out."""
+"""The os-acc command as an operator runs it: arguments, output and status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from os_acc.testing.test_host import EVERYTHING
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ran:
-    """What one run has come to."""
+    """The result of one run."""
 
     status: int
     out: str
@@ -37,7 +37,7 @@ class Console:
         self.configure()
 
     def configure(self, *specs: str, more: str = "") -> None:
-        """Write the configuration: what is named (everything), and more."""
+        """Write a configuration with these specs (by default, for all) and more."""
         lines = [
             "[os_acc]",
             f"state_path = {self.bench.state_path}",
@@ -48,7 +48,7 @@ class Console:
         self.config_file.write_text("\n".join(lines) + "\n")
 
     def run(self, *arguments: str) -> Ran:
-        """Run the command once, as a process of its own would."""
+        """Run the command once, as in a process of its own."""
         out, err = io.StringIO(), io.StringIO()
         app = OsAcc(
             root=self.bench.root, config=cfg.ConfigOpts(), stdout=out, stderr=err
@@ -57,29 +57,29 @@ class Console:
         return Ran(status, out.getvalue(), err.getvalue())
 
     def json(self, *arguments: str) -> Any:
-        """What a command that succeeds says, as programs read it."""
+        """Run a command that succeeds, and return its JSON output."""
         ran = self.run(*arguments, "-f", "json")
         assert ran.status == 0, ran.err
         return json.loads(ran.out)
 
     def device(self, address: str) -> dict[str, Any]:
-        """A device's row in the listing."""
+        """Return a device's row in the listing."""
         (row,) = (
             row for row in self.json("device", "list") if row["Address"] == address
         )
         return row
 
     def state(self, address: str) -> str:
-        """A device's state, as the listing says it."""
+        """Return a device's state in the listing."""
         return str(self.device(address)["State"])
 
     def checks(self) -> dict[str, list[dict[str, Any]]]:
-        """What ``os-acc check`` finds, by the names of its checks."""
+        """Return the rows of ``os-acc check`` by the names of the checks."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in json.loads(self.run("check", "-f", "json").out):
             found.setdefault(row["Check"], []).append(row)
         return found
 
     def results(self, check: str) -> set[str]:
-        """The results of one check."""
+        """Return the results of one check."""
         return {row["Result"] for row in self.checks()[check]}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hosts to be drawn, as values."""
+"""Hosts for the tests of drawings, as values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def address(text: str) -> PciAddress:
 
 
 def function(place: str | PciAddress, node: int | None = 0, **more: Any) -> PciFunction:
-    """A display, unless said otherwise."""
+    """Return a function; by default, a display controller."""
     values: dict[str, Any] = {
         "class_code": DISPLAY,
         "driver": "nvidia",
@@ -48,7 +48,7 @@ def function(place: str | PciAddress, node: int | None = 0, **more: Any) -> PciF
 def card(
     place: str, vfs: int, node: int | None = 0, **more: Any
 ) -> tuple[PciFunction, ...]:
-    """A PF and its VFs, on the slots from 2 on."""
+    """Return a PF and its VFs, which begin at slot 2."""
     pf = address(place)
     places = [
         PciAddress(pf.domain, pf.bus, 2 + index // 8, index % 8) for index in range(vfs)
@@ -88,7 +88,7 @@ def state(
     given: Lease | None = None,
     reason: str = "",
 ) -> DeviceState:
-    """One function; of an address alone: it has gone."""
+    """Return the state of a function; one given by its address alone has gone."""
     found = place if isinstance(place, PciFunction) else None
     own = found.address if found else place
     assert isinstance(own, PciAddress)
@@ -96,7 +96,7 @@ def state(
 
 
 def cells(*sockets: int | None) -> NUMATopology:
-    """A cell for each, on that socket."""
+    """Return a topology with one cell per argument, on that socket."""
     return NUMATopology(
         tuple(
             NUMACell(number, frozenset({number}), memory=1024, socket=socket)
@@ -151,7 +151,7 @@ _NAMES = st.text(max_size=30)
 
 @st.composite
 def scenes(draw: st.DrawFn) -> HostSnapshot:
-    """Hosts of any shape: deep, flat, contradictory, with any names."""
+    """Draw hosts of any shape: deep, flat, contradictory, with any names."""
     functions: list[PciFunction] = []
     parents: list[tuple[str, str]] = []
     bridges: list[PciAddress] = []
@@ -170,7 +170,7 @@ def scenes(draw: st.DrawFn) -> HostSnapshot:
                 functions += [function(place, node)] if slot else []
             if above is not None:
                 parents.append((str(place), str(above)))
-    # What firmware and whoever writes to numa_node may have said.
+    # Firmware, or a writer of numa_node, may have set any node.
     functions = [
         dataclasses.replace(each, numa_node=draw(_NODES))
         if draw(st.integers(0, 20)) == 20

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What commands print, as files that the manual shows.
+"""Output of commands, in files that the manual shows.
 
 Run with OS_ACC_GOLDEN=1 to write them anew, and read the difference.
 """
@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def expect(name: str, printed: str) -> None:
-    """This is what is in that file."""
+    """Compare output with this file."""
     path = GOLDEN / name
     if os.environ.get("OS_ACC_GOLDEN"):
         path.write_text(printed, encoding="utf-8")

@@ -13,7 +13,7 @@ _BUSES = (0x10, 0x40, 0x90, 0xC0)
 
 
 def gpu_host() -> HostSpec:
-    """In each cell two GPUs behind a switch, and a network card."""
+    """Return a host with two GPUs behind a switch, and a network card, in each cell."""
     return HostSpec(
         tuple(
             function for cell, bus in enumerate(_BUSES) for function in _cell(cell, bus)
@@ -23,7 +23,7 @@ def gpu_host() -> HostSpec:
 
 
 def _node(cell: int) -> NodeSpec:
-    """Two to a socket; the other one of it is nearer than those beyond."""
+    """Return one of a socket's two cells; the other one is nearer than the rest."""
     distances = tuple(
         10 if other == cell else 12 if other // 2 == cell // 2 else 21
         for other in range(len(_BUSES))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Images for the command to fetch, and what it has fetched."""
+"""Images for the command to fetch, and the images in its cache."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Images:
     console: Console
 
     def put(self, number: int, content: bytes, **fields: object) -> Image:
-        """Lay down an image, and tell what it is."""
-        told = {
+        """Add an image, and return its description."""
+        metadata = {
             "id": id_of(number),
             "name": f"loopback{number}",
             "tags": ["FPGA"],
@@ -36,11 +36,11 @@ class Images:
         }
         file = self.place / f"image{number}.gbs"
         file.write_bytes(content)
-        file.with_name(f"{file.name}.json").write_text(json.dumps(told | fields))
+        file.with_name(f"{file.name}.json").write_text(json.dumps(metadata | fields))
         return self.library().about(id_of(number), time.monotonic() + 60)
 
     def library(self) -> library.Library:
-        """The library as a plug has it at the same time."""
+        """Return the library that a plug uses at the same time."""
         state = self.console.bench.state_path
         config = self.console.bench.config()
         options.register(config)
@@ -50,7 +50,7 @@ class Images:
 
     @property
     def cached(self) -> set[str]:
-        """The files in the cache."""
+        """Return the names of the files in the cache."""
         try:
             return set(os.listdir(f"{self.console.bench.state_path}/bitstreams"))
         except FileNotFoundError:

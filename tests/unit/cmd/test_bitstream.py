@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc bitstream``: what is there, more of it, less of it, is it sound."""
+"""``os-acc bitstream`` lists, fetches, prunes and verifies images."""
 
 from __future__ import annotations
 
@@ -184,10 +184,10 @@ class Terminal(io.StringIO):
 
 def test_a_bar_fills_on_a_terminal() -> None:
     stream = Terminal()
-    with progress.shown(stream, "loopback") as told:
-        assert told is not None
+    with progress.shown(stream, "loopback") as report:
+        assert report is not None
         for done in (0, MIB, MIB + 1, 3 * MIB, 4 * MIB):
-            told(done, 4 * MIB)
+            report(done, 4 * MIB)
     lines = stream.getvalue().split("\r")[1:]
     assert [line.partition("] ")[2].strip() for line in lines] == [
         "0 % of 4.0 MiB",
@@ -201,9 +201,9 @@ def test_a_bar_fills_on_a_terminal() -> None:
 
 def test_a_size_that_nobody_knows_is_no_bar() -> None:
     stream = Terminal()
-    with progress.shown(stream, "loopback") as told:
-        assert told is not None
-        told(5 * MIB, None)
+    with progress.shown(stream, "loopback") as report:
+        assert report is not None
+        report(5 * MIB, None)
     assert stream.getvalue() == "\rloopback 5 MiB\n"
 
 
@@ -215,6 +215,6 @@ def test_where_nothing_is_fetched_nothing_is_shown() -> None:
 
 
 def test_a_file_gets_no_bar(console: Console, images: Images) -> None:
-    with progress.shown(io.StringIO(), "loopback") as told:
-        assert told is None
+    with progress.shown(io.StringIO(), "loopback") as report:
+        assert report is None
     assert console.run("bitstream", "fetch", id_of(1)).err == ""

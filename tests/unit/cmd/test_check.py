@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc check``: what is wrong, and what to do about it."""
+"""``os-acc check`` reports each fault with a remedy."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 def console_on(
     make_bench: Callable[..., TestHost], tmp_path: Path
 ) -> Callable[[HostSpec], Console]:
-    """A shell on a host of one's choice."""
+    """Return a function that opens a shell on the host of a spec."""
     return lambda spec: Console(make_bench(spec), tmp_path)
 
 
 @pytest.fixture
 def of_nova(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the state directory look as if this user were nova."""
+    """Let this user own the state directory, as nova does."""
     monkeypatch.setattr(identity, "owner_of", lambda _path: (os.geteuid(), 0))
 
 
@@ -167,7 +167,7 @@ def test_files_of_others_below_the_state_directory_fail(
 
 @pytest.fixture
 def theirs(console: Console, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The owners of some files, by path; all others are nova-compute's."""
+    """Return the owners of files, by path; nova-compute owns all files not in it."""
     owners: dict[str, int] = {}
     lstat = os.lstat
 
@@ -192,7 +192,7 @@ def test_a_mount_point_of_its_own_has_roots_lost_and_found(
     theirs |= {str(lost): 0, str(lost / "#12"): 0}
     assert console.results("state files") == {"ok"}
     assert console.results("image files") == {"ok"}
-    # Of any other user it is a finding, as each other file is.
+    # Another owner is a finding, as for every other file.
     theirs[str(lost)] = 64000
     assert console.results("state files") == {"failed"}
 
@@ -385,7 +385,7 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mode", "result", "told"),
+    ("text", "mode", "result", "expected"),
     [
         (None, 0o644, "warning", "does not exist"),
         ("[os_acc]\n", 0o644, "ok", "limits what"),
@@ -394,7 +394,7 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
     ],
 )
 def test_the_limit_of_the_helper_is_a_finding(
-    console: Console, text: str | None, mode: int, result: str, told: str
+    console: Console, text: str | None, mode: int, result: str, expected: str
 ) -> None:
     if text is not None:
         path = Path(console.bench.root, "etc/os-acc/privileged.conf")
@@ -403,4 +403,4 @@ def test_the_limit_of_the_helper_is_a_finding(
         path.chmod(mode)
     (found,) = console.checks()["privileged.conf"]
     assert found["Result"] == result
-    assert told in found["What"].replace("\n", " ")
+    assert expected in found["What"].replace("\n", " ")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc check``: where images come from, who may sign them, what is kept."""
+"""``os-acc check`` examines the source of images, their signers and the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CACHE_SIZE = 100_000_000
 
 @pytest.fixture
 def signers(console: Console, tmp_path: Path) -> Path:
-    """The directory of those who may sign, where images have to be signed."""
+    """Require signatures; return the directory of the trusted certificates."""
     place = tmp_path / "certificates"
     place.mkdir()
     lines = ("[os_acc_bitstreams]", "signature = required", f"certificates = {place}")
@@ -41,16 +41,16 @@ def signers(console: Console, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(console: Console, images: Images) -> Path:
-    """The directory of the cache, with one image and room for the largest."""
-    told = console.config_file.read_text()
-    console.config_file.write_text(f"{told}\nmax_image_size = {LARGEST}\n")
+    """Fetch one image into a cache with room for the largest; return its directory."""
+    text = console.config_file.read_text()
+    console.config_file.write_text(f"{text}\nmax_image_size = {LARGEST}\n")
     console.json("bitstream", "fetch", id_of(1))
     return Path(console.bench.state_path, "bitstreams")
 
 
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """``roomy(size)`` leaves as many bytes on every disk; much without it."""
+    """Return ``roomy(size)``, which sets the free bytes of every disk."""
 
     def leave(size: int) -> None:
         space = SimpleNamespace(f_bavail=size, f_frsize=1)
@@ -78,7 +78,7 @@ def only(console: Console, check: str) -> dict[str, str]:
 
 
 def trust(place: Path, name: str, **changes: object) -> None:
-    """Lay down a certificate that has issued itself."""
+    """Add a self-signed certificate."""
     made = certificate(key("ECC_SECP256R1"), **changes)
     (place / f"{name}.pem").write_bytes(made.public_bytes(Encoding.PEM))
 
@@ -166,7 +166,7 @@ def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
     assert "'here', not an absolute path" in failed[0]["What"]
 
 
-# -- those who may sign -------------------------------------------------------
+# -- signers ------------------------------------------------------------------
 
 
 def test_who_may_sign_is_not_looked_at_where_nobody_has_to(console: Console) -> None:
@@ -198,11 +198,11 @@ def test_where_nobody_may_sign_each_image_is_refused(
     console: Console, signers: Path
 ) -> None:
     (signers / f"{SIGNER}.pem").write_text("no certificate")
-    strange, nobody = console.checks()["image signers"]
+    strange, missing = console.checks()["image signers"]
     assert strange["Result"] == "warning"
     assert "is not a certificate" in strange["What"]
-    assert nobody["Result"] == "failed"
-    assert "<certificate uuid>.pem" in nobody["Hint"]
+    assert missing["Result"] == "failed"
+    assert "<certificate uuid>.pem" in missing["Hint"]
 
 
 @pytest.mark.parametrize("mode", [None, 0o777])
@@ -218,7 +218,7 @@ def test_a_trust_store_that_cannot_be_used_fails(
     assert str(signers) in found["What"]
 
 
-# -- what is kept -------------------------------------------------------------
+# -- the cache ----------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("roomy")
@@ -243,8 +243,8 @@ def test_how_full_the_cache_is_is_told(
 
 @pytest.mark.usefixtures("roomy", "kept")
 def test_a_cache_that_has_more_than_it_may_is_a_warning(console: Console) -> None:
-    told = console.config_file.read_text()
-    console.config_file.write_text(told.replace(str(CACHE_SIZE), "1"))
+    text = console.config_file.read_text()
+    console.config_file.write_text(text.replace(str(CACHE_SIZE), "1"))
     found = only(console, "image cache")
     assert found["Result"] == "warning"
     assert "more than the limit" in found["What"]
@@ -256,7 +256,7 @@ def test_an_image_that_is_allowed_and_would_not_fit_is_a_warning(
 ) -> None:
     (file,) = kept.iterdir()
     size = file.stat().st_size
-    # Beside what is always left to others.
+    # In addition to the space that the cache leaves free at any time.
     roomy((64 << 20) + 4096)
     found = only(console, "image cache")
     assert found["Result"] == "warning"

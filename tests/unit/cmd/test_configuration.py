@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which configuration the command reads."""
+"""The command reads the named files, its own ones, or those of nova-compute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.cmd.console import Console
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let oslo.config find these files, and no directory, by itself."""
+    """Return a function that makes oslo.config find these files, and no directory."""
 
     def find(*paths: Path) -> None:
         monkeypatch.setattr(cfg, "find_config_dirs", lambda *_: [])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What ``os-acc demo`` shows, and what it leaves."""
+"""``os-acc demo`` shows a plug, a crash and a recovery, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def demo(scratch: pathlib.Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def steps(demo: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """The text of each step, by its number."""
+    """Return the text of each step, by its number."""
     parts = re.split(r"^(\d)\. ", demo.stdout, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc device``: what is listed, and the ways out of trouble."""
+"""``os-acc device`` lists devices, and releases or adopts them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_unknown(bench: TestHost, number: int, address: str) -> None:
 
 
 def lose_store(bench: TestHost) -> None:
-    """Remove the store below a service, which finds out."""
+    """Remove the store of a running service, which detects it."""
     file_in(bench.state_path).unlink()
     with pytest.raises(StoreDamaged):
         bench.manager.store.leases()
@@ -37,7 +37,7 @@ def lose_store(bench: TestHost) -> None:
 
 
 def make_quarantined(bench: TestHost, number: int, address: str) -> None:
-    """Let a device refuse to go back to its driver."""
+    """Quarantine a device that does not return to its driver."""
     bench.plug(number, address)
     bench.kernel.ignore(address, "drivers_probe", times=None)
     with pytest.raises(Exception, match="cannot release"):
@@ -180,15 +180,15 @@ def test_what_the_store_has_lost_is_shown_adopted_and_released(
         row = console.device(str(lease.address))
         assert row["State"] == "unknown"
         assert f"claimed by lease {lease.uuid}, which" in row["Reason"]
-    told = [row["What"] for row in console.checks()["records"]]
-    assert sum("which the store has lost" in each for each in told) == 3
+    findings = [row["What"] for row in console.checks()["records"]]
+    assert sum("which the store has lost" in each for each in findings) == 3
     adopted = console.json("device", "adopt", FPGA, "--consumer", uuid_of(2))
     assert (adopted["State"], adopted["Consumer"]) == ("leased", uuid_of(2))
     after = console.json("device", "release", GPU)
     assert (after["State"], after["Driver"]) == ("free", "nouveau")
     assert console.bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
-    told = [row["What"] for row in console.checks()["records"]]
-    assert not any("which the store has lost" in each for each in told)
+    findings = [row["What"] for row in console.checks()["records"]]
+    assert not any("which the store has lost" in each for each in findings)
 
 
 def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) -> None:

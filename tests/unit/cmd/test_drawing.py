@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a drawing says of a host, whatever the host is like."""
+"""A drawing describes any host, whatever its shape."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def printed(drawing: Drawing, **style: object) -> list[str]:
 
 
 def words_of(picture: str) -> str:
-    """All texts of a picture, as who reads or selects them has them."""
+    """Return all texts of a picture, as they are read or selected."""
     root = ElementTree.fromstring(picture)
     return " ".join(each.text or "" for each in root.iter(f"{SVG}text"))
 
 
-# -- whatever the host is like ---------------------------------------------
+# -- hosts of any shape ----------------------------------------------------
 
 
 @given(scenes(), st.booleans())
@@ -279,7 +279,7 @@ def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
     assert "web" in line(drawing, GPU).details[0]
 
 
-# -- who has what ----------------------------------------------------------
+# -- leases ----------------------------------------------------------------
 
 
 def test_alike_vfs_are_one_line_and_others_are_not() -> None:
@@ -369,7 +369,7 @@ def test_colours_are_for_who_asks_for_them() -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    """As the Web Content Accessibility Guidelines 2.1 define it."""
+    """Return the contrast as the Web Content Accessibility Guidelines 2.1 define it."""
 
     def luminance(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -396,7 +396,7 @@ def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> No
             assert contrast(colour, ground) >= 4.5
 
 
-# -- which policy would allow what -----------------------------------------
+# -- free devices by policy ------------------------------------------------
 
 FOUR = cells(0, 0, 1, 1)
 ONE_EACH = [Accelerator("GPU", node, True) for node in (0, 1, 2, None)]
@@ -405,7 +405,7 @@ ONE_EACH = [Accelerator("GPU", node, True) for node in (0, 1, 2, None)]
 def test_each_cell_says_how_many_each_policy_would_allow() -> None:
     host = scene([], topology=FOUR, accelerators=ONE_EACH)
     (supply,) = build.draw(host).supplies
-    # Required, socket, legacy, preferred.
+    # By policy: required, socket, legacy, preferred.
     assert [(each.cells, each.free) for each in supply.choices] == [
         ("0-1", (1, 2, 2, 4)),
         ("2", (1, 1, 2, 4)),

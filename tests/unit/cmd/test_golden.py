@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The output that the manual shows, as the command really prints it."""
+"""The manual shows the output that the command really prints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOVA = 64055
 
 @pytest.fixture
 def golden(console: Console) -> Callable[..., None]:
-    """Compare what a command prints with what the manual shows."""
+    """Return a function that compares a command's output with the manual's."""
 
     def compare(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)
@@ -59,7 +59,7 @@ def test_what_the_manual_shows_of_a_plug(
         uuidutils, "generate_uuid", lambda: f"{next(numbers):08x}" + uuid_of(0)[8:]
     )
     console.configure(*NAMED)
-    # Without it, the helper's warning is a part of what the commands print.
+    # Without this file, the helper's warning is a part of the output.
     limit = Path(console.bench.root, *rootconf.PATH)
     limit.parent.mkdir(parents=True)
     limit.write_text("\n".join(["[os_acc]", *(f"device_spec = {e}" for e in NAMED)]))

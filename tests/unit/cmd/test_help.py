@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How the command explains itself."""
+"""Each command has help of its own, which needs no configuration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_command_is_tried_for_its_help() -> None:
 def test_the_help_of_a_command_is_its_own(
     console: Console, command: str, flag: str
 ) -> None:
-    # Help is for those, too, whose configuration is broken.
+    # Help is also for users with a broken configuration.
     console.config_file.unlink()
     ran = console.run(*command.split(), flag)
     assert (ran.status, ran.err) == (0, "")

@@ -20,7 +20,7 @@ NOVA = (64055, 64056)
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let this process be root on paper; what it does with that, in order."""
+    """Simulate a process of root; return its changes of identity, in order."""
     done: list[str] = []
     uid = [0]
 
@@ -37,7 +37,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def of_nova(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the state directory belong to a user that has no name."""
+    """Let a user without a name own the state directory."""
     monkeypatch.setattr(identity, "owner_of", lambda _path: NOVA)
 
 

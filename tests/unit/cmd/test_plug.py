@@ -117,7 +117,7 @@ def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> No
         assert f"{GPU} is quarantined: {GPU} is bound to" in ran.err
         assert f"os-acc device release {GPU}" in ran.err
     assert json.loads(again.out) == {"Consumer": uuid_of(1), "Released": 0}
-    # Those of other instances are none of its business.
+    # A release does not report the devices of other instances.
     assert console.json("unplug", uuid_of(2))["Released"] == 1
     console.bench.kernel.lift()
     console.json("device", "release", GPU)

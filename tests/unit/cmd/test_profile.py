@@ -28,14 +28,14 @@ WRONG = {"name": "bad", "groups": [{f"resources:{GPU}": "1", "accel:typo": "x"}]
 
 
 def catalogue(console: Console, place: Path, *profiles: Any, more: str = "") -> None:
-    """Have these profiles."""
+    """Configure a catalogue of these profiles."""
     file = place / "profiles.yaml"
     file.write_text(yaml.safe_dump({"device_profiles": list(profiles)}))
     console.configure(more=f"[os_acc_profiles]\ncatalogue = {file}\n{more}")
 
 
-def section(name: str, told: dict[str, object]) -> str:
-    return "\n".join([f"[{name}]", *(f"{key} = {each}" for key, each in told.items())])
+def section(name: str, text: dict[str, object]) -> str:
+    return "\n".join([f"[{name}]", *(f"{key} = {each}" for key, each in text.items())])
 
 
 # -- list, show, check --------------------------------------------------------------
@@ -50,7 +50,7 @@ def test_profiles_are_listed_by_name(console: Console, tmp_path: Path) -> None:
         ("b", 2, 3),
     ]
     assert rows[0]["Description"] == "one"
-    # What is wrong hides nothing, and is told.
+    # An invalid profile hides no other one, and is reported.
     assert "ignoring a profile" in ran.err
     assert "typo" in ran.err
 
@@ -68,8 +68,8 @@ def test_a_profile_is_shown_as_it_is_written(console: Console, tmp_path: Path) -
 def test_a_description_does_nothing_to_a_terminal(
     console: Console, tmp_path: Path
 ) -> None:
-    told = "one\x1b[31m red\x07\nand more"
-    catalogue(console, tmp_path, profile(description=told))
+    text = "one\x1b[31m red\x07\nand more"
+    catalogue(console, tmp_path, profile(description=text))
     for ran in (
         console.run("profile", "list"),
         console.run("profile", "show", "fpga-dp1"),
@@ -77,9 +77,9 @@ def test_a_description_does_nothing_to_a_terminal(
         assert "one\ufffd[31m red\ufffd" in ran.out
         assert "and more" in ran.out
         assert "\x1b" not in ran.out
-    # A program has it as it is.
+    # Programs get the text unchanged.
     shown = console.json("profile", "show", "fpga-dp1")
-    assert shown["Description"] == told
+    assert shown["Description"] == text
 
 
 def test_a_profile_that_nobody_has(console: Console, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_check_fails_if_one_cannot_be_used(console: Console, tmp_path: Path) -
 
 def test_profiles_of_cyborg_are_judged(console: Console, tmp_path: Path) -> None:
     with running(profiles=[profile(), WRONG]) as cloud:
-        told = section("os_acc_cyborg", cloud.credentials())
-        catalogue(console, tmp_path, more=f"source = cyborg\n{told}")
+        text = section("os_acc_cyborg", cloud.credentials())
+        catalogue(console, tmp_path, more=f"source = cyborg\n{text}")
         ran = console.run("profile", "check", "-f", "json")
     assert ran.status == 1, ran.err
     assert [row["Where"] for row in json.loads(ran.out)] == ["Cyborg", "Cyborg"]
@@ -149,8 +149,8 @@ def test_what_a_flavor_then_has_is_what_the_profile_asks_for(
 
 def test_it_is_set_where_that_is_asked_for(console: Console, tmp_path: Path) -> None:
     with running(flavors={("1", "m1"): {"accel:device_profile": "x"}}) as cloud:
-        told = section("os_acc_nova", cloud.credentials())
-        catalogue(console, tmp_path, profile(), more=told)
+        text = section("os_acc_nova", cloud.credentials())
+        catalogue(console, tmp_path, profile(), more=text)
         ran = console.run("profile", "apply", "fpga-dp1", "m1", "--set", "-f", "json")
         assert ran.status == 0, ran.err
         assert json.loads(ran.out) == {
@@ -158,7 +158,7 @@ def test_it_is_set_where_that_is_asked_for(console: Console, tmp_path: Path) -> 
             "Properties": PROPERTIES,
             "Removed": [],
         }
-        # Both would be asked for.
+        # The flavor would request both.
         assert "accel:device_profile" in ran.err
         assert "group_policy" in ran.err
         specs = cloud.flavors["1", "m1"]
@@ -167,7 +167,7 @@ def test_it_is_set_where_that_is_asked_for(console: Console, tmp_path: Path) -> 
         del specs["accel:device_profile"]
         specs["group_policy"] = "isolate"
         less = {**profile(), "groups": profile()["groups"][:1]}
-        catalogue(console, tmp_path, less, more=told)
+        catalogue(console, tmp_path, less, more=text)
         ran = console.run("profile", "apply", "fpga-dp1", "1", "--set", "-f", "json")
         assert ran.err == ""
         assert json.loads(ran.out)["Removed"] == [

@@ -118,7 +118,7 @@ def test_a_flavor_s_own_amounts_are_asked_for(console: Console, tmp_path: Path) 
 def test_a_flavor_may_come_through_a_pipe_and_properties_change_it(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As older clients print a flavor without swap.
+    # Older clients print a flavor without swap in this way.
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(FLAVOR | {"swap": ""})))
     shown = in_json(
         console,
@@ -154,7 +154,7 @@ def test_what_is_no_flavor_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "expected"),
     [
         (("resources1:VCPU=1", "resources2:VCPU=1"), "set group_policy to 'none'"),
         (("trait1:CUSTOM_X=required",), "add resources1:"),
@@ -165,14 +165,14 @@ def test_what_is_no_flavor_is_refused(
     ],
 )
 def test_what_cannot_be_asked_for_is_an_error_with_a_hint(
-    console: Console, properties: tuple[str, ...], told: str
+    console: Console, properties: tuple[str, ...], expected: str
 ) -> None:
     ran = show(console, *properties)
     assert (ran.status, ran.out) == (1, "")
     message, hint = ran.err.splitlines()
     assert message.startswith("os-acc: ")
     assert hint.startswith("hint: ")
-    assert told in hint
+    assert expected in hint
 
 
 def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
@@ -186,7 +186,7 @@ def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
 
 @pytest.fixture
 def profiles(console: Console, tmp_path: Path) -> None:
-    """A catalogue with one profile, of two groups."""
+    """Configure a catalogue with one profile of two groups."""
     place = tmp_path / "profiles.yaml"
     place.write_text(yaml.safe_dump([profile("gzip")]))
     console.configure(more=f"[os_acc_profiles]\ncatalogue = {place}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc topology``, from the host to what an operator sees."""
+"""``os-acc topology`` draws the host, and describes it for programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMED = (
 
 @pytest.fixture
 def small(console: Console) -> Console:
-    """Two sockets; an instance has a GPU, and a card is near no cell."""
+    """Return a shell on two sockets; an instance has a GPU, a card is near no cell."""
     console.configure(*NAMED)
     console.bench.restart(device_spec=list(NAMED))
     console.bench.plug(1, GPU)
@@ -39,7 +39,7 @@ def small(console: Console) -> Console:
 
 @pytest.fixture
 def gpus(make_bench: Callable[..., TestHost], tmp_path: Path) -> Console:
-    """Eight GPUs with 32 VFs each; one instance has four of them, twelve one each."""
+    """Return a shell on 8 GPUs of 32 VFs each; one instance has 4, twelve have one."""
     named = '{"vendor_id": "10de", "resource_class": "CUSTOM_VGPU"}'
     bench = make_bench(gpu_host(), device_spec=[named])
     console = Console(bench, tmp_path)

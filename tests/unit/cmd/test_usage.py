@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How the command is called, prints and fails."""
+"""All commands share the rules for arguments, output, errors and hints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_refused_does_not_clutter_other_commands(
     more: tuple[str, ...],
     is_told: bool,
 ) -> None:
-    # Each run of the command is a process that has reported nothing yet.
+    # Each run of the command is a new process, which has reported nothing yet.
     monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
@@ -95,7 +95,7 @@ def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None
     text = console.run("device", "list", "-f", "csv").out
     in_csv = list(csv.DictReader(io.StringIO(text)))
     assert [row["Address"] for row in in_csv] == [row["Address"] for row in rows]
-    # Nothing is nothing there, and not a driver named None.
+    # A missing value is empty, and not a driver named None.
     assert {row["Consumer"] for row in in_csv} == {""}
     assert "| Address" in console.run("device", "list").out
 
@@ -172,7 +172,7 @@ def test_a_directory_is_no_configuration_file(console: Console, tmp_path: Path) 
 def test_a_demo_in_a_place_that_is_in_use_is_an_error(
     console: Console, tmp_path: Path
 ) -> None:
-    # The simulated host needs no configuration of this one.
+    # The simulated host does not use this configuration.
     console.config_file.write_text("no section\n")
     ran = console.run("demo", "--keep", str(tmp_path))
     assert ran.status == 1
