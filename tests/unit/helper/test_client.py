@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The client's side of the privileged helper: answers become typed errors."""
+"""The client of the privileged helper turns its answers into typed errors."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def deadline() -> float:
 
 @pytest.fixture
 def here():
-    """Privileged calls are answered in this process."""
+    """Answer privileged calls in this process."""
     with privileged_here():
         yield client.Helper(write_timeout=30)
 
 
 @pytest.fixture
 def answer(monkeypatch):
-    """Let an entry point answer so."""
+    """Return a function that sets the answer of an entry point."""
 
     def with_this(module, name, result):
         calls = []
@@ -92,7 +92,7 @@ def answer(monkeypatch):
 OK = CallResult(Outcome.OK)
 
 
-# -- what is passed ----------------------------------------------------------
+# -- arguments ---------------------------------------------------------------
 
 
 def test_a_take_carries_numbers_alone(here, answer, deadline):
@@ -124,7 +124,7 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
     assert calls == []
 
 
-# -- what comes back ---------------------------------------------------------
+# -- answers -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_pf_that_refuses_is_named(here, answer, deadline):
         here.set_num_vfs(PF, 9, 1, deadline)
 
 
-# -- who holds it ------------------------------------------------------------
+# -- holders -----------------------------------------------------------------
 
 
 def test_holders_are_named(here, answer, deadline):
@@ -270,12 +270,12 @@ def test_it_is_not_given_back_where_somebody_is_found(here, answer, deadline):
     assert len(calls) == 1
 
 
-# -- a helper that is not there ----------------------------------------------
+# -- an unavailable helper ---------------------------------------------------
 
 
 @pytest.fixture
 def no_helper(monkeypatch):
-    """Let the start of each helper end so."""
+    """Return a function that replaces the start of each helper."""
 
     def start_with(action):
         for context in (privsep.base, privsep.inspect):
@@ -345,7 +345,7 @@ def test_a_forked_child_waits_for_no_start_of_its_parent(no_helper):
     hands = client.Helper(30)
     with pytest.raises(exception.HelperUnavailable, match="in time"):
         hands.start(time.monotonic() + 0.05)
-    # Another thread is at it in the moment of the fork.
+    # Another thread holds the guard at the moment of the fork.
     privsep.base.guard.acquire()
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Helpers that end, fail or go silent in a call, and what takes their place."""
+"""A helper that ends, fails or goes silent in a call is replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 30.0
 
 
 class Channel(comm.ClientChannel):
-    """A channel to a helper that the test plays."""
+    """A channel to a helper that the test simulates."""
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
@@ -38,7 +38,7 @@ class Channel(comm.ClientChannel):
 
 @pytest.fixture
 def channels(monkeypatch):
-    """Every channel that was opened, in order."""
+    """Record every channel that is opened, in order."""
     opened: list[Channel] = []
 
     def connect():
@@ -61,7 +61,7 @@ def link(channels) -> connection.Connection:
 
 
 class Call(threading.Thread):
-    """A call, and what comes of it."""
+    """A call and its outcome."""
 
     def __init__(self, link, seconds=PATIENCE, argument=()) -> None:
         super().__init__(daemon=True)
@@ -84,7 +84,7 @@ class Call(threading.Thread):
 
 
 def has_ended(channel: Channel) -> bool:
-    """Whether the helper finds the end of what it is asked."""
+    """Return whether the helper reads the end of its requests."""
     channel.theirs.settimeout(PATIENCE)
     for _call in channel.helper:
         pass
@@ -118,7 +118,7 @@ def test_what_the_helpers_code_raises_is_one_typed_error(
     assert error.retryable
     assert name in str(error)
     assert "line 7" in str(error.__cause__)
-    # It has answered: nothing is wrong with the process.
+    # The helper has answered: nothing is wrong with its process.
     assert privsep.inspect.channel is channels[0]
 
 
@@ -149,7 +149,7 @@ def test_a_silent_helper_costs_one_timeout_and_is_replaced(link, channels):
     again = Call(link)
     channels[1].reply(comm.Message.RET.value, "served")
     assert again.outcome() == "served"
-    # Whenever it goes on, it finds that nobody wants anything of it.
+    # If it goes on, it finds that its client has closed the channel.
     assert has_ended(channels[0])
 
 
@@ -174,7 +174,7 @@ def test_many_who_get_no_answer_start_one_helper(link, channels):
 
 
 def test_a_helper_that_reads_nothing_lets_no_sender_wait(link, channels):
-    """A stopped one, once its socket is full: whoever sends has the lock."""
+    """A stopped helper's socket is full, and the blocked sender has the lock."""
     waiting = Call(link)
     sending = Call(link, argument="x" * (1 << 22))
     for call in (sending, waiting):
@@ -201,7 +201,7 @@ def test_a_start_that_hangs_is_given_up_for_another(channels, monkeypatch):
     used = privsep.inspect.channel
     assert used is channels[0]
     gate.set()
-    # The one that comes too late is told so, and changes nothing.
+    # The start that comes too late is refused, and changes nothing.
     while len(channels) < 2:
         time.sleep(0.001)
     assert has_ended(channels[1])
@@ -209,7 +209,7 @@ def test_a_start_that_hangs_is_given_up_for_another(channels, monkeypatch):
 
 
 def no_more_threads(monkeypatch, allowed):
-    """Let so many threads start, and no more."""
+    """Let only so many threads start."""
     start, left = _thread.start_new_thread, [None] * allowed
 
     def limited(*arguments):
@@ -219,7 +219,7 @@ def no_more_threads(monkeypatch, allowed):
         return start(*arguments)
 
     monkeypatch.setattr(_thread, "start_new_thread", limited)
-    # privsep starts a thread of its own by this.
+    # privsep starts a thread of its own by this function.
     monkeypatch.setattr(threading, "_start_new_thread", limited)
 
 
@@ -233,14 +233,14 @@ def test_a_start_without_a_thread_fails_at_once_and_is_tried_again(
         start = link.start()
         with pytest.raises(exception.HelperUnavailable, match="new thread"):
             start.wait(time.monotonic() + PATIENCE)
-    # What was begun is ended: nobody would ever use it.
+    # The helpers of the failed start have ended: they would never be used.
     assert all(has_ended(channel) for channel in channels)
     link.start().wait(time.monotonic() + PATIENCE)
     assert privsep.inspect.channel is channels[-1]
 
 
 def test_a_forked_child_leaves_the_helper_to_its_parent(link, channels):
-    """It keeps no end of it open, and shuts down none."""
+    """The child keeps no end of the channel open, and shuts down none."""
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:

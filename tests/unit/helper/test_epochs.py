@@ -36,7 +36,7 @@ class TimeOfDay:
         return self.microseconds * 1000
 
     def restart_helper(self) -> None:
-        """A new helper has read no time of day yet."""
+        """Start a helper that has read no time of day yet."""
         self._patch.setattr(worker, "clock", worker.Clock(self))
 
 
@@ -46,7 +46,7 @@ def time_of_day(monkeypatch: pytest.MonkeyPatch) -> TimeOfDay:
 
 
 def call(address: str, epoch: int) -> CallResult:
-    """A privileged call that does nothing."""
+    """Make a privileged call that does nothing, and return its result."""
     (answer,) = worker.run(
         [PciAddress.parse(address)], epoch, 30, lambda _index: CallResult(Outcome.OK)
     )
@@ -54,7 +54,7 @@ def call(address: str, epoch: int) -> CallResult:
 
 
 def check_serves(bench: TestHost) -> None:
-    """A card with two functions and a single one go to a guest, and come back."""
+    """Check that a card with two functions and a single one can go and come back."""
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)
     bench.plug(2, FPGA)
@@ -85,7 +85,7 @@ def test_a_card_that_was_idle_for_a_year_is_served(bench, time_of_day):
 @pytest.mark.parametrize("jump", [YEAR, -YEAR])
 @pytest.mark.parametrize("again", ["nothing", "the helper", "the service", "the host"])
 def test_a_clock_that_moves_by_a_year_stops_no_service(bench, time_of_day, jump, again):
-    """Also devices that are leased meanwhile, and those never used before."""
+    """Devices leased meanwhile, and devices never used before, are served as well."""
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)
     time_of_day.microseconds += jump

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A worker of the privileged helper that is killed in the middle of its work."""
+"""A worker of the privileged helper may be killed in the middle of its work."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_plug_whose_worker_is_killed_goes_back(bench: TestHost) -> None:
 def test_a_restart_ends_the_making_of_vfs(
     make_bench: Callable[..., TestHost], after: bool
 ) -> None:
-    """VFs are made with autoprobe off: that must not outlive a killed worker."""
+    """VFs are created with autoprobe off; that must not outlive a killed worker."""
     nic = hosts.nic("0000:3b", name="ens1f0")
     spec = f'{{"address": "{nic.address}", "num_vfs": "2"}}'
     bench = make_bench(HostSpec((nic,)), device_spec=[spec])

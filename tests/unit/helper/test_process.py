@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The privileged helper as a process: it serves, gets stuck, is killed."""
+"""The helper serves calls as a process, which may get stuck or be killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kernel(host: TestHost) -> FakeKernel:
 
 @pytest.fixture
 def start(host: TestHost) -> Iterator[Callable[..., Manager]]:
-    """Start a service whose privileged code runs in helpers of its own."""
+    """Return a function that starts a service with helpers of its own."""
     with privileged.privileged_here():
         yield lambda **options: host.start_with_helpers(host.write_config(**options))
         for context in privileged.CONTEXTS:
@@ -79,7 +79,7 @@ def _provider(manager: Manager, address: str) -> str:
 
 
 def blocked_writer(kernel: FakeKernel) -> int:
-    """The process of the write that waits in the kernel."""
+    """Return the process of the write that is blocked in the kernel."""
     return next(
         write.pid
         for write in reversed(kernel.writes())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The client's side of programming: what the helper answers, as typed errors."""
+"""The client turns the helper's answers to programming calls into typed errors."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_region_without_interface_is_not_even_asked_about(
         check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
     ):
         hands.program(host.region(SILENT), host.bitstream(), 1, soon())
-    # Nor one that had an interface when it was looked at.
+    # The same applies to a region that had an interface when it was read.
     region = dataclasses.replace(host.region(SILENT), interface_id=DFL_INTERFACE)
     with pytest.raises(
         exception.RegionUnusable,
