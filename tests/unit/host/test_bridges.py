@@ -18,7 +18,7 @@ def parents(sysfs: Sysfs, *names: str) -> dict[str, str]:
 
 
 def placed(sysfs: Sysfs, *path: str) -> None:
-    """A function at a place in the tree of devices."""
+    """Add a function at a place in the tree of devices."""
     directory = sysfs.path.joinpath("sys/devices", *path)
     directory.mkdir(parents=True, exist_ok=True)
     sysfs.link(sysfs.devices / path[-1], directory)

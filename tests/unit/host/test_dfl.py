@@ -20,7 +20,7 @@ VF = "0000:3b:02.0"
 
 
 class Card:
-    """A card as Linux 6.1 lays it out, with the numbers that it gives."""
+    """A card as Linux 6.1 shows it, with the numbers that the kernel assigns."""
 
     def __init__(self, sysfs: Sysfs, directory: Path, region: int = 0) -> None:
         self.sysfs = sysfs

@@ -65,7 +65,7 @@ def put_online(sysfs: Sysfs, nodes: str, cpus: str) -> None:
 
 @pytest.fixture
 def two_sockets(sysfs: Sysfs) -> Sysfs:
-    """Two cores of two threads on each of two sockets."""
+    """Add two cores of two threads on each of two sockets."""
     put_online(sysfs, "0-1", "0-7")
     put_node(sysfs, 0, "0-1,4-5", distance="10 21")
     put_node(sysfs, 1, "2-3,6-7", distance="21 10", memory_kb=GIB_KB + 2047)
@@ -98,7 +98,7 @@ def test_nobody_is_told_of_guests_and_networks(two_sockets: Sysfs) -> None:
 
 @pytest.fixture
 def without_numa(sysfs: Sysfs) -> Sysfs:
-    """A core of two threads and one of one; one more CPU is offline."""
+    """Add a core of two threads and one of one; one more CPU is offline."""
     sysfs.put(f"{CPUS}/online", "0-2")
     for cpu, siblings in enumerate(("0-1", "0-1", "2")):
         put_cpu(sysfs, cpu, siblings=siblings)
@@ -296,7 +296,7 @@ def test_what_cannot_be_read_is_an_error(two_sockets: Sysfs) -> None:
 
 
 def spans(numbers: set[int]) -> str:
-    """As the kernel prints a set of numbers."""
+    """Return a set of numbers in the format of the kernel's lists."""
     found = []
     ordered = enumerate(sorted(numbers))
     for _, group in itertools.groupby(ordered, key=lambda each: each[1] - each[0]):
@@ -317,7 +317,7 @@ RANGES = r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*"
 @settings(deadline=None)
 @given(st.text() | st.text(st.sampled_from("0123456789-, ")))
 def test_whatever_else_is_no_list_is_a_typed_error(text: str) -> None:
-    # A range of nothing, such as 3-1, is one that the kernel never prints.
+    # The kernel never prints an empty range, such as 3-1.
     upward = re.fullmatch(RANGES, text) and all(
         int(part.split("-")[0]) <= int(part.split("-")[-1]) for part in text.split(",")
     )
@@ -332,7 +332,7 @@ def test_whatever_else_is_no_list_is_a_typed_error(text: str) -> None:
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[int, tuple[dict[int, int], int, list[int]]]:
-    """Nodes: the package of each CPU, the memory in KiB, and the distances."""
+    """Draw nodes: the package of each CPU, the memory in KiB, and the distances."""
     numbers = draw(st.lists(st.integers(0, 15), min_size=1, max_size=5, unique=True))
     cpus = draw(st.lists(st.integers(0, 63), max_size=24, unique=True))
     nodes: dict[int, tuple[dict[int, int], int, list[int]]] = {}

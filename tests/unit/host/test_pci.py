@@ -91,8 +91,8 @@ def test_attributes_behind_the_device_lock_are_never_opened(
     sysfs: Sysfs, attribute: str
 ) -> None:
     directory = sysfs.function(sriov_totalvfs="4")
-    # Whoever opens a FIFO without a writer waits for ever, as a reader of
-    # these attributes does behind a stuck write.
+    # Opening a FIFO without a writer blocks for ever, as does a read of these
+    # attributes behind a stuck write.
     (directory / attribute).unlink(missing_ok=True)
     os.mkfifo(directory / attribute)
     assert read(sysfs).total_vfs == 4
@@ -227,7 +227,7 @@ def test_no_descriptor_is_left_open(sysfs: Sysfs) -> None:
     before = set(os.listdir("/proc/self/fd"))
     scan(sysfs.root)
     read_binding(sysfs.root, address())
-    # Those of earlier tests may be closed meanwhile.
+    # Descriptors of earlier tests may be closed meanwhile.
     assert set(os.listdir("/proc/self/fd")) <= before
 
 

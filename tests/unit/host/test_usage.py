@@ -32,7 +32,7 @@ def mount(sysfs: Sysfs, number: str, source: str = "none", where: str = "/srv") 
 
 @pytest.fixture
 def disk(sysfs: Sysfs) -> Path:
-    """An NVMe disk of its own, behind a bridge, with one partition."""
+    """Add a separate NVMe disk, behind a bridge, with one partition; return it."""
     function = sysfs.function(NVME, above="0000:5d:00.0", class_code=0x010802)
     disk = function / "nvme/nvme0/nvme0n1"
     sysfs.class_device("block", disk, dev="259:0")

@@ -17,7 +17,7 @@ def address(text: str = PLAIN) -> PciAddress:
 
 
 class Sysfs:
-    """Builds below ``root``; what it writes is what ``cat`` shows."""
+    """Build a tree below ``root``; each text is written as ``cat`` shows it."""
 
     def __init__(self, root: Path) -> None:
         self.path = root
@@ -47,7 +47,7 @@ class Sysfs:
         above: str = "",
         **attributes: str,
     ) -> Path:
-        """A PCI function; ``above`` is the bridge that leads to it."""
+        """Add a PCI function; ``above`` is the bridge that leads to it."""
         top = f"sys/devices/pci{text[:-5]}"
         directory = self.path / top / above / text
         directory.mkdir(parents=True)
@@ -81,7 +81,7 @@ class Sysfs:
         return directory
 
     def class_device(self, class_name: str, directory: Path, **values: str) -> Path:
-        """A device that a driver made, in ``/sys/class`` as well."""
+        """Add a device made by a driver, in ``/sys/class`` as well."""
         directory.mkdir(parents=True)
         for name, value in values.items():
             (directory / name).write_text(value + "\n")
