@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the host offers: providers with names that last."""
+"""The host offers providers with persistent names."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_card_with_a_serial_number_is_named_by_it_wherever_it_is(make_bench):
 
 
 def test_two_ports_of_one_card_are_two_providers(make_bench):
-    """They have the serial number of their card."""
+    """Both ports have the serial number of their card."""
     ports = [
         dataclasses.replace(
             with_serial(hosts.nic("0000:05", name=f"eno{number}"), "00-1b-21-ff"),

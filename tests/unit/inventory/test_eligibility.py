@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the operator named is offered only where a guest can safely have it."""
+"""A configured device is offered only if a guest can safely have it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_b
             f'{{"address": "{other}"}}',
         ],
     )
-    # Others than os_acc can remove the VFs.
+    # Other programs than os_acc can remove the VFs.
     numvfs = bench.kernel.path("sys/bus/pci/devices", pf, "sriov_numvfs")
     bench.kernel.write(numvfs, "0")
     refused = bench.rejected(other)
@@ -143,7 +143,7 @@ def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
 
 
 def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
-    """It has no driver any more, but its last one waits for the guest."""
+    """The device has no driver any more, but its last driver waits for the guest."""
     kernel = bench.kernel
     bench.bind(FPGA, "vfio-pci")
     kernel.hold(FPGA)
@@ -161,11 +161,11 @@ def test_a_leased_device_stays_with_its_provider(bench):
     assert bench.manager.providers() == before
 
 
-# -- what Nova claims --------------------------------------------------------
+# -- devices that Nova claims ------------------------------------------------
 
 
 def with_nova(bench, *device_spec: str):
-    """A manager that sees Nova's own options as well."""
+    """Start a manager that reads Nova's own options as well."""
     from oslo_config import cfg
 
     config = bench.config()
@@ -212,7 +212,7 @@ def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
 
 
 def of_nova_s_mdevs(bench, **addresses: list[str]):
-    """The service's configuration, with Nova's mdev types and where they are."""
+    """Return a configuration with Nova's mdev types and their addresses."""
     from oslo_config import cfg
 
     config = bench.config()
@@ -231,7 +231,7 @@ def of_nova_s_mdevs(bench, **addresses: list[str]):
         ({"a": [GPU], "b": [AUDIO]}, ()),
         ({"a": []}, ("a",)),
         ({"a": [], "b": [], "c": [GPU]}, ("a", "b")),
-        # Nova uses the first of all then, and for every device.
+        # Nova then uses the first type alone, and for every device.
         ({"a": [GPU], "b": []}, ("a", "b")),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_type_without_addresses_is_nova_s_wherever_it_is(
 
 @pytest.fixture
 def catalog(make_bench):
-    """A host with a card whose driver offers mediated devices."""
+    """Return a function that builds a host with a card that offers mediated devices."""
     types = "mdev_supported_types/{}/available_instances"
     attributes = tuple((types.format(name), "4\n") for name in ("t-1", "t-2"))
     card = dataclasses.replace(hosts.fpga("0000:05"), attributes=attributes)
@@ -291,7 +291,7 @@ def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):
 
 
 def offer(bench, address, *types):
-    """Let the function's driver offer just these types of mediated devices."""
+    """Let the function's driver offer only these types of mediated devices."""
     place = pathlib.Path(bench.root, "sys/bus/pci/devices", address)
     shutil.rmtree(place / "mdev_supported_types", ignore_errors=True)
     for name in types:
@@ -346,7 +346,7 @@ def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(catalog):
     assert manager.unplug(instance(1)) == 1
 
 
-# -- as of now ---------------------------------------------------------------
+# -- changes at run time -----------------------------------------------------
 
 
 def test_a_device_that_is_pulled_out_and_put_back_is_seen_without_a_restart(bench):

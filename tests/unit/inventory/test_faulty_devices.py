@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A device that is out of order is counted, given to nobody, and said."""
+"""A faulty device is counted as reserved, is leased to no instance, and is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MENDED = Uevent("change", PciAddress.parse(GPU), Recovery.SUCCESSFUL)
 
 @pytest.fixture
 def told(bench):
-    """``told(event)`` lets the service hear the kernel say that."""
+    """Return ``told(event)``, which delivers an event of the kernel to the service."""
 
     def tell(event: Uevent) -> None:
         bench.manager.catalog.health.note(event)
@@ -33,7 +33,7 @@ def told(bench):
 
 
 def units(bench):
-    """(total, reserved) of the card, as Placement is told."""
+    """Return the published (total, reserved) of the card."""
     uuid = bench.provider(GPU).uuid
     for each in bench.manager.catalog.snapshots.newest():
         if each.uuid == uuid:
@@ -80,7 +80,7 @@ def test_a_function_takes_the_rest_of_its_group_along(bench):
 
 @pytest.fixture
 def hot_bench(bench, monkeypatch):
-    """A plugin there knows more of a card than the kernel says."""
+    """Let a plugin report a fault of a card that the kernel does not report."""
     discover = pci.PciPlugin.discover
 
     def with_heat(self: pci.PciPlugin, candidates: base.Candidates) -> Iterator[Device]:

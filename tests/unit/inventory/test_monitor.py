@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The host is looked at again when the kernel says that it has changed."""
+"""The host is scanned again when the kernel reports a change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = 120.0
 
 
 class ToldEars:
-    """Hears what the test says; an exception is raised."""
+    """A listener that receives events from the test, and raises exceptions."""
 
     def __init__(self) -> None:
         self.said: queue.Queue[Uevent | Exception] = queue.Queue()
@@ -37,7 +37,7 @@ class ToldEars:
 
 
 class Looks:
-    """Counts the looks, and lets the test wait for one."""
+    """Count the scans, and let the test wait for one."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -70,7 +70,7 @@ def looks():
 
 @pytest.fixture
 def watcher(ears, looks):
-    """Watches, and looks at the host for no other reason than an event."""
+    """Run a monitor that scans the host for no other reason than an event."""
     made = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
     made.start()
     yield made
@@ -87,7 +87,7 @@ def test_a_change_is_looked_at(watcher, ears, looks):
 def test_many_events_at_once_are_one_look(ears, looks, monkeypatch):
     monkeypatch.setattr(monitor, "QUIET", 0.5)
     monkeypatch.setattr(monitor, "RESTLESS", LONG)
-    # All of them are there before anybody listens: no pause ends a change.
+    # All events are queued before the monitor starts: no pause ends a change.
     for _ in range(300):
         ears.said.put(Uevent("add", GPU))
     watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
@@ -190,7 +190,7 @@ def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
     health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, Recovery.BEGUN))
     health.note(Uevent("change", NIC, Recovery.FAILED))
-    # The kernel has told more than could be heard.
+    # The kernel has sent more events than could be received.
     health.note(Uevent(""))
     assert list(health.faults) == [NIC]
     health.note(Uevent("change", GPU, Recovery.FAILED))
@@ -216,7 +216,7 @@ def test_a_driver_does_not_make_a_card_healthy(action):
 def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
     bench, ears, monkeypatch
 ):
-    """As mdev_register_parent() tells of it: as a change of the function."""
+    """mdev_register_parent() announces a type by a change event of the function."""
     manager, types = bench.manager, set()
     catalog = manager.catalog
     catalog._rules = dataclasses.replace(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A provider keeps its name, whatever becomes of others on the host."""
+"""A provider keeps its name, whatever happens to other devices of the host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def on_vf(function: int) -> str:
 
 
 def tagged(**classes: int) -> list[str]:
-    """So many VFs for each class, one class after the other."""
+    """Return specs for so many VFs of each class, one class after the other."""
     names = [name for name, count in classes.items() for _ in range(count)]
     return [
         json.dumps({"address": vf, "resource_class": name})
@@ -37,14 +37,14 @@ def tagged(**classes: int) -> list[str]:
 
 
 def names(bench: TestHost) -> dict[str, str]:
-    """Of each class, what its only provider is called."""
+    """Return the name of the only provider of each class."""
     found = bench.manager.providers()
     assert len({each.device.resource_class for each in found}) == len(found)
     return {each.device.resource_class: each.name for each in found}
 
 
 def take_away(bench: TestHost, *addresses: str) -> None:
-    """Somebody else prepares functions for guests of their own."""
+    """Bind functions to vfio-pci, as another program does for guests of its own."""
     for address in addresses:
         device = f"{bench.root}/sys/bus/pci/devices/{address}"
         bench.kernel.write(f"{device}/driver_override", "vfio-pci")
@@ -55,7 +55,7 @@ def take_away(bench: TestHost, *addresses: str) -> None:
 
 @pytest.fixture
 def mixed(make_bench) -> TestHost:
-    """A card of which two VFs are fast, and two slow."""
+    """Build a host with a card of two fast and two slow VFs."""
     bench = make_bench(device_spec=tagged(CUSTOM_FAST=2, CUSTOM_SLOW=2))
     set_vfs(bench, 4)
     return bench
@@ -71,7 +71,7 @@ def test_vfs_that_nobody_can_have_change_no_name(mixed, tmp_path, gone, is_known
     assert before == {FAST: on_vf(0), SLOW: on_vf(2)}
     take_away(mixed, *gone)
     if not is_known:
-        # What has no place on record yet is called the same.
+        # Providers without a recorded place have the same names.
         mixed.restart(state_path=str(tmp_path / "elsewhere"))
     left = names(mixed)
     assert left
@@ -111,7 +111,7 @@ def test_tags_that_become_the_same_leave_one_of_the_names(mixed):
 
 
 def test_the_place_of_another_card_that_was_there_before_is_nobodys(make_bench):
-    """Another model has taken the slot: no VF of it has a place on record."""
+    """Another model has taken the slot: no VF of it has a recorded place."""
     bench = make_bench(HostSpec((hosts.nic("0000:3b", name="ens1f0"),)))
     set_vfs(bench, 2)
     bench.manager.discover()
@@ -131,7 +131,7 @@ BUSES = ("05", "06", "07")
 
 
 def card(bus: str, serial: str = "00-00") -> FunctionSpec:
-    """A card; '': of which the kernel does not let everybody read the number."""
+    """Return a card; '': the kernel does not let every user read its number."""
     attributes = (("serial_number", f"{serial}\n"),) if serial else ()
     return dataclasses.replace(hosts.fpga(f"0000:{bus}"), attributes=attributes)
 
@@ -144,7 +144,7 @@ BY_SERIAL = "node1_accel_10ee_5000_00_00"
 
 
 def cards(bench: TestHost) -> dict[str, str]:
-    """What the provider of each card is called, by its bus."""
+    """Return the name of each card's provider, by the card's bus."""
     return {
         f"{each.device.address.bus:02x}": each.name
         for each in bench.manager.providers()
@@ -176,7 +176,7 @@ def test_a_card_keeps_its_name_when_the_other_goes(make_bench):
 
 
 def test_a_card_that_nobody_can_have_counts(make_bench, tmp_path):
-    """Usable again it would otherwise rename the other, once the record is lost."""
+    """If the record were lost, this card would rename the other once it is usable."""
     bench = make_bench(HostSpec((card("05"), card("06"))))
     take_away(bench, "0000:05:00.0")
     assert cards(bench) == {"06": by_place("06")}
@@ -202,7 +202,7 @@ def test_a_card_with_a_serial_number_of_its_own_may_move(make_bench):
 
 
 def test_a_place_of_one_without_is_not_that_of_one_with(make_bench):
-    """A card with a number of its own comes into the slot of one without."""
+    """A card with a serial number replaces one without in the same slot."""
     bench = make_bench(HostSpec((card("05"), card("06"))))
     assert cards(bench)["05"] == by_place("05")
     bench.kernel.hot_unplug("0000:05:00.0")
@@ -211,7 +211,7 @@ def test_a_place_of_one_without_is_not_that_of_one_with(make_bench):
 
 
 def test_a_serial_number_that_can_be_read_from_now_on_changes_no_name(make_bench):
-    """Another kernel shows it, or a rule of udev's lets everybody read it."""
+    """Another kernel shows the number, or a rule of udev's lets every user read it."""
     bench = make_bench(HostSpec((card("05", ""), card("06", ""))))
     before = cards(bench)
     for bus, serial in (("05", "00-1b"), ("06", "00-1c")):
@@ -223,7 +223,7 @@ def test_a_serial_number_that_can_be_read_from_now_on_changes_no_name(make_bench
 
 
 def test_nor_does_it_change_those_of_vfs(make_bench):
-    """What names a provider on record is found again."""
+    """The recorded name of a provider is found again."""
     nic = hosts.nic("0000:3b", name="ens1f0")
     tags = tagged(CUSTOM_FAST=1, CUSTOM_SLOW=1)
     bench = make_bench(HostSpec((nic,)), device_spec=tags)
@@ -267,7 +267,7 @@ OTHER_NAME = "node1_accel_10ee_5004_0000_05_00_0"
 
 
 def put(bench: TestHost, bus: str, new: str | FunctionSpec | None) -> None:
-    """What is in a slot from now on; a text: a card that shows this serial number."""
+    """Set the content of a slot; a text: a card that shows this serial number."""
     address = f"0000:{bus}:00.0"
     if pathlib.Path(bench.kernel.path("sys/bus/pci/devices", address)).exists():
         bench.kernel.hot_unplug(address)
@@ -275,7 +275,7 @@ def put(bench: TestHost, bus: str, new: str | FunctionSpec | None) -> None:
         bench.kernel.hot_plug(card(bus, new) if isinstance(new, str) else new)
 
 
-#: Of each step what comes into slots, and what is called how then.
+#: The steps of each history: changes of slots, and the names expected after them.
 HISTORIES = {
     "it-is-readable-again": [
         ({"05": "00-1b"}, {"05": FIRST}),
@@ -331,7 +331,7 @@ HISTORIES = {
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_a_serial_number_that_cannot_be_read_is_the_last_one(make_bench, history):
-    """It was read before: the kernel is an older one, or the card is in reset."""
+    """It was read before: an older kernel does not show it, or the card is in reset."""
     bench = make_bench(HostSpec(()))
     for changes, expected in history:
         for bus, new in changes.items():

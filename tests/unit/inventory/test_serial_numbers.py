@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A serial number that can be read from now on makes no other card of it."""
+"""A card stays the same card when its serial number becomes readable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FPGA = "0000:5e:00.0"
 
 
 def show_number(bench: TestHost, address: str, number: str = "00-1b") -> None:
-    """Another kernel shows it, or a rule of udev's lets everybody read it."""
+    """Make the number readable, as another kernel or a rule of udev's does."""
     device = pathlib.Path(bench.root, "sys/bus/pci/devices", address)
     (device / "serial_number").write_text(f"{number}\n")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What was seen last is served at once; looking again is a thread's work."""
+"""The last snapshot is served at once; a thread scans the host again."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def never():
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Nothing becomes old by itself."""
+    """Let no snapshot expire."""
     monkeypatch.setattr(snapshots, "MAX_AGE", 10_000.0)
 
 
 @pytest.fixture
 def old(monkeypatch):
-    """Everything is old at once."""
+    """Let every snapshot expire at once."""
     monkeypatch.setattr(snapshots, "MAX_AGE", -1.0)
 
 
 @pytest.fixture
 def ended(monkeypatch):
-    """Wait until the looks that have begun are over."""
+    """Return a function that waits for the scans that have begun."""
     answers, begin = [], deadlines.begin
 
     def remembered(*args):
@@ -54,7 +54,7 @@ def ended(monkeypatch):
 
 
 def units(found):
-    """(total, reserved) of the one provider; None where nothing is known."""
+    """Return (total, reserved) of the only provider; None if nothing is known."""
     for each in found.newest():
         return each.units[CLASS].total, each.units[CLASS].reserved
     return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""VFs are made at start; a PF that does not do it stops no other."""
+"""VFs are created at start; a PF that fails to create them stops no other one."""
 
 from __future__ import annotations
 
