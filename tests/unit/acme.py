@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plugins as vendors write them, good ones and bad ones."""
+"""Correct and faulty plugins, as vendors write them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def device(plugin: base.PluginBase, usable: UsableFunction) -> Device:
 
 
 class Acme(base.PluginBase):
-    """Takes every card of one vendor."""
+    """Offers every card of one vendor."""
 
     contract_version = (1, 2)
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
@@ -54,7 +54,7 @@ class Acme(base.PluginBase):
 
 
 class Rival(Acme):
-    """Wants the same cards."""
+    """Offers the same cards."""
 
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
 
@@ -64,13 +64,13 @@ class Newer(Acme):
 
 
 class Older(Acme):
-    """It is for a version that was never published."""
+    """Declares a contract version that was never published."""
 
     contract_version = (1, 1)
 
 
 class Undeclared(base.PluginBase):
-    """It does not say for which version it was written."""
+    """Declares no contract version."""
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         return ()
@@ -90,13 +90,13 @@ class FailsToStart(Acme):
 
 
 class Abstract(base.PluginBase):
-    """It has forgotten discover()."""
+    """Does not define discover()."""
 
     contract_version = (1, 2)
 
 
 class NoPlugin:
-    """It is not derived from the base class."""
+    """Is not derived from the base class."""
 
     contract_version = base.CONTRACT_VERSION
     options = ()
@@ -169,7 +169,7 @@ class Greedy(Acme):
 
 
 class Masked(Acme):
-    """Says that another plugin has found its devices."""
+    """Declares that another plugin has found its devices."""
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         for found in super().discover(candidates):
@@ -185,7 +185,7 @@ class Twice(Acme):
 
 
 class Nameless(Acme):
-    """Its resource class is none that Placement could have."""
+    """Uses a resource class that is invalid in Placement."""
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         for found in super().discover(candidates):
@@ -193,7 +193,7 @@ class Nameless(Acme):
 
 
 class ClassUnheardOf(Acme):
-    """Its resource class is one that Placement does not know, nor makes."""
+    """Uses a resource class that is neither standard nor custom in Placement."""
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         for found in super().discover(candidates):
@@ -201,7 +201,7 @@ class ClassUnheardOf(Acme):
 
 
 class TraitUnheardOf(Acme):
-    """One of its traits is one that Placement does not know, nor makes."""
+    """Uses a trait that is neither standard nor custom in Placement."""
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         for found in super().discover(candidates):
@@ -220,7 +220,7 @@ class NeverReturns(Acme):
 
 
 class HangsInItsMaking(Acme):
-    """Hangs before it is there, until the same gate is opened."""
+    """Hangs in its constructor, until the same gate is opened."""
 
     def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         NeverReturns.gate.wait()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plugin whose import does not return while the test wants it so."""
+"""A plugin whose import hangs until the test opens a gate."""
 
 from tests.unit.acme import Acme, NeverReturns
 

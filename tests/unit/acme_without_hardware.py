@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plugin whose vendor checks too early."""
+"""A plugin that checks for its hardware on import, which is too early."""
 
 raise AssertionError("no hardware")

@@ -50,7 +50,7 @@ def _no_round_of_retries_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
-    """Make a fake host that privileged code talks to, and what runs on it."""
+    """Return a function that builds a fake host for privileged code and the library."""
     with contextlib.ExitStack() as stack:
 
         def make(spec: HostSpec | None = None, **options: Any) -> TestHost:
@@ -62,19 +62,19 @@ def make_bench(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
 
 @pytest.fixture
 def bench(make_bench: Callable[..., TestHost]) -> TestHost:
-    """The two-socket host, with everything on it named."""
+    """Return the two-socket host, with every device in ``device_spec``."""
     return make_bench()
 
 
 @pytest.fixture
 def fake(bench: TestHost) -> FakeKernel:
-    """The kernel of the two-socket host."""
+    """Return the kernel of the two-socket host."""
     return bench.kernel
 
 
 @pytest.fixture
 def let_a_device_see(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
-    """Record an epoch for a device, as a call does while the clock is that far."""
+    """Return a function that records an epoch for a device, as a call then does."""
 
     def see(address: str, epoch: int) -> None:
         with monkeypatch.context() as patch:
@@ -89,13 +89,13 @@ def let_a_device_see(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], No
 
 @pytest.fixture
 def manager(bench: TestHost) -> Manager:
-    """The manager on the two-socket host."""
+    """Return the manager of the two-socket host."""
     return bench.manager
 
 
 @pytest.fixture
 def api(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> TestHost:
-    """The public API on the two-socket host, with one instance on it."""
+    """Return the two-socket host with the public API and one instance."""
     monkeypatch.setattr(service, "_manager", bench.manager)
     bench.plug(1, "0000:5e:00.0")
     return bench
@@ -103,7 +103,7 @@ def api(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> TestHost:
 
 @pytest.fixture
 def make_fpgas(make_bench: Callable[..., TestHost]) -> Callable[..., TestHost]:
-    """Make a host with FPGA cards; by default two cards of one region each."""
+    """Return a function that builds a host, by default with two cards of one region."""
 
     def make(spec: HostSpec | None = None, **options: Any) -> TestHost:
         return make_bench(spec or two_cards(), **options)
@@ -113,20 +113,20 @@ def make_fpgas(make_bench: Callable[..., TestHost]) -> Callable[..., TestHost]:
 
 @pytest.fixture
 def fpgas(make_fpgas: Callable[..., TestHost]) -> TestHost:
-    """The host with two cards, each of them one region."""
+    """Return the host with two cards of one region each."""
     return make_fpgas()
 
 
 @pytest.fixture
 def ports(make_fpgas: Callable[..., TestHost]) -> TestHost:
-    """A card that stays with the host, whose two regions go to guests as VFs."""
+    """Return a host whose card keeps its PF and offers two regions to guests as VFs."""
     card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
     return make_fpgas(HostSpec((card,)), device_spec=[VFS])
 
 
 @pytest.fixture
 def glance() -> Iterator[Double]:
-    """A Keystone and a Glance that listen."""
+    """Run a double of Keystone and Glance."""
     with listening() as server:
         yield server
 
@@ -135,7 +135,7 @@ def glance() -> Iterator[Double]:
 def install_plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that installs plugins beside the fallback.
 
-    Each argument is the name of a plugin, and the class that it refers to.
+    Each argument maps the name of a plugin to the path of its class.
     """
 
     def as_entry_points(**names: str) -> None:
@@ -151,7 +151,7 @@ def install_plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The functions that the region of two functions was programmed with."""
+    """Return a list of the functions written to the region of two functions."""
     found: list[str] = []
     write = hardware.write_function
 
@@ -169,7 +169,7 @@ def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def two_functions(
     make_fpgas: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
 ) -> TestHost:
-    """A card with a region of two functions, and bitstreams for it."""
+    """Return a host with a region of two functions, and bitstreams for it."""
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,

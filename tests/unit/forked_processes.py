@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Forked processes that do something, stop where they are told to, or are killed."""
+"""Forked processes that run a function, pause on request, or are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc import exception
 
 
 class Child:
-    """A forked process that stops where it is told to, until it may go on."""
+    """A forked process that pauses where its function requests it, until released."""
 
     def __init__(self, function: Callable[[Callable[[], None]], object]) -> None:
         answer, self._report = os.pipe()
@@ -46,11 +46,11 @@ class Child:
         os.write(self._report, f"{text}\n".encode())
 
     def hears(self) -> str:
-        """The next line that the child tells; empty when it is gone."""
+        """Return the next line that the child reports; empty when it has ended."""
         return self._answer.readline().rstrip("\n")
 
     def goes_on(self) -> str:
-        """Let the child run to its end; its outcome."""
+        """Let the child run to its end, and return its outcome."""
         self._release.close()
         outcome = self.hears()
         self._end()
@@ -68,7 +68,7 @@ class Child:
 
 @pytest.fixture
 def in_child() -> Callable[[Callable[[], object]], str]:
-    """Run a function in a forked process; its result or error, as text."""
+    """Return a function that runs another in a fork and returns its outcome as text."""
 
     def run(function: Callable[[], object]) -> str:
         return Child(lambda _: function()).goes_on()
@@ -78,7 +78,7 @@ def in_child() -> Callable[[Callable[[], object]], str]:
 
 @pytest.fixture
 def paused_child() -> Callable[..., contextlib.AbstractContextManager[Child]]:
-    """A forked process that has called ``pause`` and waits there."""
+    """Return a function that forks a process, which calls ``pause`` and waits."""
 
     @contextlib.contextmanager
     def start(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""FPGA cards, their images, and traits that Placement has of them."""
+"""FPGA cards, their images, and their traits in Placement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 
 def two_cards() -> HostSpec:
-    """Two cards on the DFL driver, each of them one region."""
+    """Return a host with two cards of one region each on the DFL driver."""
     return HostSpec((hosts.dfl("0000:3b", 0), hosts.dfl("0000:af", 1)))
 
 

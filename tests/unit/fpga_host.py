@@ -48,11 +48,11 @@ class FpgaHost(TestHost):
         return digest
 
     def file(self) -> Path:
-        """The image's file."""
+        """Return the path of the cached image."""
         return self.cache / self.digest.file_name
 
     def program(self, address: str = CARD, **changed: object) -> CallResult:
-        """Ask the entry point to program a card with the image."""
+        """Call the entry point that programs a card with the image."""
         self.epoch += 1
         place = PciAddress.parse(address)
         arguments = {
@@ -72,7 +72,7 @@ class FpgaHost(TestHost):
         return CallResult(*fpga.program(*arguments.values()))
 
     def release(self, count: int, address: str = PORTED) -> CallResult:
-        """Ask for a card's first ports to be released."""
+        """Call the entry point that releases the first ports of a card."""
         self.epoch += 1
         place = PciAddress.parse(address)
         return CallResult(
@@ -82,7 +82,7 @@ class FpgaHost(TestHost):
         )
 
     def assign(self, address: str = PORTED) -> CallResult:
-        """Ask for all ports of a card to be given back to the host."""
+        """Call the entry point that assigns all ports of a card to its PF."""
         self.epoch += 1
         place = PciAddress.parse(address)
         return CallResult(
@@ -90,7 +90,7 @@ class FpgaHost(TestHost):
         )
 
     def take(self, address: str, milliseconds: int = 60_000) -> CallResult:
-        """Ask for a function to be taken from the host."""
+        """Call the entry point that takes a function from the host."""
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address)),)
         group = functions.group(place)
@@ -98,7 +98,7 @@ class FpgaHost(TestHost):
         return answer
 
     def give_back(self, address: str, driver: str) -> CallResult:
-        """Ask for a function to be given to a driver of the host."""
+        """Call the entry point that gives a function back to a host driver."""
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address), driver, ""),)
         group = functions.group(place)
@@ -106,7 +106,7 @@ class FpgaHost(TestHost):
         return answer
 
     def make_vfs(self, count: int, address: str = PORTED) -> None:
-        """Make VFs, and let dfl-pci have them."""
+        """Create VFs, and bind them to dfl-pci."""
         place = PciAddress.parse(address)
         answer = sriov.set_num_vfs(
             place.parts, self.identity(address), count, self.epoch, 60_000
@@ -121,17 +121,17 @@ class FpgaHost(TestHost):
         return function.identity.numbers
 
     def card(self, address: str = CARD) -> DflCard:
-        """A card as the unprivileged side reads it."""
+        """Return a card as unprivileged code reads it."""
         card = read_card(self.kernel.root, PciAddress.parse(address))
         assert card is not None
         return card
 
     def functions(self, address: str = CARD) -> list[str | None]:
-        """What the ports of a card hold, as far as one can tell."""
+        """Return the function of each port of a card; None: it cannot be read."""
         return [port.function_id for port in self.card(address).ports]
 
     def region(self, address: str = CARD, number: int = 0) -> Region:
-        """A region of a card, as a plugin describes it."""
+        """Return a region of a card, as a plugin describes it."""
         card = self.card(address)
         function = read_function(self.kernel.root, card.address)
         port = card.port(number)
@@ -145,7 +145,7 @@ class FpgaHost(TestHost):
         )
 
     def bitstream(self) -> Bitstream:
-        """The image as the library has verified it."""
+        """Return the image as a verified bitstream."""
         image = Image(
             id="3a7f8f6c-0a1b-4c5d-9e8f-001122334455",
             name="loopback",
@@ -167,7 +167,7 @@ class FpgaHost(TestHost):
         return Bitstream(image, str(self.file()), self.file().stat().st_size, header)
 
     def ioctls(self) -> list[str]:
-        """What the nodes were asked for, with its outcome."""
+        """Return the ioctls on device nodes, each with its outcome."""
         return [
             f"{write.text} {write.outcome}"
             for write in self.kernel.writes()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Values that nobody takes, and how they are told."""
+"""Values that every argument rejects, and their form in error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from os_acc import exception
 from tests.expected_errors import Expected, raises
 
 HUGE = 10**5000
-#: Nothing of this is a mapping, a uuid, a name or a number that we take.
+#: None of these is a valid mapping, uuid, name or number.
 WRONG = [
     pytest.param(None, "None", id="None"),
     pytest.param(True, "True", id="bool"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Answers of Keystone 30, and the base of the doubles of all services."""
+"""Responses of Keystone 30, and the base of the doubles of all services."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def credentials(url: str, password: str) -> dict[str, object]:
     }
 
 
-def config(service: Service, told: Mapping[str, object]) -> cfg.ConfigOpts:
-    """Return a configuration that leads to a service.
+def config(service: Service, values: Mapping[str, object]) -> cfg.ConfigOpts:
+    """Return a configuration with the options of a service.
 
-    :param told: options of the service's group.
+    :param values: values of options in the service's group.
     """
     conf = config_of()
     group = service.group.name
     service.register(conf)
     conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
-    for name, value in told.items():
+    for name, value in values.items():
         conf.set_override(name, value, group)
     return conf
 
@@ -79,20 +79,20 @@ def token(places: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection, and writes no log."""
+    """Serves one connection, and writes no log."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
     def _say(
         self, status: int, body: Any, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer in JSON; None: with nothing."""
+        """Send a body as JSON; None: an empty body."""
         data = b"" if body is None else json.dumps(body).encode()
-        told = {"Content-Type": "application/json", **(headers or {})}
-        self._send(status, data, told)
+        values = {"Content-Type": "application/json", **(headers or {})}
+        self._send(status, data, values)
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self._begin(status, len(body), headers)
@@ -108,9 +108,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(server: ThreadingHTTPServer, ended: threading.Event) -> Iterator[None]:
-    """Let a server answer.
+    """Run a server.
 
-    :param ended: set in the end, for threads that wait for it.
+    :param ended: set at the end, for threads that wait for it.
     """
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -123,5 +123,5 @@ def serving(server: ThreadingHTTPServer, ended: threading.Event) -> Iterator[Non
 
 
 def soon() -> float:
-    """A deadline that no answer misses."""
+    """Return a deadline that no response misses."""
     return time.monotonic() + 60.0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Another host driver that matches a device, and is asked before its own."""
+"""Another host driver that matches a device and is probed before its own driver."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from os_acc.testing.tree import Tree
 
 
 def prefer(kernel: FakeKernel, third: str, *addresses: str) -> None:
-    """Register a driver for these functions before their own, which keep them.
+    """Register a driver for these functions ahead of their own drivers.
 
-    A plain probe of one of them leads to this driver from now on.
+    The functions stay bound; a probe without override now binds the new driver.
     """
     with Tree(kernel.root).transaction() as tree:
         own = {each: drivers.bound(tree, each) or "" for each in addresses}

@@ -19,7 +19,7 @@ from tests.run_figures import counts  # noqa: E402
 counted = counts("behaviour scenarios on the fake kernel")
 
 
-# privsep's reader of a helper that is killed dies of an error of its own.
+# privsep's reader thread fails with an error when its helper is killed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.usefixtures("counted")
 @pytest.mark.parametrize("scenario", ALL, ids=lambda each: each.__name__)

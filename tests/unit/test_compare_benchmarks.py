@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The comparison of two trees finds a slower row and a count that has grown."""
+"""The comparison of two trees finds a slower row and an increased count."""
 
 from __future__ import annotations
 

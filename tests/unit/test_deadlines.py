@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nobody waits much longer than the deadline of what was asked for."""
+"""No caller waits much longer than the deadline of its operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
 
 @pytest.fixture
 def gate() -> Iterator[None]:
-    """What waits for it hangs until the test is over."""
+    """Make plugins that wait for the gate hang until the test ends."""
     NeverReturns.gate.clear()
     sys.modules.pop("tests.unit.acme_that_hangs", None)
     yield
@@ -41,13 +41,13 @@ def gate() -> Iterator[None]:
 
 @contextlib.contextmanager
 def store_of_another(state_path: str) -> Iterator[None]:
-    """Somebody is in the middle of a transaction."""
+    """Hold the lock of the store, as a transaction of another process does."""
     locks = Locks(os.path.join(state_path, "locks"))
     with locks.hold(["9-store"], time.monotonic() + 30):
         yield
 
 
-# -- what is waited for ------------------------------------------------------
+# -- operations with a deadline ----------------------------------------------
 
 
 def test_no_step_begins_after_the_deadline():
@@ -79,7 +79,7 @@ def test_a_store_waits_no_longer_than_the_operation_that_uses_it(bench):
         ),
     ):
         late.leases()
-    # Nobody is in the way now: late as it is, it can be recorded.
+    # The lock is free now, so the late operation can still be recorded.
     assert late.leases() == ()
 
 
@@ -182,7 +182,7 @@ def test_the_first_error_in_order_is_raised_when_all_have_ended():
 
 
 def test_an_interruption_waits_for_what_runs_and_begins_no_more():
-    """Ctrl-C twice, or a service that is told to end."""
+    """The signal is a repeated Ctrl-C, or the request to stop the service."""
     begun, ended = [], []
     both, heard, go_on = threading.Barrier(3), threading.Event(), threading.Event()
 
@@ -196,10 +196,10 @@ def test_an_interruption_waits_for_what_runs_and_begins_no_more():
         both.wait(60)
         for _ in range(2):
             heard.clear()
-            # One that comes just before a wait is heard after it.
+            # A signal that arrives just before a wait is handled after it.
             while not heard.wait(0.05):
                 signal.pthread_kill(main.ident, signal.SIGUSR1)
-            # It waits again: what had not begun is off the list.
+            # The main thread waits again: items that had not begun are dropped.
             while sys._current_frames()[main.ident].f_code.co_name != "wait":
                 time.sleep(0.001)
         go_on.set()
@@ -222,7 +222,7 @@ def test_an_interruption_waits_for_what_runs_and_begins_no_more():
 
 
 def test_threads_that_are_left_behind_keep_no_interpreter_from_ending():
-    """Unlike those of an executor, which are joined at the end."""
+    """Threads of an executor would be joined at the end."""
     program = (
         "import threading\n"
         "from os_acc import deadlines\n"
@@ -241,7 +241,7 @@ def test_threads_that_are_left_behind_keep_no_interpreter_from_ending():
 
 @contextlib.contextmanager
 def no_thread() -> Iterator[None]:
-    """The service has as many threads as it may have."""
+    """Make every start of a thread fail, as at the limit of the service."""
 
     def start(*_arguments: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -306,12 +306,12 @@ def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch
 
 
 def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
-    mine = calls.PluginCalls("acme")
+    plugin_calls = calls.PluginCalls("acme")
     with pytest.raises(exception.PluginFailed):
-        mine.call(0.01, NeverReturns.gate.wait)
-    with mine._guard:
-        assert in_child(lambda: mine.call(30, str) == "")
-    assert mine.hangs
+        plugin_calls.call(0.01, NeverReturns.gate.wait)
+    with plugin_calls._guard:
+        assert in_child(lambda: plugin_calls.call(30, str) == "")
+    assert plugin_calls.hangs
 
 
 def test_a_forked_child_waits_for_no_look_of_its_parent(bench, monkeypatch):

@@ -22,7 +22,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, request
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
-#: Far beyond what a slow machine takes.
+#: Far longer than a slow machine needs.
 LONG = 60.0
 
 
@@ -31,12 +31,12 @@ def out_of_memory(*_arguments: object) -> None:
 
 
 def in_time(check: Callable[[], bool]) -> bool:
-    """Check in a child, which a signal ends where it waits for ever."""
+    """Return the result of a check in a child, which an alarm kills if it hangs."""
     pid = os.fork()
     if pid == 0:
         try:
             signal.alarm(int(LONG))
-            # Each thread of threading ends before it signals its start.
+            # Each thread started by threading ends before it signals its start.
             threading.Thread._bootstrap_inner = out_of_memory
             os._exit(0 if check() else 2)
         finally:
@@ -46,7 +46,7 @@ def in_time(check: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def no_start(monkeypatch):
-    """Each thread of ours ends before it signals its start."""
+    """Make each detached call's thread end before it signals its start."""
     monkeypatch.setattr(deadlines, "START_SECONDS", 0.2)
     monkeypatch.setattr(deadlines, "_bootstrap", out_of_memory)
     monkeypatch.setattr("sys.unraisablehook", lambda _about: None)
@@ -171,7 +171,7 @@ def test_work_of_a_thread_that_ends_in_its_middle_is_refused(monkeypatch):
     assert in_time(check)
 
 
-# -- the one way ----------------------------------------------------------------------
+# -- the only place that starts threads -----------------------------------------------
 
 
 def test_a_thread_is_started_in_one_place():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every error says what happened, and what to do about it."""
+"""Every error states the failure and the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def all_of(kind: type[OsAccError]) -> list[type[OsAccError]]:
 
 
 def required(kind: type[OsAccError]) -> dict[str, object]:
-    """The arguments that a class cannot do without."""
+    """Return the required arguments of a class."""
     if issubclass(kind, exception.DevicesUnreleased):
         return {"released": (), "unreleased": ()}
     if kind is exception.NotFound:
@@ -84,7 +84,7 @@ def test_each_list_of_reasons_is_of_one_class(reason):
 
 
 def test_what_may_be_retried():
-    """By a reason; by a class for the others."""
+    """A reason decides; errors without a reason go by their class."""
     assert {each for _kind, each in WITH_REASONS if each.retryable} == {
         exception.StateReason.BUSY,
         exception.ChangeReason.UNSETTLED,
@@ -227,7 +227,7 @@ def test_an_error_is_short_however_much_it_is_given(kind):
 
 
 def test_a_text_that_cannot_be_written_is_escaped():
-    """Libraries quote in their errors what a server has sent."""
+    """Errors of libraries quote text from servers."""
     error = exception.HostError("half \ud800", hint="of \udfff")
     assert str(error) == "half \\ud800 (of \\udfff)"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The manual has the figures of full runs that passed, and of nothing else."""
+"""The manual has only the figures of full runs that passed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """The folder in which lanes leave their figures; one run, of ``stress``."""
+    """Return the folder with the figures of lanes; it has one run, of ``stress``."""
     (tmp_path / "test_file.py").write_text(_TESTS)
     (tmp_path / "conftest.py").write_text(_PLUGIN)
     folder = tmp_path / "figures"
@@ -51,7 +51,7 @@ def run(runs: Path, *arguments: str) -> None:
 
 
 def carried(runs: Path, manual: dict[str, Any]) -> dict[str, Any]:
-    """What the manual has after the figures were carried there."""
+    """Carry the figures into the manual, and return the manual's figures."""
     path = runs.parent / "manual.json"
     path.write_text(json.dumps(manual))
     try:

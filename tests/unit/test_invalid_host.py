@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is wrong with host, state or options is told before anything is changed."""
+"""Faults of host, state or options are reported before anything is changed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_device_that_vanished_before_it_was_plugged(api):
     api.kernel.hot_unplug("0000:17:00.1")
     api.kernel.hot_unplug(GPU)
     leases, writes = api.manager.store.leases(), api.kernel.writes()
-    # No guest starts without its device: not even after a restart, and not
-    # where only the allocation says that it was to have one.
+    # No guest starts without its device, not even after a restart or where
+    # only the allocation shows that it has requested one.
     api.restart()
     assert os_acc.requests_accelerators(specs)
     for chosen, flavor in (
@@ -107,10 +107,10 @@ def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
 
     with monkeypatch.context() as disk:
         disk.setattr(sqlite3, "connect", full)
-        # What fits into the pages that are there may still be recorded.
-        mine = instance(2) | {"name": "x" * 50_000}
+        # A record that fits into existing pages could still be written.
+        guest = instance(2) | {"name": "x" * 50_000}
         error = is_told(
-            lambda: os_acc.plug(mine, selected, specs),
+            lambda: os_acc.plug(guest, selected, specs),
             exception.StateReason.FULL,
             api.state_path,
         )
@@ -237,7 +237,7 @@ def test_a_kernel_that_does_not_answer_a_read_keeps_no_caller(api, monkeypatch):
     provider = api.provider(GPU)
     override = f"{api.root}/sys/bus/pci/devices/{GPU}/driver_override"
     os.unlink(override)
-    # Whoever opens a FIFO without a writer waits, as behind the device's lock.
+    # Opening a FIFO without a writer blocks, as does the device's lock.
     os.mkfifo(override)
     writes = api.kernel.writes()
     is_told(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the manual says of this repository is there."""
+"""The tests that the manual names exist in this repository."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEST = re.compile(r"``(tests/[^`:\s]*?)(?:::(\w+))?``")
 
 
 def named(page: Path) -> list[tuple[str, str]]:
-    """The files of tests, and the tests in them, that a page names."""
+    """Return the test files that a page names, each with the test's name, if any."""
     return _TEST.findall(page.read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an installed os_acc brings, and what its documents promise."""
+"""An installed os_acc has the files and commands that its documents promise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTEXTS = (
 
 
 def modules_loaded_by(statement: str) -> set[str]:
-    """The top-level modules that a fresh interpreter has after a statement."""
+    """Return the top-level modules of a fresh interpreter after a statement."""
     program = f"{statement}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -43,7 +43,7 @@ def modules_loaded_by(statement: str) -> set[str]:
 
 
 def entry_points(group: str) -> list[metadata.EntryPoint]:
-    """The entry points that setup.cfg declares, whatever is installed."""
+    """Return the entry points in setup.cfg, whether installed or not."""
     config = configparser.ConfigParser(strict=False)
     config.optionxform = str  # type: ignore[assignment,method-assign]
     config.read(ROOT / "setup.cfg")
@@ -53,7 +53,7 @@ def entry_points(group: str) -> list[metadata.EntryPoint]:
 
 
 def readme_command(name: str) -> str:
-    """A command of the README, found as .ci/run finds it."""
+    """Return a command of the README, found as .ci/run finds it."""
     text = (ROOT / "README.rst").read_text()
     found = re.search(rf":name: {name}\n\n +(.+)\n\n", text)
     assert found, f"README.rst has no command {name}"
@@ -70,7 +70,7 @@ def test_using_every_module_never_loads_eventlet() -> None:
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in SOURCES
         if path.name not in ("__init__.py", "__main__.py")
-        # Nova alone loads this room, where it is installed.
+        # Only Nova loads this package, where Nova is installed.
         and path.parent.name != "nova"
     ]
     loaded = modules_loaded_by(f"import {', '.join(names)}")
@@ -134,13 +134,13 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
         "privileged.conf.sample",
     }
     assert all((ROOT / each).is_file() for each in sources)
-    # pbr ships what lies in the package's own directory.
+    # pbr ships the files in the package's own directory.
     assert config["files"]["packages"].split() == ["os_acc"]
     assert (ROOT / "os_acc/py.typed").is_file()
 
 
 def all_options() -> list[tuple[str, cfg.Opt]]:
-    """(group, option) of everything that the library lets one configure."""
+    """Return every configuration option of the library, as (group, option)."""
     (point,) = entry_points("oslo.config.opts")
     return [
         (getattr(group, "name", group), option)
@@ -202,9 +202,9 @@ def test_ci_knows_every_lane_that_it_lists() -> None:
 
 @pytest.fixture
 def rootwrap() -> list[filters.CommandFilter]:
-    """The shipped filters, with a helper that can be found and run.
+    """Return the shipped filters, with a helper that exists and can be run.
 
-    Without the one that oslo.rootwrap adds by itself, which allows any.
+    The filter that oslo.rootwrap adds, which allows any helper, is left out.
     """
     loaded = wrapper.load_filters([str(FILTERS)])
     ours = [each for each in loaded if each.name.startswith("privsep-os_acc")]
@@ -215,7 +215,7 @@ def rootwrap() -> list[filters.CommandFilter]:
 
 
 def allows(loaded: list[filters.CommandFilter], command: list[str]) -> bool:
-    """Whether rootwrap would run a command."""
+    """Return whether rootwrap would run a command."""
     try:
         wrapper.match_filter(loaded, command)
     except (wrapper.NoFilterMatched, wrapper.FilterMatchNotExecutable):
@@ -226,7 +226,7 @@ def allows(loaded: list[filters.CommandFilter], command: list[str]) -> bool:
 def helper_command(
     monkeypatch: pytest.MonkeyPatch, context: str, *config_files: str
 ) -> list[str]:
-    """What oslo.privsep hands to the root helper, for an ordinary user."""
+    """Return the command that oslo.privsep runs through the root helper as a user."""
     module, _, name = context.rpartition(".")
     pctxt: priv_context.PrivContext = getattr(importlib.import_module(module), name)
     monkeypatch.setattr(priv_context, "_HELPER_COMMAND_PREFIX", [])
@@ -287,12 +287,12 @@ def test_rootwrap_refuses_anything_else(
     assert not allows(rootwrap, command(arguments | changed))
 
 
-#: The configuration that each line of the sudoers example lets a helper have.
+#: The configuration that each line of the sudoers example allows to a helper.
 CONFIGURATIONS = ("/etc/nova/nova.conf", "/etc/os-acc/privileged.conf")
 
 
 def sudoers_pattern(configuration: str) -> str:
-    """The regular expression for the arguments in a line of the sudoers example."""
+    """Return the regular expression of arguments in a line of the sudoers example."""
     text = (ROOT / "etc/os-acc/sudoers.d/os-acc").read_text()
     lines = [line.partition("^")[2] for line in text.splitlines() if "^" in line]
     escaped = configuration.replace(".", r"\.")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The library is made ready once, or says why not."""
+"""The library is initialized once, or reports why it cannot be."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.unit.acme import NeverReturns
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
-#: Far beyond what a slow machine takes.
+#: Far longer than a slow machine needs.
 LONG = 120.0
 
 
 @pytest.fixture
 def api(bench, monkeypatch):
-    """Initialize the public API on the bench's host."""
+    """Return a function that initializes the public API on the bench's host."""
     monkeypatch.setattr(service, "_manager", None)
     monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
 
@@ -109,7 +109,7 @@ def test_many_threads_initialize_once(api):
     assert len(set(map(id, made))) == 1
 
 
-# -- what is told ------------------------------------------------------------
+# -- logged rejections -------------------------------------------------------
 
 
 def refusals(caplog) -> list[str]:
@@ -122,11 +122,11 @@ def refusals(caplog) -> list[str]:
 
 def test_what_is_not_offered_is_in_the_log_once(api, bench, caplog):
     api()
-    told = refusals(caplog)
-    assert len(told) == 4
-    assert any("0000:16:00.0" in text and "a bridge" in text for text in told)
+    logged = refusals(caplog)
+    assert len(logged) == 4
+    assert any("0000:16:00.0" in text and "a bridge" in text for text in logged)
     api(reset=True)
-    assert refusals(caplog) == told
+    assert refusals(caplog) == logged
 
 
 def test_only_news_is_told_by_a_reset(api, bench, caplog):
@@ -139,7 +139,7 @@ def test_only_news_is_told_by_a_reset(api, bench, caplog):
     assert "not by os_acc" in news
 
 
-# -- it cannot serve ---------------------------------------------------------
+# -- failed initialization ---------------------------------------------------
 
 
 def test_a_helper_that_does_not_start_is_told(api, monkeypatch):
@@ -207,7 +207,7 @@ def test_plugins_that_never_answer_are_a_timeout(api, monkeypatch):
         NeverReturns.gate.set()
 
 
-# -- one bad thing stops no other --------------------------------------------
+# -- faults that stop nothing else -------------------------------------------
 
 
 def test_a_damaged_record_stops_nothing(api, bench):
@@ -220,7 +220,7 @@ def test_a_damaged_record_stops_nothing(api, bench):
     )
     bench._manager = api(reset=True)
     assert list(os_acc.attached()) == [uuid_of(2)]
-    # What it may have been about is not offered.
+    # A device that the damaged record may concern is not offered.
     assert bench.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert bench.unplug(2) == 1
 

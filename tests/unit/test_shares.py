@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Consecutive shares select everything, and each number selects the same."""
+"""Consecutive shares select every test, and each number always the same tests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests import shares
 from tests.shares import Share
 
 ROOT = Path(__file__).parents[2]
-#: The folders of tests whose long kinds are shared.
+#: The folders of tests with long kinds that are divided into shares.
 LANES = ("tests/unit", "tests/stress", "tests/functional/kernel")
-#: Each divisor divides it.
+#: A multiple of each divisor.
 ROUND = 10
 
-#: As a plugin of a run that only collects: what each share of a round selects.
+#: A plugin for a run that only collects; it records each share's selection.
 _SELECTED = f"""
 import json, sys
 import pytest
@@ -78,7 +78,7 @@ def test_the_place_of_a_test_follows_from_its_name_alone():
 def selected(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[int]]:
-    """Each test of a lane, with the shares of a round that select it."""
+    """Return each test of a lane, with the shares of a round that select it."""
     file = tmp_path_factory.mktemp("collected") / "tests.json"
     arguments = [str(file), "-p", "no:cacheprovider", request.param]
     if request.param == "tests/stress":
@@ -93,7 +93,7 @@ def test_every_test_is_selected_in_some_share(selected: dict[str, list[int]]):
 
 
 def test_every_test_is_selected_equally_often(selected: dict[str, list[int]]):
-    """Every second, every fifth or every tenth number selects it, or all do."""
+    """A test is selected by every number, or by every second, fifth or tenth."""
     for name, numbers in selected.items():
         divisor = ROUND // len(numbers)
         assert numbers == list(range(numbers[0], ROUND, divisor)), name
@@ -123,7 +123,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def number_of(clone: Path) -> int:
-    """The number of the share that .ci/run would run there."""
+    """Return the number of the share that .ci/run would run in a clone."""
     (clone / ".ci").mkdir(exist_ok=True)
     script = shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
     done = subprocess.run(
@@ -134,7 +134,7 @@ def number_of(clone: Path) -> int:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Three commits, and a branch of two commits merged: four on main itself."""
+    """Return a repository with four commits on main: three, and a merge of two."""
     folder = tmp_path / "repository"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
@@ -191,7 +191,7 @@ def test_always():
 
 
 def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
-    """The names of the tests that passed, and what was printed."""
+    """Return the names of the tests that passed, and the output."""
     (folder / "test_file.py").write_text(_TESTS)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.shares"]
     command += ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]

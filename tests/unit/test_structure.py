@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tool that measures the structure traces a plug down to the kernel."""
+"""The tool for structure figures traces a plug down to the kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_plug_is_traced_into_the_child_that_writes():
     entered = {str(Path(each).relative_to(structure.PACKAGE)) for each in files}
     assert {"attach/manager.py", "attach/lifecycle.py", "helper/client.py"} <= entered
     assert not any(each.startswith("testing/") for each in entered)
-    # The plug, its thread, and the child of the privileged call.
+    # The plug, its thread, and the child process of the privileged call.
     assert depth > 10
 
 

@@ -48,5 +48,5 @@ def test_what_is_no_word_is_no_misspelling(word):
 
 
 def test_of_many_candidates_some_are_listed():
-    told = exception.did_you_mean(None, [f"{number:04}" for number in range(10_000)])
-    assert told.endswith("0022, 0023 and 9976 more")
+    hint = exception.did_you_mean(None, [f"{number:04}" for number in range(10_000)])
+    assert hint.endswith("0022, 0023 and 9976 more")
