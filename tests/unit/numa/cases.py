@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random hosts and guests of which many just fit, and many just do not."""
+"""Random hosts and guests; many of the guests just fit, and many just do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from os_acc.objects.numa import (
 
 PHYSNETS = ("a", "b", "c")
 PRODUCTS = ("x", "x", "x", "y")
-#: What a pool holds; a request for any device is served with VFs alone.
+#: The kinds of devices in pools; a request for any kind is served with VFs only.
 VF, PF, VDPA, ANY = "vf", "pf", "vdpa", "any"
 PAGES = (4, 2048, 1048576)
 THREADS = (None, *CPUThreadPolicy)
@@ -34,11 +34,11 @@ RATIOS = (0.75, 1.5, 4.0, 16.0)
 
 
 def question(dice: random.Random, most_host: int = 8, most_guest: int = 4) -> Question:
-    """A whole question; all that is drawn comes from the dice."""
+    """Return a random question, drawn from ``dice``."""
     host = topology(dice, most_host)
     limits = NUMALimits(dice.choice(RATIOS), dice.choice(RATIOS))
     judged = dice.random() < 0.7
-    # A guest with more cells than the host is no question, and rare.
+    # A guest with more cells than the host never fits, so it is drawn rarely.
     at_most = most_guest if dice.random() < 0.05 else min(most_guest, len(host.cells))
     pools = device_pools(dice, host)
     return Question(
@@ -58,7 +58,7 @@ def topology(dice: random.Random, most: int = 8) -> NUMATopology:
         range(number) if dice.random() < 0.7 else sorted(dice.sample(range(9), number))
     )
     socketless = set(dice.choices(list(ids), k=dice.choice((0, 0, 0, 1))))
-    # Cells of one host are alike, but for what is in use.
+    # Cells of one host differ only in their usage.
     threads, cores = dice.choice((1, 1, 2, 2, 4)), dice.randint(2, 5)
     legacy, pages = (
         dice.random() < 0.5,
@@ -137,7 +137,7 @@ def guest(
     memory = dice.choice((128, 256, 512, 512, 1024, 1024, 3))
     cells = []
     for _ in range(number):
-        # Those of a guest are alike, as a rule.
+        # Cells of a guest are usually alike.
         if dice.random() < 0.2:
             memory = dice.choice((128, 512, 1024, 2048))
         if dice.random() < 0.2:
@@ -179,7 +179,7 @@ def guest_networks(dice: random.Random) -> InstanceNUMANetworks:
 
 
 def device_pools(dice: random.Random, host: NUMATopology) -> tuple[DevicePool, ...]:
-    """Pools whose names say what they hold: kind, product, number."""
+    """Return pools, each named by its kind, product and number."""
     nodes = [*(cell.id for cell in host.cells), None, 9]
     kinds = (*[VF] * 6, PF, VDPA)
     return tuple(
@@ -215,7 +215,7 @@ def device_requests(
 def device_request(
     name: str, count: int, policy: NUMAPolicy, pools: Sequence[DevicePool]
 ) -> DeviceRequest:
-    """What its name says, kind and product, from among these pools."""
+    """Return a request for the kind and product in its name, from these pools."""
     kind, product, _number = name.split(":")
     of_product = [pool.name for pool in pools if pool.name.split(":")[1] == product]
     served = frozenset(

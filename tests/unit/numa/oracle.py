@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where a guest fits, by trying every permutation of the host's cells."""
+"""The assignments of a guest, found by trying every permutation of host cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def ways(question: Question) -> Iterator[tuple[int, ...]]:
-    """Every way for the cells alone, the first in Nova's order first."""
+    """Yield every assignment that meets the cells' needs, in Nova's order."""
     guest = question.guest
     first = guest.emulator_threads_isolated
     for chosen in itertools.permutations(ordered(question), len(guest.cells)):
@@ -29,7 +29,7 @@ def ways(question: Question) -> Iterator[tuple[int, ...]]:
 
 
 def answers(question: Question) -> Iterator[tuple[int, ...]]:
-    """Every way that has the networks and the devices as well."""
+    """Yield every assignment that also provides the networks and the devices."""
     for chosen in ways(question):
         if has_networks(question, chosen) and all_served(
             question.host, chosen, question.pools, question.requests
@@ -38,7 +38,7 @@ def answers(question: Question) -> Iterator[tuple[int, ...]]:
 
 
 def has_networks(question: Question, chosen: Collection[int]) -> bool:
-    """Each network leaves the host in a chosen cell, or in none."""
+    """Return whether chosen cells declare each network, or no cell declares it."""
     there, everywhere = (
         {
             name
@@ -61,7 +61,7 @@ def all_served(
     pools: Sequence[DevicePool],
     requests: Sequence[DeviceRequest],
 ) -> bool:
-    """Hall's condition: no group of requests wants more than there is for it."""
+    """Return whether every set of requests has enough devices (Hall's condition)."""
     return all(
         sum(each.count for each in group)
         <= sum(
@@ -79,7 +79,7 @@ def may_have(
     pool: DevicePool,
     request: DeviceRequest,
 ) -> bool:
-    """The table of policies, once more."""
+    """Return whether the policy table allows a pool for a request."""
     if pool.name not in request.pools:
         return False
     if not chosen or pool.node in chosen or request.policy is NUMAPolicy.PREFERRED:
@@ -95,7 +95,7 @@ def may_have(
 
 
 def groups(things: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
-    """Every choice of some of them."""
+    """Yield every non-empty combination."""
     everything = tuple(things)
     for number in range(1, len(everything) + 1):
         yield from itertools.combinations(everything, number)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests of which Nova 34 says something else than is true, and by which quirk."""
+"""Guests for which Nova 34 gives a wrong answer, and the quirk that causes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VF, OTHER_VF, THIRD_VF, PF = "vf:x:0", "vf:x:1", "vf:x:2", "pf:x:3"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quirk:
-    """A question, what is true, and what Nova says; None: it does not fit."""
+    """A question, the correct answer, and Nova's answer; None: it does not fit."""
 
     question: Question
     exact: tuple[int, ...] | None
@@ -37,7 +37,7 @@ class Quirk:
 def host_cell(
     number: int, cpus: int, *physnets: str, shared: int = 4, usage: int = 0
 ) -> NUMACell:
-    """One with that many CPUs for guests to have to themselves, and some shared."""
+    """Return a host cell with this many dedicated CPUs, and some shared."""
     own = frozenset(range(number * 8, number * 8 + cpus))
     return NUMACell(
         number,
@@ -56,7 +56,7 @@ def host(*cells: NUMACell) -> NUMATopology:
 
 
 def guest_cell(own: int = 0, shared: int = 0) -> InstanceNUMACell:
-    """So many CPUs of its own, and so many that share the host's."""
+    """Return a guest cell with this many dedicated and shared CPUs."""
     policy = CPUPolicy.MIXED if own and shared else CPUPolicy.DEDICATED
     return InstanceNUMACell(
         frozenset(range(8, 8 + shared)),
@@ -73,7 +73,7 @@ def guest(*cells: InstanceNUMACell, emulator: bool = False) -> InstanceNUMATopol
 def devices(
     pools: tuple[DevicePool, ...], *requests: DeviceRequest, cells: int = 2
 ) -> Question:
-    """A guest of one cell, on a host of that many."""
+    """Return a question about a guest of one cell on a host of ``cells`` cells."""
     return Question(
         host(*(host_cell(number, 2) for number in range(cells))),
         guest(guest_cell(shared=1)),
@@ -83,7 +83,7 @@ def devices(
 
 
 def two_pages() -> Question:
-    """The first cell has large pages, and the second has CPUs."""
+    """Return a host whose first cell has large pages and second has more CPUs."""
     small = MemoryPages(4, 1 << 18)
     large = MemoryPages(2048, 512)
     cells = (

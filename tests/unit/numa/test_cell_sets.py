@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Families of sets, as numbers, hold just the sets that they should."""
+"""Families of sets, encoded as integers, contain exactly the expected sets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_bounds_that_are_too_narrow_leave_nothing_and_something_without_any_one(
     def left(places: Iterable[int]) -> int:
         return functools.reduce(int.__and__, (bounds[at] for at in places), family)
 
-    # What is left in the end is what the last bound excludes.
+    # The last bound excludes all sets that are left by the others.
     bounds.append(~left(range(len(bounds))))
     found = cell_sets.too_narrow(family, bounds)
     assert not left(found)
@@ -70,7 +70,7 @@ def test_bounds_that_are_too_narrow_leave_nothing_and_something_without_any_one(
 
 
 def ways(choices: list[int]) -> list[tuple[int, ...]]:
-    """Every way to sit, in order."""
+    """Return every assignment of cells, in order."""
     return [
         way
         for way in itertools.permutations(range(CELLS), len(choices))

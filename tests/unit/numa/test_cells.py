@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a cell of the host needs for a cell of a guest, and what it says without."""
+"""A host cell fits a guest cell, or gives the reason why it does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARED, DEDICATED, MIXED = CPUPolicy.SHARED, CPUPolicy.DEDICATED, CPUPolicy.MIXE
 PREFER, REQUIRE = CPUThreadPolicy.PREFER, CPUThreadPolicy.REQUIRE
 ISOLATE = CPUThreadPolicy.ISOLATE
 
-#: Four cores of two threads, which are for shared and for dedicated CPUs.
+#: Four cores of two threads, for both shared and dedicated CPUs.
 HOST = NUMACell(
     0,
     frozenset(range(8)),
@@ -114,7 +114,7 @@ def test_where_no_pages_are_known_none_can_be_asked_for(size: int, text: str) ->
 @pytest.mark.parametrize(
     ("policy", "memory", "found"),
     [
-        # A guest that shares its CPUs may share memory, but not with itself.
+        # A guest with shared CPUs may overcommit memory, but not with itself.
         (SHARED, 1024, None),
         (SHARED, 1025, Reason(ReasonKind.FREE_PAGES, 1025, 1024)),
         (DEDICATED, 512, None),
@@ -167,9 +167,9 @@ def test_without_pages_memory_is_counted(
             guest(own=8, policy=DEDICATED),
             Reason(ReasonKind.FREE_PCPUS, 8, 7),
         ),
-        # Nobody is told that CPUs which share are in use.
+        # The usage of shared CPUs is not counted.
         ({"pinned_cpus": frozenset({0}), "cpu_usage": 99}, guest(8), None),
-        # A CPU that is on no core cannot be given.
+        # A CPU outside every core cannot be dedicated.
         (
             {"siblings": HOST.siblings[:3]},
             guest(own=7, policy=DEDICATED),
@@ -220,7 +220,7 @@ def test_memory_has_a_limit_too() -> None:
 
 
 def with_free(*free: int, threads: int = 2) -> NUMACell:
-    """Cores of which that many threads are free each."""
+    """Return a host cell whose cores have these numbers of free threads."""
     siblings = [range(at * 8, at * 8 + threads) for at in range(len(free))]
     everything = frozenset(cpu for core in siblings for cpu in core)
     left = {cpu for core, n in zip(siblings, free, strict=True) for cpu in core[:n]}
@@ -237,12 +237,12 @@ def with_free(*free: int, threads: int = 2) -> NUMACell:
     [
         ((2, 2, 1), 2, PREFER, 5),
         ((2, 2, 1), 2, None, 5),
-        # Whole sets of siblings alone, as many of each core as of the others.
+        # Whole sets of siblings only, and the same number from each core.
         ((2, 2, 1), 2, REQUIRE, 4),
         ((4, 3, 2), 4, REQUIRE, 6),
         ((4, 3, 1), 4, REQUIRE, 6),
         ((4, 1, 1), 4, REQUIRE, 4),
-        # Cores of which nobody has a thread.
+        # Only cores without a thread in use.
         ((2, 2, 1), 2, ISOLATE, 2),
         ((1, 1, 1), 1, ISOLATE, 3),
     ],
@@ -286,10 +286,10 @@ def test_some_hosts_can_never_serve_a_thread_policy(
     ("free", "policy", "most"),
     [
         ((2, 2), PREFER, 3),
-        # A thread of any core will do for the emulator,
+        # The emulator may use a thread of any core,
         ((2, 2, 1), REQUIRE, 4),
         ((2, 2), REQUIRE, 3),
-        # but not of one that a CPU of the guest's has to itself.
+        # except a core that is reserved for one CPU of the guest.
         ((2, 2), ISOLATE, 1),
         ((2, 2, 1), ISOLATE, 2),
     ],
@@ -315,12 +315,12 @@ def test_the_emulator_counts_among_dedicated_cpus() -> None:
 
 
 def packings(free: list[int], policy: CPUThreadPolicy) -> set[int]:
-    """How many CPUs the cores can give, by trying all there is to take."""
+    """Return the possible numbers of CPUs, by trying every way to take threads."""
     found = set()
     for taken in itertools.product(*(range(n + 1) for n in free)):
         used = [n for n in taken if n]
         if policy is REQUIRE:
-            # Each core gives as many as the others; some of those may be left.
+            # Each core gives the same number of threads; some may stay unused.
             if len({*used}) == 1 and max(used) > 1:
                 found |= set(range(1, sum(used) + 1))
         else:
@@ -342,7 +342,7 @@ def test_counting_finds_what_trying_finds(
 
 @pytest.mark.parametrize("why", ReasonKind)
 def test_every_reason_is_told_with_its_numbers(why: ReasonKind) -> None:
-    told = str(Reason(why, 17, 13))
-    assert ("17" in told) is ("{wanted}" in why.value)
-    assert ("13" in told) is ("{there}" in why.value)
-    assert "{" not in told
+    message = str(Reason(why, 17, 13))
+    assert ("17" in message) is ("{wanted}" in why.value)
+    assert ("13" in message) is ("{there}" in why.value)
+    assert "{" not in message

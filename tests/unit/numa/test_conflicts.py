@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Of what cannot be had together so much is told that nothing can be spared."""
+"""A reported conflict is minimal: without any one part it can be met."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ parts = st.sets(st.sampled_from((*NEEDS, *REQUESTS)), min_size=1)
 
 @dataclasses.dataclass(slots=True)
 class Judge:
-    """Who knows which parts cannot be had together, and says no more than that.
+    """A check that knows the conflicts, and rejects requirements with one of them.
 
-    :ivar talkative: whether it tells which of these it is.
+    :ivar talkative: whether a refusal names the parts of the conflict.
     """
 
     conflicts: list[set[CellRequirement | DeviceRequest]]
@@ -59,6 +59,6 @@ def test_what_a_refusal_does_not_name_is_not_asked_for_again() -> None:
     conflict = {NEEDS[4], REQUESTS[5]}
     judge, mute = Judge([conflict], True), Judge([conflict], False)
     assert least(EVERYTHING, judge) == least(EVERYTHING, mute) == only(conflict)
-    # The first refusal, and one question for each part of the conflict.
+    # The first refusal, and one check for each part of the conflict.
     assert judge.asked == 1 + len(conflict)
     assert mute.asked == len(NEEDS) + len(REQUESTS)

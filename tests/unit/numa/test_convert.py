@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's objects, or what behaves as they do, as values and back.
+"""Objects that behave as Nova's are converted to values and back.
 
-Those of Nova itself are in ``tests/functional/nova/test_numa_convert.py``.
+Nova's own objects are tested in ``tests/functional/nova/test_numa_convert.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from os_acc.objects.numa import (
 
 
 class Versioned:
-    """Refuses to tell a field that is not set, as oslo.versionedobjects does."""
+    """Raises on access to an unset field, as oslo.versionedobjects does."""
 
     def __init__(self, **fields: Any) -> None:
         self._fields = fields

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A guest fits wherever trying every permutation finds a way, and nowhere else."""
+"""A guest fits exactly where trying every permutation finds an assignment."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_a_refusal_names_what_cannot_be_met_and_nothing_that_could(seed: int) ->
 
 
 def assert_minimal(question: Question, found: Fit) -> None:
-    """The cells named have no seats; without any one of them they have."""
+    """Assert that the unseated guest cells are a minimal conflict."""
     guest = question.guest
     for missing in (None, *found.unseated):
-        # The emulator stays with the first cell, so none is taken out.
+        # The emulator stays with the first cell, so no cell is removed.
         kept = [place for place in found.unseated if place != missing]
         allowed = {
             place: {
@@ -117,7 +117,7 @@ def assert_cannot_be_met_together(
 @given(seeds)
 def test_all_that_a_cell_of_the_host_refuses_is_told(seed: int) -> None:
     question = drawn(seed)
-    told = {
+    named = {
         (each.host_cell, each.guest_cell) for each in fit_to_host(question).refusals
     }
     for host in question.host.cells:
@@ -131,7 +131,7 @@ def test_all_that_a_cell_of_the_host_refuses_is_told(seed: int) -> None:
                 ),
             )
             goes = next(oracle.ways(alone), None) is not None
-            assert goes is ((host.id, place) not in told)
+            assert goes is ((host.id, place) not in named)
 
 
 @patient
@@ -154,7 +154,7 @@ def test_devices_are_short_where_halls_condition_is_not_met(seed: int) -> None:
 
 
 def host(number: int, **networks_of: list[int]) -> NUMATopology:
-    """Empty cells of four shared CPUs, two to a socket, and physical networks."""
+    """Return a host with empty cells of four shared CPUs, two cells per socket."""
     return NUMATopology(
         tuple(
             NUMACell(
@@ -231,7 +231,7 @@ def test_alike_requests_want_as_much_as_one_that_wants_the_sum() -> None:
     assert refused.requests == ("a", "b", "c")
     more = dataclasses.replace(alike[0], name="more", count=2)
     refused = fit_to_host(dataclasses.replace(question, requests=(*alike, more)))
-    # What is named last is kept.
+    # The request that is named last is kept.
     assert refused.requests == ("c", "more")
 
 
@@ -266,7 +266,7 @@ def test_a_guest_without_cells_may_be_anywhere() -> None:
     other = dataclasses.replace(far, name="t")
     refused = fit_to_host(dataclasses.replace(question, requests=(far, more)))
     assert refused == Fit(False, requests=("r", "s"))
-    # Two are too many, whichever they are.
+    # Any two of the requests conflict.
     thrice = dataclasses.replace(question, requests=(far, more, other))
     assert len(fit_to_host(thrice).requests) == 2
     assert fit_to_host(thrice, explain=False) == Fit(False)
@@ -304,9 +304,9 @@ def test_what_is_not_in_a_cell_is_told_cell_by_cell() -> None:
 @given(seeds)
 def test_a_cell_that_lacks_nothing_could_have_each_thing_alone(seed: int) -> None:
     question = drawn(seed)
-    told = {each.host_cell: each for each in lacking(question)}
+    named = {each.host_cell: each for each in lacking(question)}
     for cell in question.host.cells:
-        lack = told.get(cell.id, Unmet(cell.id))
+        lack = named.get(cell.id, Unmet(cell.id))
         for request in question.requests:
             served = oracle.all_served(
                 question.host, [cell.id], question.pools, [request]
@@ -345,7 +345,7 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
             DeviceRequest("r", 1, frozenset({"gpu"}), policy=NUMAPolicy.REQUIRED),
         ),
     )
-    # Devices come first in Nova's order; packed or not, one way is enough.
+    # Cells with devices come first in Nova's order, packed or not: one try is enough.
     assert fit_to_host(question, budget=1).cells == (3, 0)
     elsewhere = dataclasses.replace(
         question, pools=(*question.pools, DevicePool("other", 0, 5))
@@ -369,13 +369,13 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
         fit_to_host(larger, budget=1)
     assert {each.host_cell for each in caught.value.refusals} == {full.id}
     nowhere = dataclasses.replace(question, pools=(DevicePool("gpu", None, 1),))
-    # That the last way is ruled out is known without another one.
+    # The search detects without a further try that the last assignment is excluded.
     assert fit_to_host(nowhere, budget=1).requests == ("r",)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_large_host_is_decided_within_few_ways(seed: int) -> None:
-    """Networks on few cells each, devices scattered, every policy."""
+    """Each network is on few cells, devices are scattered, all policies are used."""
     dice = random.Random(seed)
     names = [f"n{at}" for at in range(24)]
     everywhere = range(MAX_CELLS)
@@ -415,8 +415,8 @@ def test_a_large_host_is_decided_within_few_ways(seed: int) -> None:
 
 
 def assert_none_can_be_spared(question: Question, refused: Fit) -> None:
-    """What is told of a refusal goes nowhere; without any one of it, it does."""
-    told = [each for each in question.requests if each.name in refused.requests]
+    """Assert that the refused requirements are a minimal conflict."""
+    named = [each for each in question.requests if each.name in refused.requests]
 
     def fits(names: frozenset[str], requests: list[DeviceRequest]) -> bool:
         asked = dataclasses.replace(
@@ -427,6 +427,8 @@ def assert_none_can_be_spared(question: Question, refused: Fit) -> None:
         return fit_to_host(asked, explain=False).fits
 
     names = refused.networks.physnets
-    assert not fits(names, told)
-    assert all(fits(names - {name}, told) for name in names)
-    assert all(fits(names, [each for each in told if each is not one]) for one in told)
+    assert not fits(names, named)
+    assert all(fits(names - {name}, named) for name in names)
+    assert all(
+        fits(names, [each for each in named if each is not one]) for one in named
+    )

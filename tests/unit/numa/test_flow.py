@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A flow is the largest and the cheapest that there is."""
+"""A flow has the maximum size, and the minimum cost for that size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flow_of(edges: Edges) -> tuple[Flow, list[int]]:
 
 
 def leaving(edges: Edges, amounts: list[int]) -> Counter[int]:
-    """How much more leaves each node than enters it."""
+    """Return the net outflow of each node."""
     net = Counter[int]()
     for (source, target, _capacity, _cost), amount in zip(edges, amounts, strict=True):
         net[source] += amount
@@ -47,7 +47,7 @@ def price(edges: Edges, amounts: list[int]) -> int:
 
 
 def best(edges: Edges, wanted: int) -> tuple[int, int]:
-    """By trying every amount on every edge."""
+    """Return the best size and cost, by trying every amount on every edge."""
     found = (0, 0)
     for amounts in itertools.product(*(range(edge[2] + 1) for edge in edges)):
         net = leaving(edges, list(amounts))
@@ -113,7 +113,7 @@ def test_what_cannot_be_reached_is_behind_the_minimum_cut(edges: Edges) -> None:
 
 @pytest.mark.parametrize("wanted", [0, 1, 2])
 def test_a_cheap_way_is_given_up_where_that_lets_more_through(wanted: int) -> None:
-    # Two of each side; the cheap pair leaves nothing for the others.
+    # Two nodes on each side; the cheap pair leaves no edge for the others.
     edges = [(0, 1, 1, 0), (0, 2, 1, 0), (1, 3, 1, 1), (1, 4, 1, 3), (2, 3, 1, 1)]
     flow, _ = flow_of([*edges, (3, 4, 1, 0)])
     assert flow.run(SOURCE, SINK, wanted) == (wanted, [0, 1, 4][wanted])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What providers have left is what the next guest can be given."""
+"""The free devices of providers are the pools for the next guest."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def host(make_bench) -> TestHost:
 
 
 def fit(bench: TestHost, policy: NUMAPolicy) -> numa.Fit:
-    """Whether a guest fits that is forced to cell 0 and wants any of them."""
+    """Return whether a guest fits that needs cell 0 and any one of the GPUs."""
     attached = bench.manager.attached(None)
     pools = tuple(
         pool

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests with NUMA cells on a host whose kernel has none: on libvirt's cell 0."""
+"""On a host without NUMA, guests with NUMA cells are placed on libvirt's cell 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
 
 GPU = "0000:17:00.0"
-#: Nova's, of a device without a node.
+#: The policies by which Nova refuses a device without a node.
 REFUSED = {NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET}
 
 

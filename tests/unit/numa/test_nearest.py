@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices are as near as there are, and shared out among a guest's cells."""
+"""The nearest devices are selected, evenly divided among a guest's cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from os_acc.numa.nearest import ORDER, EqualDevices, GroupDemand, divide
 from os_acc.objects.numa import NUMACell, NUMATopology
 
 CELLS = 4
-#: Two sockets of two cells each; from cell to cell, as firmware has it.
+#: Two sockets of two cells each; distances between cells as in firmware tables.
 DISTANCES = ((10, 12, 21, 31), (12, 10, 31, 21), (21, 31, 10, 12), (31, 21, 12, 10))
 TOPOLOGY = NUMATopology(
     tuple(
@@ -58,7 +58,7 @@ def cost(shelf: EqualDevices, guest: GuestCells) -> tuple[int, int]:
 
 
 def evenness(nodes: list[int | None], guest: GuestCells) -> int:
-    """The least that these devices weigh on the guest's cells."""
+    """Return the lowest unevenness of these devices over the guest's cells."""
     return min(
         sum(load * (load - 1) // 2 for load in map(homes.count, guest.cells))
         for homes in itertools.product(*(guest.nearest(node) for node in nodes))
@@ -68,7 +68,7 @@ def evenness(nodes: list[int | None], guest: GuestCells) -> int:
 def ways(
     demands: list[GroupDemand], shelves: list[EqualDevices]
 ) -> list[tuple[int, ...]]:
-    """Every way to give each unit a shelf that may serve it."""
+    """Return every assignment of units to shelves that may serve them."""
     units = [demand.shelves for demand in demands for _ in range(demand.amount)]
     return [
         way
@@ -124,7 +124,7 @@ def test_several_are_spread_over_the_guests_cells() -> None:
     guest = GuestCells(TOPOLOGY, (0, 2))
     shelves = [EqualDevices(0, 4), EqualDevices(2, 4)]
     assert divide([GroupDemand(2, (0, 1))], shelves, guest) == ((1, 1),)
-    # Whoever can have either leaves the one to whom nothing else is open.
+    # A request with two choices leaves the shelf to the request with one choice.
     asked = [GroupDemand(1, (0, 1)), GroupDemand(1, (0,))]
     assert divide(asked, shelves, guest) == ((0, 1), (1, 0))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The NUMA nodes of networks, as ``nova.conf`` tells them."""
+"""The NUMA nodes of networks are read from ``nova.conf``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Configure = Callable[[str], cfg.ConfigOpts]
 HOST = NUMATopology((NUMACell(0, memory=1024), NUMACell(1, memory=2048)))
 NOTHING = NUMANetworkInfo()
 
-#: The configuration of the specification of NUMA-aware virtual switches.
+#: The example from the specification of NUMA-aware virtual switches.
 WORKED_EXAMPLE = """
  [neutron]
  physnets = physnet0,physnet1
@@ -44,7 +44,7 @@ WORKED_EXAMPLE = """
 
 @pytest.fixture
 def configure(tmp_path: Path) -> Configure:
-    """A configuration of one file with this text."""
+    """Return a function that parses a configuration file with this text."""
 
     def parse(text: str) -> cfg.ConfigOpts:
         path = tmp_path / "nova.conf"
@@ -56,12 +56,12 @@ def configure(tmp_path: Path) -> Configure:
     return parse
 
 
-def told(conf: cfg.ConfigOpts, host: NUMATopology = HOST) -> list[NUMANetworkInfo]:
+def loaded(conf: cfg.ConfigOpts, host: NUMATopology = HOST) -> list[NUMANetworkInfo]:
     return [cell.network_info for cell in NetworkAffinity.load(conf).on(host).cells]
 
 
 def test_the_worked_example_of_the_specification(configure: Configure) -> None:
-    assert told(configure(WORKED_EXAMPLE)) == [
+    assert loaded(configure(WORKED_EXAMPLE)) == [
         NUMANetworkInfo(frozenset({"physnet0", "physnet1"}), tunneled=False),
         NUMANetworkInfo(frozenset({"physnet1"}), tunneled=True),
     ]
@@ -73,22 +73,22 @@ def test_the_rest_of_a_cell_stays_as_it_is(configure: Configure) -> None:
 
 
 def test_nothing_is_tied_to_a_node_by_default(configure: Configure) -> None:
-    assert told(configure("")) == [NOTHING, NOTHING]
+    assert loaded(configure("")) == [NOTHING, NOTHING]
 
 
 def test_given_and_empty_a_network_leaves_anywhere(configure: Configure) -> None:
     for empty in ("", ","):
         nodes = f"numa_nodes = {empty}"
         text = f"[neutron]\nphysnets = a\n[neutron_physnet_a]\n{nodes}\n"
-        assert told(configure(text)) == [NOTHING, NOTHING]
-        assert told(configure(f"[neutron_tunnel]\n{nodes}")) == [NOTHING, NOTHING]
+        assert loaded(configure(text)) == [NOTHING, NOTHING]
+        assert loaded(configure(f"[neutron_tunnel]\n{nodes}")) == [NOTHING, NOTHING]
 
 
 def test_given_and_empty_by_a_program_as_well(configure: Configure) -> None:
     conf = configure("[neutron]\nphysnets = a")
     register(conf)
     conf.set_override("numa_nodes", [], "neutron_physnet_a")
-    assert told(conf) == [NOTHING, NOTHING]
+    assert loaded(conf) == [NOTHING, NOTHING]
 
 
 @pytest.mark.parametrize("group", ["", "[neutron_physnet_a]\n", "[neutron_physnet_A]"])
@@ -103,7 +103,7 @@ def test_a_section_whose_network_is_not_listed_is_not_read(
     configure: Configure,
 ) -> None:
     conf = configure("[neutron_physnet_a]\nnuma_nodes = 7\n[neutron_other]\nb = 1")
-    assert told(conf) == [NOTHING, NOTHING]
+    assert loaded(conf) == [NOTHING, NOTHING]
     assert idle_sections(conf) == ("neutron_physnet_a",)
 
 
@@ -168,7 +168,7 @@ def test_a_list_of_networks_that_is_none_is_an_error_with_its_option(
 
 
 def novas() -> tuple[cfg.ListOpt, cfg.ListOpt]:
-    """Options as Nova has them, with a help of its own or none."""
+    """Return options as Nova defines them, one with Nova's help and one without."""
     nodes = cfg.ListOpt("numa_nodes", default=[], item_type=cfg.types.Integer())
     return cfg.ListOpt("physnets", default=[], help="List of physnets."), nodes
 
@@ -189,7 +189,7 @@ def test_others_may_register_the_same_before_and_after(
     conf = configure(WORKED_EXAMPLE)
     for each in order:
         each(conf)
-    assert told(conf) == told(configure(WORKED_EXAMPLE))
+    assert loaded(conf) == loaded(configure(WORKED_EXAMPLE))
     register_as_nova(conf)
     assert conf.neutron_tunnel.numa_nodes == [1]
 
@@ -233,7 +233,7 @@ def test_each_cell_has_the_networks_that_name_it(
     conf.set_override("numa_nodes", tunnel, "neutron_tunnel")
     for name, nodes in physnets.items():
         conf.set_override("numa_nodes", nodes, f"neutron_physnet_{name}")
-    infos = told(conf, NUMATopology(tuple(NUMACell(n) for n in range(8))))
+    infos = loaded(conf, NUMATopology(tuple(NUMACell(n) for n in range(8))))
     for number, info in enumerate(infos):
         near = {name for name, nodes in physnets.items() if number in nodes}
         assert info == NUMANetworkInfo(frozenset(near), number in tunnel)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A guest is where its networks leave the host, if that is known.
+"""A guest is placed on the cells of its networks' cards, if those are declared.
 
 The hosts are those of the specification of NUMA-aware virtual switches.
 """
@@ -48,7 +48,7 @@ SILENT = host(info(), info(), info())
 FOO, BAR, TUNNELS = wanted("physnet0"), wanted("physnet1"), wanted(tunneled=True)
 BOTH = wanted("physnet0", tunneled=True)
 
-#: Networks, chosen cells, what is not carried.
+#: Networks, chosen cells, and the networks that these cells do not provide.
 TABLE = [
     (FOO, [0], NO_NETWORKS),
     (FOO, [1], FOO),
@@ -80,11 +80,11 @@ def test_one_of_the_chosen_cells_has_to_lead_to_each_network(
 @pytest.mark.parametrize(
     ("networks", "guest_cells", "where"),
     [
-        # The guest goes to the socket of the network card, whatever is free.
+        # The guest goes to the cell of the network card, whichever cells are free.
         (FOO, 1, (0,)),
         (TUNNELS, 1, (1,)),
         (BAR, 1, (0,)),
-        # With cards on both no single cell will do: a guest of two is needed.
+        # With cards on both cells, only a guest of two cells fits.
         (BOTH, 1, None),
         (BOTH, 2, (0, 1)),
         (wanted("unlisted"), 2, (0, 1)),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's quirks are followed where they are asked for, and there alone."""
+"""Nova's quirks are reproduced only on request."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_with_the_quirk_the_answer_is_nova_s(quirk: quirks.Quirk) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_one_cell_and_one_kind_of_device_have_no_quirk(seed: int) -> None:
-    """Nothing can leak from one to another, and nobody takes anything away."""
+    """No state leaks between cells, and no request takes another's devices."""
     question = cases.question(random.Random(seed), most_guest=1)
     cell = dataclasses.replace(question.guest.cells[0], pagesize=None)
     plain = dataclasses.replace(
         question,
         guest=dataclasses.replace(question.guest, cells=(cell,)),
-        # Without limits Nova does not hear of them.
+        # Without limits, Nova does not check networks.
         networks=question.networks if question.limits else NO_NETWORKS,
         requests=tuple(
             dataclasses.replace(request, also_matching=frozenset())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The host's cells are taken in Nova's order, spread or packed."""
+"""Host cells are tried in Nova's order, spread or packed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from os_acc.objects.numa import (
 
 
 def cell(number: int, free: int = 8, sharing: int = 0, memory: int = 0) -> NUMACell:
-    """One with that many free CPUs to dedicate, and so many CPUs that share."""
+    """Return a cell with free dedicated CPUs, and ``sharing`` shared CPUs in use."""
     return NUMACell(
         number,
         pcpuset=frozenset(range(8)),

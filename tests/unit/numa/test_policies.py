@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who says which NUMA policy, and who of them is heard."""
+"""The NUMA policy of the most specific source applies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from os_acc.objects.selection import GroupAllocation
 
 GPU = PciAddress.parse("0000:3b:00.0")
 UUID = "11111111-1111-4111-8111-111111111111"
-#: From the one that is heard first.
+#: The sources of a policy, by precedence.
 PLACES = ("port", "group", "guest", "device")
 
 
 def effective(**said: NUMAPolicy) -> NUMAPolicy:
-    """What holds for one device, where these places say something."""
+    """Return the policy of one device, where these sources set one."""
     instance = InstanceInfo.from_api(
         {
             "uuid": UUID,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The picture of the policies says what is chosen, number by number."""
+"""The numbers in the picture of the policies match the selection."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
 PICTURE = Path(__file__).parents[3] / "doc/source/user/numa-policies.svg"
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = {policy.value for policy in NUMAPolicy}
-#: Of a box behind an accelerator that the guest may have, and of another one.
+#: The class of a box for an accelerator that the guest may have, or may not.
 COLOURS = {True: "y", False: "n"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Word:
-    """A word at its place; ``box``: the class of the innermost box around it."""
+    """A word with its position; ``box``: the class of the innermost box around it."""
 
     text: str
     x: float
@@ -49,7 +49,7 @@ def _is_in(box: ElementTree.Element, x: float, y: float) -> bool:
 
 
 def panel(words: list[Word], policy: NUMAPolicy) -> list[Word]:
-    """What is drawn below the name of a policy, from left to right."""
+    """Return the words below the name of a policy, from left to right."""
     heads = [each for each in words if each.text in NAMES]
     (own,) = (head for head in heads if head.text == policy.value)
     return sorted(

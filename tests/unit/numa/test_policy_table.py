@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which devices serve a guest, by policy: the table of Nova's, row by row.
+"""Nova's table of the devices that serve a guest holds for each policy.
 
 The guest is on cell 0 unless a row says otherwise; cells 0 and 1 are on one
 socket, 2 and 3 on the other.
@@ -20,7 +20,7 @@ ORDER = (REQUIRED, LEGACY, PREFERRED, SOCKET)
 
 HOST = NUMATopology(tuple(NUMACell(number, socket=number // 2) for number in range(4)))
 
-#: Nodes of the devices there are, how many are wanted, the guest's cells; and
+#: Nodes of the devices, the number requested, the guest's cells; and
 #: whether required, legacy, preferred and socket are served.
 TABLE = {
     "node 0": ([0], 1, [0], "yyyy"),
@@ -114,7 +114,7 @@ def test_who_is_left_short_is_told_with_whom_it_competes() -> None:
         (LEGACY, 9, "abd"),
         (PREFERRED, 2, "ad"),
         (PREFERRED, 3, "abd"),
-        # What is near comes first, and otherwise they stay in their order.
+        # Near devices come first; otherwise the order stays.
         (PREFERRED, 4, "abdec"),
     ],
 )
