@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices have names that last, refusals a reason."""
+"""A rejection gives its reason, and a lease its functions."""
 
 from __future__ import annotations
 

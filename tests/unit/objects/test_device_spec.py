@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``device_spec`` names devices as Nova's option does, and nothing by mistake."""
+"""``device_spec`` matches devices as Nova's option does, and none by mistake."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tags_of(spec: dict[str, object], at: PciAddress = CARD) -> DeviceTags | None
     return device_spec.match(HOST[at], NETDEVS, HOST)
 
 
-# -- which device ------------------------------------------------------------
+# -- matched devices ---------------------------------------------------------
 
 
 def test_nothing_is_claimed_by_default() -> None:
@@ -231,7 +231,7 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
     assert tags_of(spec, VF) == DeviceTags(traits=traits)
 
 
-# -- refused -----------------------------------------------------------------
+# -- invalid specs -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_nova_s_values_never_raise(values) -> None:
 
 
 def alias_policy(*aliases: object) -> NUMAPolicy | None:
-    """What Nova's aliases say of the PF."""
+    """Return the NUMA policy that Nova's aliases set for the PF."""
     spec = nova_numa_policies([json.dumps(each) for each in aliases])
     tags = spec.match(HOST[PF], NETDEVS, HOST)
     return tags and tags.numa_policy

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Digests, and the names of files that are made of them."""
+"""Digests, and the file names derived from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTENT = b"a bitstream"
 
 
 def image(algorithm: str, value: str) -> Image:
-    """An image with this hash."""
+    """Return an image with this hash."""
     return Image(
         id="11111111-1111-4111-8111-111111111111",
         name="loopback",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What providers are called, and whose they are."""
+"""The names of providers, and the proof that they belong to os_acc."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_card_is_never_called_as_its_only_region_is():
 
 
 def test_the_uuid_of_a_name_never_changes():
-    """Allocations stand on it, and the store may be lost."""
+    """Allocations refer to it, and the store may be lost."""
     name = "node1_accel_8086_0b2b_0000_3b_00_1"
     assert naming.uuid_of(name) == "19f0dead-f544-5e77-a15d-95599505e131"
 
@@ -84,10 +84,10 @@ def look(
     unreadable: frozenset[PciAddress] = NONE,
     unusable: frozenset[PciAddress] = NONE,
 ) -> dict[tuple[PciAddress, str], str]:
-    """What all is called in one look at a host; put on record as it is then.
+    """Return the names given in one discovery of a host, and record them.
 
-    :param unreadable: the slots of cards whose serial number cannot be read.
-    :param unusable: those of cards that are there, but not offered.
+    :param unreadable: slots of cards with an unreadable serial number.
+    :param unusable: slots of cards that are present, but not offered.
     """
     seen = {
         address: dataclasses.replace(card, serial="") if address in unreadable else card
@@ -114,7 +114,7 @@ def look(
 def test_a_serial_number_that_cannot_be_read_for_a_time_changes_no_name(
     before, host, after
 ):
-    """Whatever has been in the slots before. Nor is anything else on record."""
+    """The slots' earlier cards make no difference, and the record stays the same."""
     on_record: dict[str, naming.ProviderOrigin] = {}
     for earlier, unreadable, unusable in before:
         look(on_record, earlier, unreadable, unusable)
@@ -127,12 +127,12 @@ def test_a_serial_number_that_cannot_be_read_for_a_time_changes_no_name(
 
 
 def test_who_is_named_by_its_place_stays_so_whoever_was_there_before():
-    """Its serial number is read in the end, and is not that of the one before."""
+    """The serial number, once readable, differs from that of the earlier card."""
     slot, other = SLOTS[:2]
     before, card = (dataclasses.replace(CARD, serial=each) for each in ("1b", "1c"))
     on_record: dict[str, naming.ProviderOrigin] = {}
     look(on_record, {slot: before})
-    # Nobody is given the name of the first: it is elsewhere, if in use.
+    # No card gets the first card's name, which is in use elsewhere, if at all.
     moved = {slot: card, other: before}
     expected = look(on_record, moved, frozenset({slot}), frozenset({other}))
     assert expected[slot, "of_device"] == "node1_accel_8086_0b2b_0000_05_00_0"

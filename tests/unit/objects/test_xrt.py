@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What XRT's drivers say is understood, or nothing is taken from it."""
+"""Attributes of XRT's drivers are parsed, or ignored where they are invalid."""
 
 from __future__ import annotations
 

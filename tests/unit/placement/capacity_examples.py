@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Providers and leases to count."""
+"""Providers and leases with units to count."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def provider(
 
 
 def region(number: int, holds: str) -> Provider:
-    """A provider that is a region with this function in it.
+    """Return a region's provider; the region holds this function.
 
-    Its traits are what os_acc says of it where nobody has leased it.
+    Its traits are those of a region without a lease.
     """
     made = provider(number, handle(number), traits=())
     at, identity = made.device.address, made.device.identity
@@ -62,7 +62,7 @@ def lease(
     state: LeaseState = LeaseState.HELD,
     **more: object,
 ) -> Lease:
-    """A lease on the provider with this uuid; '' as one adopted by hand."""
+    """Return a lease on the provider with this uuid; '': adopted by hand."""
     made = Lease(
         uuid=uuid_of(1000 + of_handle.iommu_group),
         consumer=uuid_of(99),
@@ -84,10 +84,10 @@ def lease(
 
 
 class Ledger:
-    """What is on record, as the store keeps it."""
+    """The record of published names, as in the store."""
 
-    def __init__(self, told: PublishedNames = NO_NAMES) -> None:
-        self.kept = told
+    def __init__(self, initial: PublishedNames = NO_NAMES) -> None:
+        self.kept = initial
 
     def published_names(self) -> PublishedNames:
         return self.kept

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the tests of publishing in Placement stand on."""
+"""Fixtures for the tests of publishing in Placement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def double():
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    """Nobody else is there who would need a pause."""
+    """Retry without a pause: no other client competes."""
     monkeypatch.setattr(sync, "_PAUSE", 0.0)
 
 
@@ -31,7 +31,7 @@ def service(double):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time stands still unless it is told to pass by."""
+    """Return a clock that advances only on request."""
     made = Clock()
     monkeypatch.setattr(sync, "_now", lambda: made.now)
     return made

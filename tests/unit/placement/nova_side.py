@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's side of a provider tree: what it knows, passes, and is given back."""
+"""Nova's side of a provider tree: the state that it keeps between cycles."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from os_acc.testing import provider_tree
 
-#: As Nova and its operators might have them beside ours.
+#: A resource class and traits of Nova or its operators.
 FOREIGN_CLASS, FOREIGN_TRAITS = "CUSTOM_WIDGET", {"CUSTOM_RACK_7", "HW_CPU_X86_VMX"}
 NODE, NEIGHBOUR, SHARED = (f"{n}0000000-9999-4999-8999-999999999999" for n in "123")
 
 
 class Nova:
-    """Keeps what Placement has, as the report client does."""
+    """Keeps the contents of Placement, as the report client does."""
 
     def __init__(self, name: str = "node1") -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Nova:
             self.known.update_aggregates(uuid, {NODE})
 
     def cycle(self, update: Callable[[Any, str], None]) -> set[str]:
-        """One cycle of Nova's; the uuids of what has come, changed or gone."""
+        """Run one cycle of Nova; return the uuids of all providers that it changed."""
         before, self.known = self.known, copy.deepcopy(self.known)
         update(self.known, self.name)
         uuids = {*before.get_provider_uuids(), *self.known.get_provider_uuids()}
@@ -43,11 +43,11 @@ class Nova:
         }
 
     def units(self, uuid: str) -> dict[str, tuple[int, int]]:
-        """(total, reserved) of each resource class of a provider."""
+        """Return (total, reserved) of each resource class of a provider."""
         inventory = self.known.data(uuid).inventory
         return {name: (r["total"], r["reserved"]) for name, r in inventory.items()}
 
     def ours(self) -> dict[str, str]:
-        """Every provider that Nova did not make: uuid by name."""
+        """Return every provider that Nova did not create: uuid by name."""
         uuids = {*self.known.get_provider_uuids()} - {NODE, NEIGHBOUR, SHARED}
         return {self.known.data(uuid).name: uuid for uuid in uuids}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A server that answers as Placement does, and misbehaves on request.
+"""A server that responds as Placement does, and misbehaves on request.
 
-What is here of Placement 16 does the same for what os_acc asks it; the lane
-``openstack`` asks Placement itself.
+The implemented part of Placement 16 responds the same to os_acc's requests; the
+lane ``openstack`` runs Placement itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Provider:
 
 
 class Refused(Exception):
-    """An answer that is none."""
+    """An error response."""
 
     def __init__(self, status: int, code: str = "", detail: str = "no") -> None:
         super().__init__(detail)
@@ -74,7 +74,7 @@ class Trouble:
 class Double:
     """Placement, in memory, with one compute node.
 
-    :ivar requests: "method path" of each that came.
+    :ivar requests: "method path" of each request received.
     """
 
     def __init__(self, name: str = "node1", version: str = "1.39") -> None:
@@ -102,8 +102,8 @@ class Double:
         self._server.shutdown()
         self._server.server_close()
 
-    def config(self, **told: object) -> cfg.ConfigOpts:
-        """Return a configuration that leads to the server."""
+    def config(self, **values: object) -> cfg.ConfigOpts:
+        """Return a configuration with the address of the server."""
         conf = config_of()
         options.register(conf)
         about = {
@@ -111,7 +111,7 @@ class Double:
             "endpoint_override": f"http://127.0.0.1:{self._server.server_port}",
             "connect_retry_delay": 0,
             "status_code_retry_delay": 0,
-            **told,
+            **values,
         }
         for name, value in about.items():
             conf.set_override(name, value, group=options.GROUP.name)
@@ -127,14 +127,14 @@ class Double:
         times: int = 1,
         done: bool = False,
     ) -> None:
-        """Let requests fail.
+        """Make requests fail.
 
         :param done: the requests are carried out nevertheless.
         """
         self._troubles.append(Trouble(method, path, times, status, code, done))
 
     def writes(self) -> list[str]:
-        """The requests that were to change something."""
+        """Return the requests for changes."""
         return [each for each in self.requests if not each.startswith("GET")]
 
     # -- one request -------------------------------------------------------------
@@ -239,7 +239,7 @@ class Double:
         return 204, None
 
     def _what(self, of: Provider, what: str) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             "inventories": of.inventories,
             "traits": sorted(of.traits),
             "aggregates": sorted(of.aggregates),
@@ -248,7 +248,7 @@ class Double:
                 for consumer, amounts in of.allocated.items()
             },
         }
-        return {what: told[what], "resource_provider_generation": of.generation}
+        return {what: values[what], "resource_provider_generation": of.generation}
 
     def _replace(self, of: Provider, what: str, body: dict[str, Any]) -> Any:
         if body["resource_provider_generation"] != of.generation:

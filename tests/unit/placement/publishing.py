@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service that publishes in a double of Placement, and what it publishes."""
+"""A service that publishes in a double of Placement, and examples to publish."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ ONE, TWO = capacity(1), capacity(2)
 
 
 class Service:
-    """A service that publishes, and what it has on record."""
+    """A service that publishes, with its record."""
 
-    def __init__(self, double, ledger=None, named=(), **told):
+    def __init__(self, double, ledger=None, named=(), **values):
         self.ledger = ledger or Ledger()
-        self.publisher = Publisher(double.config(**told), "node1", named=named)
+        self.publisher = Publisher(double.config(**values), "node1", named=named)
 
     def sync(self, *wanted, seconds=120.0) -> SyncResult:
         return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
 
     def plan(self, *wanted):
-        told = self.ledger.published_names()
-        return self.publisher.difference(wanted, told, time.monotonic() + 120.0)
+        values = self.ledger.published_names()
+        return self.publisher.difference(wanted, values, time.monotonic() + 120.0)
 
 
 class Clock:
-    """The time of day, as the test says."""
+    """A time of day that the test sets."""
 
     def __init__(self) -> None:
         self.now = time.time()

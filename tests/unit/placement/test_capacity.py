@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Total and reserved, whatever becomes of devices and leases."""
+"""Total and reserved follow from the states of devices and leases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NIC = provider(1, *FOUR)
 
 
 def counted(*leases, providers=(NIC,), unreadable=()):
-    """(total, reserved) by uuid and class."""
+    """Return (total, reserved) by uuid and class."""
     found = capacities(providers, RecordedState(leases, tuple(unreadable)))
     return {
         each.uuid: {
@@ -48,7 +48,7 @@ def test_a_leased_unit_is_counted_once_and_not_reserved(state):
 
 
 def test_a_unit_whose_release_failed_is_reserved():
-    """Its allocation has gone with its guest."""
+    """Its allocation was deleted with its guest."""
     failed = lease(NIC.uuid, FOUR[2], LeaseState.RELEASING, reason="in use")
     held = lease(NIC.uuid, FOUR[1])
     assert counted(failed, held) == {NIC.uuid: {CLASS: (4, 1)}}
@@ -83,7 +83,7 @@ def test_a_damaged_record_of_a_unit_that_is_not_there_is_nobodys():
 
 
 def test_a_unit_that_another_provider_has_leased_is_reserved_here():
-    """As after another node_name: the same device under another name."""
+    """A changed node_name, for example, gives the same device another provider."""
     other = uuid_of(2)
     assert counted(lease(other, FOUR[0])) == {
         NIC.uuid: {CLASS: (4, 1)},
@@ -107,7 +107,7 @@ def test_a_lease_stays_in_the_class_in_which_it_was_allocated():
 
 
 def test_a_class_of_which_nothing_is_left_is_not_there():
-    """Placement takes no total of 0."""
+    """Placement accepts no total of 0."""
     card = provider(2, FOUR[0])
     before = lease(card.uuid, FOUR[0], resource_class=OTHER_CLASS)
     assert counted(before, providers=[card]) == {card.uuid: {OTHER_CLASS: (1, 0)}}
@@ -148,7 +148,7 @@ LEASES = st.lists(
 )
 def test_placement_offers_exactly_what_is_free(split, leases, damaged):
     """A leased unit is allocated, unless its release failed."""
-    # Of eight places the last two are empty; the rest are two cards' units.
+    # The last two of eight addresses are empty; the others are two cards' units.
     cards = [provider(1, *HANDLES[:split]), provider(2, *HANDLES[split:6])]
     made = [lease(of, each, state, reason=why) for each, of, state, why in leases]
     unreadable = tuple(place(number) for number in sorted(damaged))

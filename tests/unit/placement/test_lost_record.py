@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""After the loss of the record: no guest starts without what it was promised."""
+"""After the loss of the record, no guest starts without its allocated devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU, AUDIO, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"
 
 
 class Tree:
-    """What a host offers is told through Nova's tree."""
+    """Publishes a host's devices through Nova's provider tree."""
 
     def __init__(self, bench):
         self._bench, self._nova = bench, Nova()
@@ -36,7 +36,7 @@ class Tree:
 
 
 class Direct:
-    """It is told to Placement."""
+    """Publishes a host's devices in Placement directly."""
 
     def __init__(self, bench, double):
         self._bench, self._double = bench, double
@@ -67,7 +67,7 @@ def way(request, bench, double):
 
 @pytest.fixture
 def lost(bench, way, tmp_path):
-    """A host whose record is lost while a guest has its GPU: the GPU's provider."""
+    """Lose the record while a guest has the GPU; return the GPU's provider."""
     gpu = bench.provider(GPU)
     bench.plug(1, GPU)
     way.tell()
@@ -79,7 +79,7 @@ def lost(bench, way, tmp_path):
 
 
 def refused(bench, *providers):
-    """Plug other guests with these, which none of them gets."""
+    """Assert that plugs of these providers for other guests are refused."""
     selected, specs = request(*providers)
     for number, each in enumerate((selected, {"allocations": selected["allocations"]})):
         with pytest.raises(exception.DeviceGone):
@@ -122,7 +122,7 @@ def test_a_card_that_was_pulled_out_meanwhile_is_as_good_as_leased(
 def test_all_of_its_classes_stay_and_are_reserved_cycle_after_cycle(
     bench, way, tmp_path
 ):
-    """Something of either may be allocated: Nova could not remove that."""
+    """Units of either class may be allocated; Nova could not remove those."""
     gpu = bench.provider(GPU)
     way.tell()
     way.add(gpu, "CUSTOM_ACCELERATOR_AAA")
@@ -134,7 +134,7 @@ def test_all_of_its_classes_stay_and_are_reserved_cycle_after_cycle(
         way.tell()
         assert way.units(gpu) == (1, 1)
         assert way.units(gpu, "CUSTOM_ACCELERATOR_AAA") == (1, 1)
-        # Also where it is on record by then that the provider is ours.
+        # The same holds once the record has the provider again.
         bench.manager.discover()
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is written into the trees that Nova passes, and what never is."""
+"""os_acc writes only its own providers and names into the trees that Nova passes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nova():
 
 
 class Service:
-    """A writer, and what it has on record."""
+    """A writer with its record."""
 
     def __init__(self, ledger=None):
         self.ledger = ledger or Ledger()
@@ -40,7 +40,7 @@ class Service:
         self._writer = TreeWriter("node1", self._memory)
 
     def write(self, tree, node, wanted, ours):
-        """Look at the host, and then be asked."""
+        """Record the discovered providers, then write the tree."""
         self._memory.tell(
             [each.provider for each in wanted if each.provider], self.ledger
         )
@@ -58,7 +58,7 @@ def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",)):
 
 
 def of_class(name):
-    """The same, once the operator has given it another resource class."""
+    """Return the capacity after the operator has set another resource class."""
     found = capacity()
     device = dataclasses.replace(found.provider.device, resource_class=name)
     return Capacity(
@@ -67,16 +67,16 @@ def of_class(name):
 
 
 def leftover(uuid=LOST, total=1, name=CLASS):
-    """What is left of a provider whose device has vanished."""
+    """Return the remaining capacity of a provider without its device."""
     return Capacity(uuid, None, {name: Units(total)})
 
 
 def writes(writer, *wanted, ours=None):
-    """For :meth:`Nova.cycle`."""
+    """Return the update for :meth:`Nova.cycle`."""
     return lambda tree, node: writer.write(tree, node, wanted, ours or {})
 
 
-# -- what comes ----------------------------------------------------------------
+# -- new providers -------------------------------------------------------------
 
 
 def test_a_provider_is_a_child_of_the_node_with_all_that_placement_asks(nova, writer):
@@ -108,7 +108,7 @@ def test_a_change_is_passed_on_and_nothing_else(nova, writer):
 
 
 def watched():
-    """A tree that knows what was called to change it."""
+    """Return a tree that records calls of its changing methods."""
 
     class Watched(provider_tree.FakeProviderTree):
         def __init__(self):
@@ -150,7 +150,7 @@ def test_the_same_again_changes_nothing_and_calls_nothing(writer):
     assert tree.calls == []
 
 
-# -- what stays ------------------------------------------------------------------
+# -- unchanged providers ---------------------------------------------------------
 
 
 def test_what_others_have_in_the_tree_is_never_touched(nova, writer):
@@ -175,7 +175,7 @@ def test_a_provider_stays_for_what_is_leased_of_it(nova, writer):
 
 
 def test_a_provider_that_is_not_offered_stays_and_nothing_of_it_is_free(nova, writer):
-    """Something of it may be allocated: then Nova could not remove it."""
+    """Units may be allocated; then Nova could not remove the provider."""
     nova.cycle(writes(writer, capacity()))
     assert nova.cycle(writes(writer, ours={CARD: CLASS})) == {CARD}
     assert nova.units(CARD) == {CLASS: (4, 4)}
@@ -196,7 +196,7 @@ def test_a_provider_of_ours_without_our_class_is_left_alone(nova, writer):
 
 
 def test_a_class_that_a_provider_had_stays_and_nothing_of_it_is_free(nova, writer):
-    """Something of it may be allocated: then Nova could not remove it."""
+    """Units may be allocated; then Nova could not remove the class."""
     nova.cycle(writes(writer, capacity()))
     nova.cycle(writes(writer, of_class(OTHER_CLASS)))
     assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (4, 0)}
@@ -229,7 +229,7 @@ def test_a_class_that_somebody_has_removed_does_not_come_back(nova, writer):
 
 
 def test_a_class_that_novas_provider_configuration_adds_is_novas_to_keep(nova, writer):
-    """Nova adds it after us, each time, and refuses to find it there before."""
+    """Nova adds it after each update, and fails if the tree already has it."""
     nova.cycle(writes(writer, capacity()))
     inventory = nova.known.data(CARD).inventory
     nova.known.update_inventory(CARD, inventory | {"CUSTOM_MORE": {"total": 1}})
@@ -250,14 +250,14 @@ def test_traits_that_others_have_added_stay(nova, writer):
 
 def test_a_trait_that_does_not_hold_any_more_goes_until_it_has_gone(nova, writer):
     nova.cycle(writes(writer, capacity()))
-    # Nova could not pass it on: the next tree has it again.
+    # Nova's update failed, so the next tree has the trait again.
     for _ in range(2):
         nova.known.add_traits(CARD, "CUSTOM_FAST")
         nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
         assert nova.known.data(CARD).traits == {"CUSTOM_SLOW"}
     for _ in range(2):
         nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
-    # From now on it is an operator's.
+    # A trait that is added from now on is the operator's.
     nova.known.add_traits(CARD, "CUSTOM_FAST")
     assert nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",)))) == set()
 
@@ -299,14 +299,14 @@ def test_without_its_record_a_region_holds_what_it_holds(nova, writer):
 
 
 def region(number, card=CARD_ABOVE):
-    """One of the regions of a card."""
+    """Return the capacity of one region of a card."""
     found = capacity(number)
     provider = dataclasses.replace(found.provider, card=card)
     return dataclasses.replace(found, provider=provider)
 
 
 def parents(nova):
-    """The name of what each of our providers stands below, by its own name."""
+    """Return the name of the parent of each of our providers, by provider name."""
     known = nova.known
     return {
         name: known.data(known.data(uuid).parent_uuid).name
@@ -328,7 +328,7 @@ def test_the_regions_of_a_card_are_below_it(nova, writer):
 
 
 def test_a_region_from_before_there_were_cards_stays_where_it_is(nova, writer):
-    """Nova's tree cannot move a provider, and its allocations stand on it."""
+    """Nova's tree cannot move a provider, and allocations refer to it."""
     nova.cycle(writes(writer, capacity(1)))
     assert nova.cycle(writes(writer, region(1))) == set()
     assert parents(nova) == {"node1_accel_1": "node1"}
@@ -344,14 +344,14 @@ def test_a_card_whose_name_somebody_else_has_keeps_no_region(nova, writer):
 
 
 def test_a_name_that_somebody_elses_provider_has_is_left_to_it(nova, writer, caplog):
-    """Placement takes each name once, and Nova passes on all or nothing."""
+    """Placement accepts each name once, and Nova applies all changes or none."""
     nova.known.new_child("node1_accel_1", NEIGHBOUR, uuid=LOST)
     for _ in range(2):
         changed = nova.cycle(writes(writer, capacity(1), capacity(2)))
     assert changed == set()
     assert nova.ours() == {"node1_accel_1": LOST, "node1_accel_2": uuid_of(2)}
-    (told,) = caplog.messages
-    assert "cannot create provider node1_accel_1:" in told
+    (logged,) = caplog.messages
+    assert "cannot create provider node1_accel_1:" in logged
 
 
 def test_a_node_that_the_tree_does_not_have_is_told(nova, writer):
@@ -378,25 +378,25 @@ def test_what_is_no_node_is_told(nova, writer, value, shown):
 
 
 @pytest.mark.parametrize(
-    ("nodename", "told"),
+    ("nodename", "logged"),
     [("node1", 0), ("node1.example.org", 0), ("node2", 1), ("node2.node1", 1)],
 )
-def test_another_name_for_this_node_is_told_once(writer, caplog, nodename, told):
+def test_another_name_for_this_node_is_told_once(writer, caplog, nodename, logged):
     caplog.set_level(logging.WARNING)
     nova = Nova(nodename)
     for _ in range(2):
         nova.cycle(writes(writer, capacity()))
     assert nova.known.data(CARD).parent_uuid == NODE
-    assert len(caplog.messages) == told
+    assert len(caplog.messages) == logged
     assert all("node_name is 'node1'" in text for text in caplog.messages)
 
 
-# -- several at once -------------------------------------------------------------
+# -- concurrent threads ----------------------------------------------------------
 
 
 @pytest.fixture
 def restless():
-    """Threads take turns as often as they can."""
+    """Switch between threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -32,7 +32,7 @@ def test_a_removed_trait_that_comes_back_is_foreign():
         {before.uuid: frozenset({PlacementName(NameKind.TRAIT, FAST)})}
     )
     memory.above(ledger).change_published_names(NO_NAMES, removed)
-    # An operator's, who has put it there again.
+    # The operator has added the trait again, so it is the operator's.
     nova.known.add_traits(before.uuid, FAST)
     cycle(after)
     assert FAST in nova.known.data(before.uuid).traits

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whose a trait of a region is that nothing is recorded of."""
+"""Without a record, os_acc owns the traits that it could publish of a region."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is published where Placement, or what is before it, misbehaves.
+"""Publishing survives misbehaviour of Placement or of a proxy, at a bounded cost.
 
-And what it costs. What Placement itself does with it, the lane shows.
+The lane ``openstack`` tests the same against Placement itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kinds(found):
     return [kind_of(each.error) for each in found.refused]
 
 
-# -- what it costs -----------------------------------------------------------------
+# -- cost in requests --------------------------------------------------------------
 
 
 def test_one_of_64_devices_that_has_changed_costs_one_write(double, service):
@@ -51,7 +51,7 @@ def test_one_of_64_devices_that_has_changed_costs_one_write(double, service):
 def test_a_new_device_costs_what_it_has_and_names_are_asked_for_once(double, service):
     service.sync(ONE)
     found = service.sync(ONE, TWO)
-    # The provider, its traits, its inventory; all names are known by now.
+    # Create the provider, set traits and inventory; all names exist already.
     assert (found.reads, found.writes) == (1, 3)
 
 
@@ -64,7 +64,7 @@ def test_the_first_time_each_name_is_made_once(double, service):
     ]
 
 
-# -- what Placement does not know --------------------------------------------------
+# -- names and versions unknown to Placement ---------------------------------------
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.25"])
@@ -159,7 +159,7 @@ def test_a_storm_ends_with_the_time(double, service, monkeypatch):
     assert kinds(service.sync(ONE)) == [exception.RefusalReason.CONFLICT]
 
 
-# -- what fails --------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [500, 502])
@@ -177,7 +177,7 @@ def test_a_change_that_fails_blocks_no_other(double, service, status):
 @pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 def test_a_change_that_fails_once_is_made_up_for(double, service, method, path, done):
-    """Whether it was done or not."""
+    """The result is the same whether the failed request was carried out or not."""
     double.trouble(method, path, 500, done=done)
     assert service.sync(ONE, TWO).refused == ()
     assert service.sync(ONE, TWO) == SyncResult((), (), 1, 0)
@@ -204,7 +204,7 @@ def test_what_passes_soon_is_asked_again(double, service, status):
 @pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 def test_an_answer_that_is_lost_is_made_up_for(double, service, method, path):
-    """It was done, and nobody has heard of it."""
+    """The request was carried out, but the response was lost."""
     double.trouble(method, path, done=True)
     assert service.sync(ONE, TWO).refused == ()
     assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4
@@ -245,7 +245,7 @@ def test_what_is_no_placement_is_told(double, service, monkeypatch):
 def test_what_answers_elsewhere_is_told_as_a_wrong_endpoint(
     double, service, monkeypatch, answer
 ):
-    """None: nothing that is JSON."""
+    """None: the response is not JSON."""
     monkeypatch.setattr(double, "_answered", lambda *_: (200, answer))
     with pytest.raises(exception.InvalidConfiguration) as error:
         service.sync(ONE)
@@ -263,15 +263,15 @@ def test_a_list_where_placement_has_a_mapping_is_an_error(double, monkeypatch):
 def test_a_generation_that_is_no_number_is_an_error(double, monkeypatch):
     client = Client(double.config())
     client.version(time.monotonic() + 60)
-    # JSON as Python reads it knows infinity.
-    told = {"resource_provider_generation": float("inf"), "traits": []}
-    monkeypatch.setattr(double, "_answered", lambda *_: (200, told))
+    # Python's JSON parser accepts infinity.
+    body = {"resource_provider_generation": float("inf"), "traits": []}
+    monkeypatch.setattr(double, "_answered", lambda *_: (200, body))
     with pytest.raises(exception.InvalidConfiguration, match="not from Placement"):
         client.traits(ONE.uuid, time.monotonic() + 60)
 
 
 def test_what_was_begun_goes_on_after_a_restart(double, service):
-    """Placement went away in the middle, and so did the service."""
+    """Both Placement and the service stopped in the middle."""
     double.trouble("PUT", "/inventories", times=99)
     with pytest.raises(
         exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
@@ -286,7 +286,7 @@ def test_what_was_begun_goes_on_after_a_restart(double, service):
 
 
 def test_what_another_service_has_just_made_is_in_no_other_tree(double, service):
-    """It is there between two reads: after the tree, before its name."""
+    """It appears between two reads: after the tree's, before the name's."""
     stranger = Provider(uuid_of(77), ONE.provider.name, None)
     double.providers[stranger.uuid] = stranger
     assert kinds(service.sync(ONE)) == [exception.RefusalReason.NAME_TAKEN]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a service that publishes has on record, and what it does without it."""
+"""A service that publishes uses its record, and survives the record's loss."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def test_a_withdrawn_name_is_removed_from_the_record(double, service):
     assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
 
 
-@pytest.mark.parametrize("mine", [CLASS, "FPGA", "CUSTOM_MINE"])
-def test_after_the_loss_of_the_record_others_classes_of_a_device_stay(double, mine):
+@pytest.mark.parametrize("ours", [CLASS, "FPGA", "CUSTOM_MINE"])
+def test_after_the_loss_of_the_record_others_classes_of_a_device_stay(double, ours):
     double.classes |= {"FPGA", "CUSTOM_NET"}
-    Service(double).sync(capacity(1, name=mine))
-    theirs = {"total": 7, "reserved": 0}
-    double.providers[ONE.uuid].inventories["CUSTOM_NET"] = theirs
+    Service(double).sync(capacity(1, name=ours))
+    foreign_inventory = {"total": 7, "reserved": 0}
+    double.providers[ONE.uuid].inventories["CUSTOM_NET"] = foreign_inventory
     after = Service(double, named={"CUSTOM_MINE"})
     found = after.sync()
     assert [str(each) for each in found.done] == [
-        f"set inventory of {ONE.provider.name}: {mine} total 4 reserved 4 "
+        f"set inventory of {ONE.provider.name}: {ours} total 4 reserved 4 "
         "(was total 4 reserved 0)"
     ]
-    assert double.providers[ONE.uuid].inventories["CUSTOM_NET"] == theirs
+    assert double.providers[ONE.uuid].inventories["CUSTOM_NET"] == foreign_inventory
     assert after.sync().writes == 0
 
 
@@ -70,7 +70,7 @@ HELD, BEFORE = uuid_of(71), uuid_of(72)
 
 
 def region(holds):
-    """A provider that is a region, and what os_acc says of it now."""
+    """Return the capacity of a region that holds this function."""
     return dataclasses.replace(ONE, provider=capacity_examples.region(1, holds))
 
 
@@ -87,7 +87,7 @@ def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
 
 
 def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
-    """The service goes before it is made; and then somebody else makes it."""
+    """The service stops before the name is created; another client then creates it."""
     double.trouble("PUT", "/traits/CUSTOM_FAST", times=99)
     with pytest.raises(
         exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
@@ -138,7 +138,7 @@ def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
     without = capacity(1, traits=()), capacity(2, traits=())
     service.sync(*without)
     assert "CUSTOM_FAST" in double.traits
-    # The next one, and the next command, know that from the record.
+    # The next run and the next command read that from the record.
     for each in (service, Service(double, service.ledger)):
         each.sync(*without)
         assert each.sync(*without) == SyncResult((), (), reads=1, writes=0)
@@ -163,7 +163,7 @@ def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(
     for _ in range(6):
         writes.append(service.sync(capacity(1, traits=())).writes)
         clock.pass_by(sync.KEPT_SECONDS / 2)
-    # At first, the trait is taken off the provider as well.
+    # The first sync also removes the trait from the provider.
     assert writes == [2, 0, 1, 0, 1, 0]
 
 
@@ -182,7 +182,7 @@ def test_a_name_that_comes_and_goes_is_made_each_time_it_comes(double, service):
     for _ in range(2):
         assert service.sync(capacity(1, traits=())).writes == 2
         assert "CUSTOM_FAST" not in double.traits
-        # The trait, and then the provider's traits.
+        # One write creates the trait, one sets the provider's traits.
         assert service.sync(ONE).writes == 2
         assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
 

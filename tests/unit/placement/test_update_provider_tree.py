@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Nova's tree holds after plugs, unplugs and accidents; and at once."""
+"""Nova's tree is right after plugs, unplugs and failures, and is updated promptly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.placement.nova_side import Nova
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 NIC = "0000:3b:00.0"
 FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
-#: Far beyond what a machine takes that is only slow.
+#: Far longer than a slow machine needs.
 SECONDS = 120
 
 
@@ -38,23 +38,23 @@ def nova(bench):
 
 @pytest.fixture
 def card(make_bench):
-    """A host whose only provider is a card with four VFs."""
+    """Return a host with one provider, a card with four VFs."""
     return make_bench(device_spec=[FOUR_VFS])
 
 
 def units(nova, bench, provider):
-    """(total, reserved) of a provider, as Nova has it after a cycle."""
+    """Return (total, reserved) of a provider in Nova's tree after a cycle."""
     nova.cycle(bench.manager.update_provider_tree)
     (found,) = nova.units(provider.uuid).values()
     return found
 
 
 def seen(bench) -> None:
-    """Let the service look at the host."""
+    """Let the service discover the host's devices."""
     bench.manager.discover()
 
 
-# -- what is there -------------------------------------------------------------
+# -- contents of the tree ------------------------------------------------------
 
 
 def test_the_tree_holds_what_is_offered(bench, nova):
@@ -70,7 +70,7 @@ def test_the_vfs_of_a_card_are_its_units(card):
 
 
 def test_plug_and_unplug_change_nothing(bench, nova):
-    """Allocations are for Placement to count."""
+    """Placement counts allocations by itself."""
     bench.plug(1, GPU, FPGA)
     assert nova.cycle(bench.manager.update_provider_tree) == set()
     seen(bench)
@@ -97,7 +97,7 @@ def test_nothing_is_put_anywhere_before_initialize(monkeypatch):
         Nova().cycle(os_acc.update_provider_tree)
 
 
-# -- what goes wrong -------------------------------------------------------------
+# -- failures --------------------------------------------------------------------
 
 
 def test_what_an_unplug_leaves_in_quarantine_is_reserved_at_once(card):
@@ -133,7 +133,7 @@ def test_a_leased_device_that_has_vanished_stays_until_it_is_unplugged(bench, no
     assert units(nova, bench, gpu) == (1, 0)
     assert nova.known.data(gpu.uuid).traits == gpu.device.traits
     bench.unplug(1)
-    # Nothing is left of it, and only Placement knows whether it is allocated.
+    # The device is gone, and only Placement knows whether it is allocated.
     assert units(nova, bench, gpu) == (1, 1)
 
 
@@ -160,7 +160,7 @@ def test_of_a_card_that_has_vanished_what_is_leased_stays(card):
 
 
 def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):
-    """Their allocations are still there: so are their providers."""
+    """Their allocations still exist, so the providers stay."""
     gpu = bench.provider(GPU)
     bench.plug(1, GPU)
     bench.restart(state_path=str(tmp_path / "elsewhere"))
@@ -177,12 +177,12 @@ def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):
     assert units(nova, bench, gpu) == (1, 0)
 
 
-# -- at once ---------------------------------------------------------------------
+# -- prompt updates --------------------------------------------------------------
 
 
 @pytest.fixture
 def looks(monkeypatch):
-    """From now on every call finds that the snapshot is old."""
+    """Return a function after which every call finds an outdated snapshot."""
 
     begun = []
 
@@ -201,7 +201,7 @@ def is_looking(bench) -> bool:
 
 
 def answers(bench, nova) -> None:
-    """Updating returns, whatever is going on, with all that was seen."""
+    """Assert that an update returns in time, with all discovered providers."""
     before = bench.manager.catalog.ours
     deadlines.begin(nova.cycle, bench.manager.update_provider_tree).result(SECONDS)
     assert set(nova.ours().values()) == set(before)
