@@ -51,7 +51,7 @@ def test_this_version_is_recorded_and_nothing_was_added_since():
 
 @pytest.mark.parametrize("version", sorted(RECORDED), ids=str)
 def test_a_frozen_record_and_its_example_are_not_edited(version):
-    """They prove that os_acc still runs what a vendor wrote for that version.
+    """They prove that os_acc still runs a vendor's plugin for that version.
 
     Edited with os_acc, they would prove only that both changed together.
     """
@@ -115,7 +115,7 @@ def test_each_type_that_the_contract_mentions_belongs_to_it():
 
 @pytest.fixture
 def records(tmp_path, monkeypatch):
-    """A tree with a record of version 1.2, and an example of one file."""
+    """Return a tree with a record of version 1.2, and an example of one file."""
     monkeypatch.setattr(plugin_contract, "version", lambda: (1, 2))
     example = tmp_path / EXAMPLE
     example.mkdir(parents=True)
@@ -233,7 +233,7 @@ class Small:
         }
 
     def changed(self, name: str, change: Change) -> list[str]:
-        """Return what a change of one part breaks."""
+        """Return the breaks that a change of one part causes."""
         new = copy.deepcopy(self.description)
         change(new[f"{BASE}.{name}"])
         return plugin_contract.breaks(self.description, new)
@@ -342,7 +342,7 @@ def test_a_name_that_is_removed_is_reported():
 
 
 def test_inspection_sees_each_kind_of_change(monkeypatch):
-    """The description follows the code: a renamed parameter of a real method."""
+    """The description follows the code, such as a renamed parameter of a method."""
 
     def program(self, region, bitstream, privileged_steps): ...
 
@@ -437,7 +437,7 @@ def test_the_kind_of_a_parameter_of_a_data_class_is_described():
 
 
 def test_defaults_of_what_serves_tests_may_change(monkeypatch):
-    """They describe simulated hardware, or are values of other modules."""
+    """The defaults describe simulated hardware, or are values of other modules."""
     before = plugin_contract.describe()
     for field in dataclasses.fields(HostSpec):
         monkeypatch.setattr(field, "default", 7)

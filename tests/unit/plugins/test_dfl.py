@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which cards the DFL plugin knows, and what it lets nobody else offer."""
+"""The DFL plugin recognises its cards, and no other plugin offers them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def card(**changed: object) -> HostSpec:
     return HostSpec((dataclasses.replace(hosts.dfl("0000:3b"), **changed),))
 
 
-# -- cards that dfl-pci does not have ------------------------------------------
+# -- cards that are not bound to dfl-pci ---------------------------------------
 
 
 def test_a_failed_region_is_not_given_out_for_having_no_driver(fpgas):
@@ -86,14 +86,14 @@ def test_a_card_that_was_adopted_stays_a_provider(fpgas):
 
 
 def test_what_only_shares_an_id_with_a_card_is_somebody_elses(make_fpgas):
-    """0x1000 is Silicom's N5010, and an old disk controller of Broadcom's."""
+    """0x1000 is Silicom's N5010, and an old disk controller of Broadcom."""
     other = card(vendor=0x1000, product=0x1000, driver="", dfl=None)
     assert make_fpgas(other).provider(CARD).device.plugin == "pci"
 
 
 @pytest.mark.parametrize(("subsystem", "is_known"), [(0x1771, True), (0x0001, False)])
 def test_of_the_generic_id_the_subsystem_tells(make_fpgas, subsystem, is_known):
-    """The kernel takes 8086:bcce with the subsystems that its table has."""
+    """The kernel binds 8086:bcce only with the subsystems in its table."""
     bare = card(product=0xBCCE, subsystem_product=subsystem, driver="", dfl=None)
     bench = make_fpgas(bare)
     offered = {provider.device.plugin for provider in bench.manager.providers()}
@@ -101,7 +101,7 @@ def test_of_the_generic_id_the_subsystem_tells(make_fpgas, subsystem, is_known):
 
 
 def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
-    """It is in reset after a failure, of which nothing is recorded any more."""
+    """The port is in reset after a failure, and the record of that is lost."""
     upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
@@ -119,12 +119,12 @@ def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
     assert held(fpgas) == GZIP
 
 
-# -- what is written to one ----------------------------------------------------
+# -- bitstreams ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tail", [0, 1, 3])
 def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
-    """Its head would go along, whatever region it says to be built for."""
+    """The card would receive its header too, whatever region it declares."""
     rest = payload(GZIP, 64) + b"x" * tail
     content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
     image = fpgas.images.put("adder", content)
@@ -143,9 +143,9 @@ def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
 
 
 def smart_nic() -> HostSpec:
-    """As Silicom's N5010: ports for the network, and an FPGA for the host.
+    """Return a card like Silicom's N5010: network ports, and an FPGA.
 
-    The FPGA is a function of its own, by its class a NIC as the others.
+    The FPGA is a separate function, with the PCI class of a NIC like the others.
     """
     fpga = dataclasses.replace(
         hosts.dfl("0000:3b"),
@@ -176,7 +176,7 @@ def test_a_smart_nic_that_shows_its_fpga_is_an_fpga(make_fpgas):
     (entry,) = nic.plug(1, function_id=GZIP)
     assert entry["pci_id"] == CARD
     assert held(nic) == GZIP
-    # What the host itself is on the network with stays where it is.
+    # The host's own network interface keeps its driver.
     assert nic.rejected("0000:3b:00.1").reason is RejectReason.HOST_USES
     assert nic.drivers("0000:3b:00.1") == ["ice"]
     assert nic.unplug(1) == 1
@@ -200,7 +200,7 @@ def test_the_network_ports_of_a_smart_nic_can_be_given_away_on_their_own(make_fp
 
 
 def test_a_card_that_cannot_be_read_is_offered_as_nothing_else(fpgas):
-    """What gives a card away as a whole would know nothing of its region."""
+    """A plugin that offers the whole card would ignore its region."""
     (ports,) = Path(fpgas.root).glob(f"sys/bus/pci/devices/{CARD}/**/ports_num")
     said = ports.read_text()
     ports.write_text("many\n")

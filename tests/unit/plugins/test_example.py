@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The example plugins of all versions of the contract, installed as a vendor does."""
+"""The example plugins of all contract versions work when installed as by a vendor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from os_acc import plugins
 
 TOP = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((TOP / "examples").glob("*/pyproject.toml"))
-#: PEP 517: the call with which pip lets the backend of a project build its wheel.
+#: PEP 517: the call by which pip makes a project's backend build the wheel.
 BUILD = (
     "import sys\n"
     "from setuptools import build_meta\n"
@@ -109,11 +109,11 @@ class Installed:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, (self.site, TOP))),
-            # stevedore keeps the entry points that it has found.
+            # stevedore caches entry points.
             "XDG_CACHE_HOME": str(self._cache),
         }
         done = subprocess.run(
-            # -P: the tests import what is installed, not the source tree.
+            # -P: the tests import the installed package, not the source tree.
             [sys.executable, "-P", *arguments],
             capture_output=True,
             text=True,
@@ -168,7 +168,7 @@ def test_the_entry_points_of_an_example_load_what_is_installed(installed):
 
 
 def test_the_requirements_of_an_example_are_met(installed):
-    """In particular a development version of os_acc meets that of os_acc."""
+    """A development version of os_acc meets the requirement of os_acc, too."""
     found = installed.distribution.requires
     assert found is not None
     needed = [each for each in found if Requirement(each).marker is None]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plugins are loaded from entry points; a bad one is set aside and told."""
+"""Plugins are loaded from entry points; a faulty one is set aside and reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def set_aside(manager) -> dict[str, str]:
 
 
 def offered(manager) -> dict[str, str]:
-    """Who offers which address."""
+    """Return the plugin that offers each address."""
     return {
         str(handle.address): provider.device.plugin
         for provider in manager.providers()
@@ -58,7 +58,7 @@ def test_a_plugin_has_options_of_its_own(make_bench, install_plugins):
     assert plugin.conf.vendor == acme.XILINX
     config.set_override("vendor", 0x10DE, group="os_acc_acme")
     assert plugin.conf.vendor == 0x10DE
-    # Loading them anew, as initialize(reset=True) does, is no conflict.
+    # Loading plugins again, as initialize(reset=True) does, is no conflict.
     assert len(plugins.load(config, "/", ()).loaded) == 2
 
 
@@ -95,7 +95,7 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(
     bench = make_bench()
     assert reason in set_aside(bench.manager)["bad"]
     assert "plugin bad is set aside" in caplog.text
-    # Everything is served by those that are left.
+    # The remaining plugins offer all devices.
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
     bench.plug(1, CARDS[0])
 
@@ -159,7 +159,7 @@ def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
         refused = bench.rejected(card)
         assert refused.reason is RejectReason.PLUGIN_FAILED
         assert why in refused.detail
-    # What it never offered goes on.
+    # Devices that the failing plugin never offered stay available.
     assert offered(bench.manager)[GPU] == "pci"
     with pytest.raises(exception.DeviceGone):
         bench.manager.plug(instance(2), *request(another))
@@ -180,7 +180,7 @@ def test_what_a_plugin_has_offered_is_the_others_once_it_is_gone(
     install_plugins()
     bench.restart()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
-    # The generic plugin has offered them since.
+    # The generic plugin has offered the cards since.
     install_plugins(acme="tests.unit.acme:FailsToDiscover")
     bench.restart()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
@@ -260,7 +260,7 @@ def test_a_plugin_that_fails_to_release_costs_one_device(make_bench, install_plu
     (lease,) = bench.manager.store.leases(uuid_of(1))
     assert lease.state is LeaseState.QUARANTINED
     assert "cannot release" in lease.reason
-    # The host has its device back all the same.
+    # The device is back on its host driver nevertheless.
     assert bench.kernel.snapshot() == before
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""AMD/Xilinx cards: what is offered, and how an xclbin comes to a card."""
+"""AMD/Xilinx cards are offered, and programmed with xclbins."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def one_card(**changed: object) -> HostSpec:
 
 
 def rebuilt(**changed: object) -> HostSpec:
-    """One card, with something else about its management function."""
+    """Return a host with one card and a changed management function."""
     management, user = hosts.alveo("0000:3b")
     return HostSpec((dataclasses.replace(management, **changed), user))  # type: ignore[arg-type]
 
 
-# -- what is offered ----------------------------------------------------------
+# -- offered devices ----------------------------------------------------------
 
 
 def test_only_the_user_function_ever_reaches_a_guest(cards):
-    """cyborg.md 5.1 item 10: with the other one goes the card's flash."""
+    """cyborg.md 5.1 item 10: the other function has access to the card's flash."""
     offered = {
         str(handle.address)
         for provider in cards.manager.providers()
@@ -101,22 +101,24 @@ def test_in_a_shell_of_two_stages_xclbins_are_for_the_second(make_cards):
 
 
 @pytest.mark.parametrize(
-    ("interfaces", "told"),
+    ("interfaces", "excerpt"),
     [
         ((), "interface_uuids say ''"),
         (("not an id",), "not"),
         ((BASE, INTERFACE, ADDER), BASE.replace("-", "")),
     ],
 )
-def test_a_card_that_says_something_else_is_not_offered(make_cards, interfaces, told):
+def test_a_card_that_says_something_else_is_not_offered(
+    make_cards, interfaces, excerpt
+):
     cards = make_cards(one_card(interfaces=interfaces))
     refused = cards.rejected(USER)
     assert refused.reason is RejectReason.NO_INTERFACE
-    assert told in refused.detail
+    assert excerpt in refused.detail
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "excerpt"),
     [
         ("ready", "0", "not ready"),
         ("dev_offline", "1", "offline"),
@@ -124,11 +126,13 @@ def test_a_card_that_says_something_else_is_not_offered(make_cards, interfaces, 
         ("recovery", "1", "recovery"),
     ],
 )
-def test_a_card_that_takes_no_xclbin_now_is_not_offered(make_cards, name, text, told):
+def test_a_card_that_takes_no_xclbin_now_is_not_offered(
+    make_cards, name, text, excerpt
+):
     management, _user = hosts.alveo("0000:3b")
     shown = tuple(dict(management.shown, **{name: text}).items())
     cards = make_cards(rebuilt(shown=shown))
-    assert told in cards.rejected(USER).detail
+    assert excerpt in cards.rejected(USER).detail
 
 
 def test_a_shell_without_metadata_is_told(make_cards):
@@ -185,7 +189,7 @@ def test_the_tools_read_what_was_hashed_and_get_nothing_else(cards):
         assert run["environment"] == ["HOME", "LC_ALL", "PATH", "XILINX_XRT"]
         assert (int(run["capabilities"], 16), run["no_new_privs"]) == (0, "1")
         assert run["directory"] == "/"
-        # Its standard streams, the image, and the locks of the card.
+        # The standard streams, the image, and the locks of the card.
         names = [os.path.basename(file).partition("[")[0] for file in run["files"]]
         assert sorted(names) == sorted(
             ["null", "pipe:", "memfd:image (deleted)", MANAGEMENT, USER]
@@ -201,7 +205,7 @@ def test_a_newer_xrt_has_another_name_for_its_tool(cards):
 
 
 def test_a_card_that_comes_back_holds_nothing_known(cards):
-    """A guest may have asked the card for anything (mailbox.main.rst)."""
+    """A guest may have requested any change of the card (mailbox.main.rst)."""
     cards.upload()
     for number in (1, 2):
         cards.plug(number, USER, function_name="adder")
@@ -211,7 +215,7 @@ def test_a_card_that_comes_back_holds_nothing_known(cards):
 
 
 def test_a_reboot_takes_the_xclbin_and_the_lease_brings_it_back(cards):
-    """What is recorded is never believed: cyborg.md 5.1 item 9."""
+    """The record of a card's contents is never trusted: cyborg.md 5.1 item 9."""
     cards.upload()
     first = cards.plug(1, USER, function_name="adder")
     cards.kernel.reboot()
@@ -245,11 +249,11 @@ def test_what_is_no_xclbin_never_reaches_a_tool(cards):
     assert cards.ran() == []
 
 
-# -- what goes wrong ----------------------------------------------------------
+# -- failures -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("behaviours", "told"),
+    ("behaviours", "excerpt"),
     [
         ({"xbmgmt": "refuses"}, "Operation not permitted"),
         ({"xbutil": "refuses"}, "Operation not permitted"),
@@ -258,19 +262,19 @@ def test_what_is_no_xclbin_never_reaches_a_tool(cards):
         ({"xbutil": "lies"}, "an unknown xclbin is loaded"),
     ],
 )
-def test_a_tool_that_fails_is_told_in_its_own_words(cards, behaviours, told):
+def test_a_tool_that_fails_is_told_in_its_own_words(cards, behaviours, excerpt):
     cards.upload()
     cards.upload("cipher", CIPHER)
     before = cards.kernel.snapshot()
     cards.behave(**behaviours)
     with pytest.raises(exception.ProgrammingFailed) as failure:
         cards.plug(1, USER, function_name="adder")
-    assert told in failure.value.message
+    assert excerpt in failure.value.message
     assert failure.value.message.isprintable()
     assert len(failure.value.message) < 2500
     assert cards.plugged(1) == []
     assert cards.kernel.snapshot() == before
-    # Nothing is known of it now: nobody gets it as it is.
+    # The contents are unverified, so no guest gets the card without programming.
     with pytest.raises(exception.OsAccError):
         cards.plug(2, USER)
     cards.behave()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""XRT's tools are run by a helper of its own process, as in service."""
+"""XRT's tools are run by a helper in a separate process, as in service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cards(tmp_path: Path) -> Iterator[XrtHost]:
 
 
 def cached(cards: XrtHost) -> Bitstream:
-    """An xclbin in the cache, as the library has verified it."""
+    """Put an xclbin into the cache, and return it as a verified bitstream."""
     content = bitstreams.xclbin(INTERFACE)
     digest = hashlib.sha512(content).hexdigest()
     place = Path(cards.state_path, DIRECTORY)
@@ -72,5 +72,5 @@ def test_the_helper_finds_file_and_tools_by_its_own_configuration(cards: XrtHost
     assert cards.ran() == ["xbmgmt works", "xbutil works", "xocl taken over"]
     for run in cards.runs()[:2]:
         assert int(run["capabilities"], 16) == 0
-        # Nothing of the helper's: neither its channel nor its files.
+        # The tool inherits neither the helper's channel nor its files.
         assert len(run["files"]) == 5, run["files"]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What stands in for xbmgmt and xbutil; run as a program of its own.
+"""A program that simulates xbmgmt and xbutil.
 
-It takes the arguments that os_acc gives and no others, and says what XRT says:
+It accepts only the arguments that os_acc passes, and prints XRT's messages:
 https://github.com/Xilinx/XRT/pull/5216 (xbmgmt: downloaded, not permitted) and
-/pull/4083 (xbutil). What it does to the card is what the drivers do: xclmgmt
-remembers the xclbin and shows it to nobody, xocl takes over what xclmgmt has
+/pull/4083 (xbutil). It changes the card as the drivers do: xclmgmt stores the
+xclbin without exposing it, and xocl takes over the xclbin of xclmgmt
 (icap.c of XRT, __icap_peer_xclbin_download()).
 """
 
@@ -84,11 +84,11 @@ def put(path: str, text: str) -> None:
 
 
 def note(name: str, what: str, arguments: list[str], content: bytes = b"") -> None:
-    """Write down how this program was run."""
+    """Append the circumstances of this run to the log."""
     with open("/proc/self/status") as file:
         status = dict(line.rstrip("\n").split(":\t") for line in file if ":\t" in line)
     files = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    told = {
+    entry = {
         "tool": name,
         "what": what,
         "arguments": arguments,
@@ -100,7 +100,7 @@ def note(name: str, what: str, arguments: list[str], content: bytes = b"") -> No
         "files": sorted({os.readlink(fd) for fd in files if os.path.lexists(fd)}),
     }
     with open(f"{HERE}/log", "a") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(entry) + "\n")
 
 
 if __name__ == "__main__":

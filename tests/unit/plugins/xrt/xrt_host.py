@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host with AMD/Xilinx cards, and programs that stand in for XRT's."""
+"""A host with AMD/Xilinx cards, and programs that simulate XRT's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def two_cards() -> HostSpec:
 
 
 class XrtHost(TestHost):
-    """Cards on XRT's drivers, and its programs as scripts."""
+    """A host with cards on XRT's drivers, and scripts for XRT's programs."""
 
     def __init__(self, place: Path, spec: HostSpec, **options: Any) -> None:
         self.xrt = place / "xrt"
@@ -39,7 +39,7 @@ class XrtHost(TestHost):
         self.behave()
 
     def behave(self, **behaviours: str) -> None:
-        """Set how each program behaves; those not named work."""
+        """Set the behaviour of programs; by default, a program works."""
         settings = {"root": self.root, **behaviours}
         (self.xrt / "settings.json").write_text(json.dumps(settings))
 
@@ -72,7 +72,7 @@ class XrtHost(TestHost):
         (self.tools / name).unlink()
 
     def open_by_host(self, node: str) -> None:
-        """Let a process of the host have a node of a card open."""
+        """Add a process of the host that has a node of a card open."""
         process = Path(self.root, "proc/4242")
         (process / "fd").mkdir(parents=True)
         (process / "comm").write_text("inference\n")
