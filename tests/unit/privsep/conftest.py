@@ -13,7 +13,7 @@ from tests.unit.fpga_host import FpgaHost
 
 
 class Untouchable(kernel.Kernel):
-    """A kernel that nobody may reach."""
+    """A kernel that fails the test on every access."""
 
     def path(self, *parts: str) -> str:
         raise AssertionError(f"{parts} reached the kernel")
@@ -36,7 +36,7 @@ class Untouchable(kernel.Kernel):
 
 @pytest.fixture(scope="module")
 def untouchable() -> Iterator[None]:
-    """Privileged code in this process, and no kernel that it could touch."""
+    """Run privileged code in this process, with a kernel that rejects every access."""
     before, kernel.current = kernel.current, Untouchable()
     with privileged_here():
         yield
@@ -45,6 +45,6 @@ def untouchable() -> Iterator[None]:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[FpgaHost]:
-    """Cards that privileged code in this process can program."""
+    """Return a host with cards that privileged code in this process can program."""
     with FpgaHost(tmp_path) as host:
         yield host

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Root's configuration of a fake host, and the calls of a helper that it limits."""
+"""Root's configuration of a fake host, and the helper calls that it limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU, AUDIO = PciAddress(0, 0x17, 0, 0), PciAddress(0, 0x17, 0, 1)
 NIC, UP = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0xAF, 0, 0)
 DISK = PciAddress(0, 4, 0, 0)
 FPGA = PciAddress(0, 0x5E, 0, 0)
-#: A GPU, its audio function and a NIC, all of one IOMMU group.
+#: A GPU, its audio function and a NIC, all in one IOMMU group.
 SHARED = (PciAddress(0, 1, 0, 0), PciAddress(0, 1, 0, 1), PciAddress(0, 2, 0, 0))
 OK = CallResult(Outcome.OK)
 DENIED = Outcome.DENIED
@@ -35,7 +35,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(fake: FakeKernel) -> Write:
-    """``write(*device_spec, ...)`` writes root's configuration of the fake host."""
+    """Return ``write(*device_spec, ...)``, which writes root's configuration."""
 
     def write(*device_spec: str, more: str = "", mode: int = 0o644) -> Path:
         path = Path(fake.root, *rootconf.PATH)
@@ -65,8 +65,8 @@ def take(*places: PciAddress, lease: str = LEASE) -> list[str]:
 def give_back(
     place: PciAddress = GPU, driver: str = "nouveau", override: str = ""
 ) -> CallResult:
-    told = targets(place, more=(driver, override))
-    (answer,) = binding.give_back(functions.group(place), told, 1, 30_000, True, LEASE)
+    given = targets(place, more=(driver, override))
+    (answer,) = binding.give_back(functions.group(place), given, 1, 30_000, True, LEASE)
     return CallResult(*answer)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Entry points trust nobody: what they do not take reaches no kernel."""
+"""Entry points trust no caller: rejected arguments never reach the kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WRONG = [
 
 
 def kind(value: object) -> str:
-    """A short name for a test; some values cannot even be shown."""
+    """Return a short name for a test; some values cannot be formatted."""
     return type(value).__name__
 
 
@@ -275,7 +275,7 @@ def test_a_driver_is_the_name_of_one_never_a_path(untouchable, name):
 
 
 def test_what_shows_itself_as_something_else_is_not_taken(untouchable):
-    """It would be checked as one thing, and become a path or a text as another."""
+    """The check and the conversion to text would see different values."""
 
     class Number(int):
         def __format__(self, _spec):

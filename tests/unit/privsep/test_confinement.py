@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A helper that serves has no way to more privileges than its context keeps."""
+"""A serving helper cannot gain privileges beyond those of its context."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PING = (1,)
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """The file that a started program would make."""
+    """Return the path of the file that a started program would create."""
     return tmp_path / "started"
 
 
 @pytest.fixture
 def environment(tmp_path: Path, marker: Path) -> dict[str, str]:
-    """An environment in which ``import antigravity`` starts a program."""
+    """Return an environment in which ``import antigravity`` starts a program."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
     program = binaries / "browser"
@@ -49,7 +49,7 @@ def environment(tmp_path: Path, marker: Path) -> dict[str, str]:
 def helper(
     tmp_path: Path, environment: dict[str, str]
 ) -> Iterator[Callable[[str], HostileClient]]:
-    """``helper(context)`` starts a helper on a fake host; this is its client."""
+    """Return ``helper(context)``, which starts a helper and returns its client."""
     fake = FakeKernel.build(tmp_path / "host", hosts.two_socket_host())
     clients = []
 
@@ -64,12 +64,12 @@ def helper(
 
 
 def status(text: str) -> dict[str, str]:
-    """The fields of proc(5), ``status``."""
+    """Return the fields of proc(5), ``status``."""
     return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
 def may_confine() -> bool:
-    """Whether this user may change its bounding set (CAP_SETPCAP)."""
+    """Return whether this user may change its bounding set (CAP_SETPCAP)."""
     own = status(Path("/proc/self/status").read_text())
     return bool(int(own["CapEff"], 16) >> capabilities.CAP_SETPCAP & 1)
 
@@ -121,7 +121,7 @@ def test_the_kernel_gives_no_privileges_any_more(
     helper: Callable[[str], HostileClient], context: str
 ):
     found = status(Path(f"/proc/{helper(context).pid}/status").read_text())
-    # A helper of the tests keeps no capability; see os_acc.testing.helper.
+    # A helper in tests keeps no capability; see os_acc.testing.helper.
     expected = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapAmb"), 0)
     if may_confine():
         expected["CapBnd"] = 0
@@ -141,7 +141,7 @@ def test_a_program_that_a_helper_starts_has_no_privileges_either(
 
 @pytest.fixture
 def configured() -> Iterator[None]:
-    """A configuration that asks for more than the context keeps."""
+    """Configure a capability beyond those of the context."""
     wanted = [capabilities.CAP_SYS_ADMIN, capabilities.CAP_SYS_PTRACE]
     cfg.CONF.set_override("capabilities", wanted, group="os_acc_inspect")
     yield
@@ -152,6 +152,6 @@ def test_a_configuration_takes_capabilities_away_and_adds_none(configured: None)
     reading, writing = socket.socketpair()
     with reading, writing:
         daemon = privsep.Daemon(comm.ServerChannel(reading), privsep.inspect)
-    # The last one goes when the bounding set has been reduced.
+    # CAP_SETPCAP is dropped once the bounding set has been reduced.
     own = {capabilities.CAP_SETPCAP} if may_confine() else set()
     assert daemon.caps == {capabilities.CAP_SYS_PTRACE} | own

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Contexts keep what they need, and start as their user may."""
+"""Contexts keep only the capabilities that they need, and start as the user may."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def user(monkeypatch):
 
 @pytest.fixture
 def helper_command():
-    """Set a context's option ``helper_command``."""
+    """Return a function that sets a context's option ``helper_command``."""
     changed = []
 
     def configure(context, command):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Programming: what is proved before, and what is told after."""
+"""Programming is checked beforehand, and its outcome is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.rival_driver import prefer
 OK = CallResult(Outcome.OK)
 DONE = CallResult(Outcome.OK, 0, "", WANTED)
 SHA256 = hashlib.sha256(PAYLOAD).hexdigest()
-# Milliseconds: enough to begin, even on a slow machine.
+# In milliseconds: enough to begin, even on a slow machine.
 SHORT = 1500
 PROGRAMMED = f"DFL_FPGA_FME_PORT_PR 0 {len(PAYLOAD)} {SHA256} done"
 
@@ -42,7 +42,7 @@ def is_untouched(host: FpgaHost, address: str = CARD) -> bool:
     return not host.ioctls() and set(host.functions(address)) == {DFL_FUNCTION}
 
 
-# -- it works -----------------------------------------------------------------
+# -- success ------------------------------------------------------------------
 
 
 def test_exactly_the_payload_arrives_and_what_is_there_is_read_back(host: FpgaHost):
@@ -84,7 +84,7 @@ def test_the_nodes_are_free_again(host: FpgaHost):
         os.close(host.kernel.open_exclusive(host.kernel.path("dev", node), number))
 
 
-# -- what is refused ----------------------------------------------------------
+# -- refusals -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_the_node_of_something_else_is_not_opened(host: FpgaHost):
     assert is_untouched(host)
 
 
-# -- what goes wrong ----------------------------------------------------------
+# -- failures -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_an_error_of_the_hardware_carries_what_the_manager_reports(
 ):
     host.kernel.fail_programming(CARD, *errors)
     answer = host.program()
-    told = "\n".join(errors)
-    assert answer == CallResult(Outcome.REFUSED, errno.EIO, "programming", told)
+    report = "\n".join(errors)
+    assert answer == CallResult(Outcome.REFUSED, errno.EIO, "programming", report)
     assert host.functions() == [None]
 
 
@@ -229,7 +229,7 @@ def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
     host.kernel.fail_programming(CARD, "reconfig CRC error")
     host.program()
     host.kernel.fail_programming(CARD, error=errno.ETIMEDOUT)
-    # What the manager said of the one before does not count.
+    # The manager's report on the previous programming does not count.
     answer = host.program()
     assert answer == CallResult(Outcome.REFUSED, errno.ETIMEDOUT, "programming")
 
@@ -311,7 +311,7 @@ def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
     assert host.program(milliseconds=SHORT).outcome == Outcome.BUSY
     assert host.program(SECOND) == DONE
     host.let_go()
-    # What the card took after all is there, and the card is free.
+    # The card holds the function that was programmed late, and is free.
     assert host.functions() == [WANTED]
     assert host.program() == DONE
 
@@ -349,7 +349,7 @@ def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
 def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
     host: FpgaHost, node: str
 ):
-    # The kernel would kill who closes a port that its driver has left.
+    # The kernel would kill a process that closes a port without a driver.
     host.kernel.open_node(node)
     assert host.take(CARD) == CallResult(Outcome.IN_USE, errno.EBUSY, node)
     assert not host.kernel.writes()
@@ -361,7 +361,7 @@ def test_nor_is_it_given_to_another_driver(host: FpgaHost):
     host.kernel.open_node("dfl-port.0")
     answer = host.give_back(CARD, "")
     assert answer == CallResult(Outcome.IN_USE, errno.EBUSY, "dfl-port.0")
-    # Where it stays, nobody is asked.
+    # No holder matters where the card stays on its driver.
     assert host.give_back(CARD, "dfl-pci") == OK
     assert not host.kernel.writes()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Ports that leave the host for VFs, and come back."""
+"""Ports are released from the PF for VFs, and assigned again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.fpga_host import PORTED, VFS, WANTED, FpgaHost
 
 OK = CallResult(Outcome.OK)
 DONE = CallResult(Outcome.OK, 0, "", WANTED)
-# Milliseconds: enough to begin, even on a slow machine.
+# In milliseconds: enough to begin, even on a slow machine.
 SHORT = 1500
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What privileged code finds of a function that leaves meanwhile."""
+"""Privileged code reports a function that vanishes meanwhile as gone."""
 
 from __future__ import annotations
 

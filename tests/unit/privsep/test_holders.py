@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who holds a device, as far as it can be told."""
+"""The holders of a device are found, as far as possible."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_guest_is_named_by_its_pid_and_command(bench):
 
 @pytest.mark.parametrize("target", ["/drivers/mlx5_vfio_pci", None])
 def test_a_guest_holds_it_whatever_the_driver_is(bench, target):
-    """A variant of vfio-pci; or none, while the kernel waits for the guest."""
+    """The driver is a variant of vfio-pci, or none while the kernel waits."""
     bench.plug(1, FPGA)
     bench.kernel.hold(FPGA, 99, "qemu-kvm")
     driver = Path(bench.root, f"sys/bus/pci/devices/{FPGA}/driver")
@@ -69,7 +69,7 @@ def test_the_users_of_a_drivers_node_are_named(bench):
 
 
 def test_a_holder_that_nobody_can_name_still_holds(bench, monkeypatch):
-    """Its process is gone, but its memory is still pinned."""
+    """The holder's process has ended, but its memory is still pinned."""
     bench.plug(1, FPGA)
     bench.kernel.hold(FPGA)
     monkeypatch.setattr(holders, "_processes", lambda nodes: iter(()))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The cached image is found by its digest, and read as if by a stranger."""
+"""The cached image is found by its digest, and its contents are not trusted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> ImageUnf
 
 def test_what_was_hashed_is_what_is_held(cache: Path):
     with sealed(cache) as image:
-        # Whatever becomes of the file.
+        # Later changes of the file make no difference.
         (cache / DIGEST.file_name).write_bytes(b"something else")
         assert image.size == len(DATA)
         assert os.pread(image.fd, image.size, 0) == DATA
@@ -87,7 +87,7 @@ def test_nobody_can_change_it(cache: Path):
 
 
 class Clock:
-    """Time that passes only for who sleeps."""
+    """A clock that advances only on sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -100,7 +100,7 @@ class Clock:
 
 
 class BusyKernel:
-    """Takes no seals for some seconds."""
+    """Rejects seals for some seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         self._clock, self._seconds = Clock(), seconds

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The real kernel's doors: what is opened, and what is not."""
+"""Access to the real kernel opens only the intended files and nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from os_acc.privsep.kernel import Kernel
 
 @pytest.fixture
 def real(tmp_path) -> Kernel:
-    """The code for the real kernel, on a directory in the place of sysfs."""
+    """Return the code for the real kernel, on a directory instead of sysfs."""
     kernel = Kernel()
     kernel.root = str(tmp_path)
     os.makedirs(tmp_path / "sys/bus")
@@ -50,14 +50,14 @@ def test_links_are_not_followed(real, tmp_path):
 
 
 def test_a_read_that_fails_says_which(real):
-    """read(2) itself does not, as of an attribute of a device that is dead."""
+    """read(2) names no file, for example on an attribute of a dead device."""
     with pytest.raises(IsADirectoryError) as caught:
         real.read(real.path("sys/bus"))
     assert caught.value.filename == real.path("sys/bus")
 
 
 def test_what_is_not_of_sysfs_is_not_written(real, tmp_path):
-    """Every sysfs attribute lives on the one device number of sysfs."""
+    """Every sysfs attribute has the device number of sysfs."""
     elsewhere = "/dev/null"
     assert os.stat(elsewhere).st_dev != os.stat(tmp_path).st_dev
     with pytest.raises(OSError, match="not a sysfs attribute") as caught:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The helper's own record of what it has taken."""
+"""The helper keeps its own record of the functions that it has taken."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def take(lease: str = MINE, *places: PciAddress):
 
 
 def give_back(lease: str = MINE, driver: str = "nouveau", *, place=GPU):
-    told = ((*targets(place)[0], driver, ""),)
+    given = ((*targets(place)[0], driver, ""),)
     group = functions.group(place)
-    (answer,) = binding.give_back(group, told, 1, 30_000, True, lease)
+    (answer,) = binding.give_back(group, given, 1, 30_000, True, lease)
     return answer
 
 
@@ -59,7 +59,7 @@ def path(fake, place: PciAddress = GPU) -> str:
 
 @pytest.fixture
 def damaged(fake) -> str:
-    """The file of a record in which one bit is wrong."""
+    """Damage one bit of a record, and return the record's path."""
     reserve()
     with open(path(fake), "r+b") as file:
         content = bytearray(file.read())
@@ -69,7 +69,7 @@ def damaged(fake) -> str:
     return path(fake)
 
 
-# -- what is recorded ----------------------------------------------------------
+# -- recorded bindings ---------------------------------------------------------
 
 
 def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
@@ -123,7 +123,7 @@ def test_what_is_bound_for_guests_already_is_recorded_as_well(fake):
         record.remove(place)
     assert take() == (OK, OK)
     assert record.read(GPU).driver == "vfio-pci"
-    # Only the caller knows where it had come from.
+    # Only the caller knows the original driver.
     assert give_back() == OK
     assert fake.state(str(GPU)).driver == "nouveau"
 
@@ -148,7 +148,7 @@ def test_a_record_is_of_the_function_with_its_identity(fake):
     assert record.read(GPU).identity == sound.identity
 
 
-# -- what another lease has ------------------------------------------------------
+# -- functions of another lease --------------------------------------------------
 
 
 @pytest.mark.parametrize("claim", [lambda: take(OTHERS), lambda: reserve(OTHERS)])
@@ -189,7 +189,7 @@ def test_a_claim_goes_over_to_the_lease_that_names_the_one_before(fake):
     assert fake.state(str(GPU)).driver == "nouveau"
 
 
-# -- where the record goes ----------------------------------------------------------
+# -- restoring and forgetting -------------------------------------------------------
 
 
 def test_what_is_given_back_goes_to_the_driver_on_record(fake):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Root's configuration limits what a helper does for its callers."""
+"""Root's configuration limits the calls that a helper accepts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = ["write"]
 SECOND_PORT = PciAddress(0, 0x3B, 0, 1)
 
 
-# -- what is allowed -------------------------------------------------------------
+# -- allowed functions -----------------------------------------------------------
 
 
 def test_what_is_named_is_taken_with_the_rest_of_its_card(fake, write):
@@ -86,7 +86,7 @@ def test_of_a_group_only_the_card_that_is_named_is_taken(make_bench):
 
 @pytest.fixture
 def divided(make_bench: Callable[..., TestHost]) -> FakeKernel:
-    """A card whose GPU is named, and whose NIC is in another IOMMU group."""
+    """Return a host with a named GPU, and a NIC of its card in another IOMMU group."""
     display, _ = hosts.gpu("0000:17")
     interface = hosts.nic("0000:17", name="eno1", up=True)
     interface = dataclasses.replace(interface, address=str(AUDIO))
@@ -192,7 +192,7 @@ def test_what_is_not_named_is_not_recorded_either(fake, write):
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
 def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, first):
-    """Its record has the driver to restore."""
+    """The record has the driver to restore."""
 
     def reserve() -> None:
         group = functions.group(GPU)
@@ -211,7 +211,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
     assert fake.state(str(GPU)).driver == "nouveau"
 
 
-# -- which file counts -------------------------------------------------------------
+# -- the file in effect ------------------------------------------------------------
 
 
 def test_without_a_file_a_caller_decides_and_the_log_says_so(fake, caplog):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A helper restores what it has recorded, also where root's configuration limits it."""
+"""A helper restores recorded bindings, also where root's configuration limits it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["write"]
 
 
 def taken_by_an_older_version(fake: FakeKernel, *places: PciAddress) -> None:
-    """The functions are on vfio-pci, and no record says since when."""
+    """Bind the functions to vfio-pci without a record of their drivers."""
     assert take(*places) == [Outcome.OK] * len(places)
     for place in places:
         record.remove(place)
@@ -56,7 +56,7 @@ def test_what_has_left_device_spec_while_leased_goes_back_as_recorded(fake, writ
 
 
 def test_a_function_of_vfio_pci_keeps_the_override_that_is_recorded(fake, write):
-    """A function that the host bound at its boot goes back as it was."""
+    """A function that the host bound at boot is restored to that binding."""
     functions.rebind(GPU, "vfio-pci")
     functions.set_override(GPU, "vfio-pci")
     write(named(GPU))
@@ -80,14 +80,14 @@ def test_another_helper_goes_by_the_record_as_well(fake, write):
     write(named(GPU))
     assert served(fake, "take", targets(GPU), 1, 30_000, LEASE) == [Outcome.OK]
     write(named(UP))
-    told = targets(GPU, more=("pci-stub", ""))
-    answers = served(fake, "give_back", told, 1, 30_000, True, LEASE)
+    restored = targets(GPU, more=("pci-stub", ""))
+    answers = served(fake, "give_back", restored, 1, 30_000, True, LEASE)
     assert answers == [Outcome.OK]
     assert fake.state(str(GPU)).driver == "nouveau"
 
 
 def served(fake: FakeKernel, name: str, *given: object) -> list[str]:
-    """What a helper of its own answers to a call."""
+    """Return the outcomes of a call to a separate helper."""
     with connected("base", fake.root) as client:
         group = functions.group(GPU)
         kind, answers, *_ = client.call(f"os_acc.privsep.binding.{name}", group, *given)
@@ -118,10 +118,10 @@ def test_a_function_that_is_pulled_out_while_it_is_held_is_in_use(fake, write):
     taken_by_an_older_version(fake, FPGA)
     fake.hold(str(FPGA))
     fake.hot_unplug(str(FPGA))
-    told = targets(FPGA, more=("", ""))
+    restored = targets(FPGA, more=("", ""))
     group, count = functions.group(FPGA), len(fake.writes())
     # Reading its driver_override would wait for the holder.
-    (answer,) = binding.give_back(group, told, 1, 3_000, False, LEASE)
+    (answer,) = binding.give_back(group, restored, 1, 3_000, False, LEASE)
     assert CallResult(*answer).outcome == Outcome.IN_USE
     assert len(fake.writes()) == count
 
@@ -167,7 +167,7 @@ def test_a_damaged_record_counts_as_none(fake, write):
     assert fake.state(str(GPU)).driver == "nouveau"
 
 
-# -- what the service makes of it ----------------------------------------------------
+# -- effects on the service ----------------------------------------------------------
 
 
 def test_a_plug_that_root_denies_fails_and_leaves_nothing(bench, write):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where root requires signatures, the helper verifies what it programs."""
+"""The helper verifies images before programming if root requires signatures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Signature = tuple[str, str, str, str]
 
 @pytest.fixture
 def trust(host: FpgaHost) -> Callable[..., Path]:
-    """``trust(certificate, ...)`` writes root's configuration and certificates."""
+    """Return ``trust(certificate, ...)``, which writes root's files for signatures."""
 
     def trust(*found: x509.Certificate, requires: str = "required") -> Path:
         directory = Path(host.kernel.root, "etc/os-acc/certificates")
@@ -69,7 +69,7 @@ def signature(
 
 
 def refusal(host: FpgaHost, given: Signature) -> str:
-    """Why an image is refused; nothing was programmed."""
+    """Return the reason why an image is refused, and check that no write happened."""
     result = host.program(signature=given)
     assert (result.outcome, result.errno, result.step) == (
         Outcome.REFUSED,
@@ -173,7 +173,7 @@ def test_a_requirement_that_is_none_allows_nothing(host, trust, requires):
 
 @pytest.mark.parametrize("kind", ["RSA-PSS", "DSA", "ECC_SECP384R1"])
 def test_a_confined_helper_has_what_it_needs_to_verify(host, trust, kind):
-    """cryptography imports parts of itself when they are first needed."""
+    """cryptography imports some of its parts on first use."""
     above = key("ECC_SECP521R1", 2)
     extensions = (authority(), usage("key_cert_sign"))
     trust(

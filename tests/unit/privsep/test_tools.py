@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which programs the helper runs as root, and where it looks for them."""
+"""The helper finds programs that are safe to run as root."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def missing(*names: str) -> tuple[int, str]:
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> cfg.ConfigOpts:
-    """The helper's own configuration, empty."""
+    """Return an empty configuration, in the place of the helper's."""
     config = config_of()
     monkeypatch.setattr(tools.cfg, "CONF", config)
     return config

@@ -77,7 +77,7 @@ def test_a_job_has_the_files_that_it_needs(fake, tmp_path):
             [file.fileno()],
         )
         assert answer.step == "what it says"
-        # The child's end has not closed it here.
+        # The file is still open here after the child has ended.
         os.fstat(file.fileno())
 
 
@@ -93,7 +93,7 @@ def test_a_child_that_dies_has_given_no_answer(fake):
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_is_sent_to_all_processes_ends_no_write_half_way(fake, ending):
-    """Ctrl-C in a terminal reaches the helper and its children, too."""
+    """Ctrl-C in a terminal reaches the helper and its children as well."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def work(_index):
@@ -116,7 +116,7 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "reported"),
     [
         (LookupError("nothing there"), "LookupError: nothing there"),
         (SystemExit(3), "SystemExit: 3"),
@@ -124,12 +124,12 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_job_that_raises_says_what_and_ends_the_round(fake, raised, told):
+def test_a_job_that_raises_says_what_and_ends_the_round(fake, raised, reported):
     def fail(_index):
         raise raised
 
     answer, unreached = worker.run([FIRST, SECOND], 1, 30, fail)
-    assert answer == CallResult(Outcome.FAILED, 0, "worker", told)
+    assert answer == CallResult(Outcome.FAILED, 0, "worker", reported)
     assert unreached.outcome == Outcome.UNREACHED
 
 
@@ -143,8 +143,8 @@ def test_a_child_that_outlives_its_deadline_keeps_its_device(bench):
     assert unreached.outcome == Outcome.UNREACHED
     (pid,) = worker._stuck
     try:
-        for mine in (FIRST, SECOND):
-            (busy,) = worker.run([mine], 2, 0.1, lambda index: OK)
+        for held in (FIRST, SECOND):
+            (busy,) = worker.run([held], 2, 0.1, lambda index: OK)
             assert (busy.outcome, busy.errno) == (Outcome.BUSY, errno.EBUSY)
         (other,) = worker.run([THIRD], 2, 30, lambda index: OK)
         assert other.outcome == Outcome.OK
@@ -204,7 +204,7 @@ def test_locks_are_for_root_alone(fake):
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The helper's time of day, in microseconds."""
+    """Fix the helper's time of day, and return it in microseconds."""
     microseconds = 1_800_000_000_000_000
     clock = worker.Clock(lambda: microseconds * 1000)
     monkeypatch.setattr(worker, "clock", clock)
@@ -220,7 +220,7 @@ def test_an_epoch_may_lie_a_day_ahead_of_the_clock_and_no_more(fake, noon):
         refused = run(noon + ahead)
         assert (refused.outcome, refused.step) == (Outcome.AHEAD, "lock")
         assert refused.observed == f"0 {noon + DAY}"
-    # None of them was recorded.
+    # None of the refused epochs was recorded.
     assert run(1).outcome == Outcome.OK
     assert run(noon + DAY).outcome == Outcome.OK
 

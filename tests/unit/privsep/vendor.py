@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A vendor's privileged steps, in a context that preloads what they need."""
+"""A vendor's privileged steps, in a context that preloads their modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ context = privsep.Context(
 
 @context.entrypoint
 def environment() -> dict[str, str]:
-    """The environment that a program started by the helper would inherit."""
+    """Return the environment that a program started by the helper would inherit."""
     return dict(os.environ)
 
 
@@ -47,13 +47,13 @@ def undeclared() -> bool:
 
 @context.entrypoint
 def securebits() -> int:
-    """The flags of prctl(2), PR_GET_SECUREBITS."""
+    """Return the flags of prctl(2), PR_GET_SECUREBITS."""
     return int(_prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0))
 
 
 @context.entrypoint
 def status_of_a_program() -> str:
-    """The lines of proc(5), status, of a program that the helper starts."""
+    """Return proc(5), status, of a program that the helper starts."""
     done = subprocess.run(
         ["/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True
     )
