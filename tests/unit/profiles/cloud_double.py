@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Keystone, Cyborg and Nova, as far as they are asked, that may misbehave.
+"""Doubles of Keystone, Cyborg and Nova that may misbehave.
 
-What is here of them answers as Cyborg 17 and Nova 34 do.
+The implemented requests get the responses of Cyborg 17 and Nova 34.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _TOKEN = "a token"
 class Cloud:
     """The contents of the cloud, and its failures.
 
-    :ivar profiles: of Cyborg.
+    :ivar profiles: Cyborg's device profiles.
     :ivar flavors: (id, name) to extra specs.
-    :ivar page: flavors on a page.
+    :ivar page: number of flavors on a page.
     :ivar bad: keys that Nova refuses.
-    :ivar statuses: to answer Cyborg's and Nova's next requests with.
+    :ivar statuses: statuses of Cyborg's and Nova's next responses.
     :ivar keystone: status with which Keystone refuses tokens; 0: it grants them.
-    :ivar refusals: connections to drop.
-    :ivar silent: whether nothing is ever answered.
-    :ivar text: answer instead of JSON.
-    :ivar oldest: whether Nova knows no microversion that is asked for.
+    :ivar refusals: number of connections to drop.
+    :ivar silent: whether the services never respond.
+    :ivar text: response body instead of JSON.
+    :ivar oldest: whether Nova rejects every requested microversion.
     :ivar asked: the requests to Cyborg and Nova, as "method path".
-    :ivar microversions: that were asked for.
+    :ivar microversions: the requested microversions.
     """
 
     profiles: list[Any] = dataclasses.field(default_factory=list)
@@ -60,9 +60,9 @@ class Cloud:
     url: str = ""
     ended: threading.Event = dataclasses.field(default_factory=threading.Event)
 
-    def conf(self, service: Service, **told: object) -> cfg.ConfigOpts:
-        """A configuration that leads here."""
-        return keystone_double.config(service, self.credentials() | told)
+    def conf(self, service: Service, **values: object) -> cfg.ConfigOpts:
+        """Return a configuration with the addresses of this cloud."""
+        return keystone_double.config(service, self.credentials() | values)
 
     def credentials(self) -> dict[str, object]:
         """Return the credentials of a user of this cloud."""
@@ -72,10 +72,10 @@ class Cloud:
             "status_code_retry_delay": 0,
         }
 
-    # -- answers ----------------------------------------------------------------
+    # -- responses --------------------------------------------------------------
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        """Return the answer of Cyborg or Nova."""
+        """Return the response of Cyborg or Nova."""
         where, _, query = path.partition("?")
         parts = [urllib.parse.unquote(each) for each in where.strip("/").split("/")]
         match [method, *parts]:
@@ -115,7 +115,7 @@ class Cloud:
 
 @contextlib.contextmanager
 def running(**what: Any) -> Iterator[Cloud]:
-    """Have a cloud that answers."""
+    """Run a cloud."""
     cloud = Cloud(**what)
 
     class Handler(_Handler):

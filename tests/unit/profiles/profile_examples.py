@@ -11,7 +11,7 @@ BITSTREAM = "d5ca2f11-3108-4426-a11c-a959987565df"
 
 
 def profile(name: str = "fpga-dp1", **more: Any) -> dict[str, Any]:
-    """A profile of two groups: one FPGA with a bitstream, and two GPUs."""
+    """Return a profile of two groups: one FPGA with a bitstream, and two GPUs."""
     return {
         "name": name,
         "groups": [
@@ -27,6 +27,6 @@ def profile(name: str = "fpga-dp1", **more: Any) -> dict[str, Any]:
 
 
 def of_group(**group: Any) -> dict[str, Any]:
-    """A profile of one group: its keys with '__' for the colon."""
+    """Return a profile of one group; '__' in a key stands for the colon."""
     keys = {key.replace("__", ":"): value for key, value in group.items()}
     return {"name": "one", "groups": [keys]}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Device profiles that Cyborg has, whatever it answers."""
+"""Device profiles are read from Cyborg, and its faulty responses are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.profile_examples import FPGA, profile
 
 UUID = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
-#: As its API reference has it.
+#: The response in Cyborg's API reference.
 ANSWERED = profile(
     uuid=UUID,
     description="",
@@ -60,7 +60,7 @@ def test_what_cyborg_does_not_have_is_not_found(source: Cyborg) -> None:
 def test_a_profile_that_nobody_can_serve_hides_none(
     cloud: Cloud, source: Cyborg
 ) -> None:
-    # Cyborg checks nothing below accel:.
+    # Cyborg does not check keys that begin with accel:.
     wrong = {"name": "bad", "groups": [{f"resources:{FPGA}": "1", "accel:typo": "x"}]}
     cloud.profiles = [wrong, "rubbish", ANSWERED]
     assert source.profile("fpga-dp1", soon()).name == "fpga-dp1"
@@ -190,28 +190,28 @@ def test_what_answers_is_not_cyborg(cloud: Cloud, source: Cyborg, text: str) -> 
 
 
 @pytest.mark.parametrize(
-    "told", [{"auth_type": None}, {"auth_type": "nonsense"}, {"version": "1"}]
+    "settings", [{"auth_type": None}, {"auth_type": "nonsense"}, {"version": "1"}]
 )
-def test_options_that_lead_nowhere(cloud: Cloud, told: dict[str, object]) -> None:
+def test_options_that_lead_nowhere(cloud: Cloud, settings: dict[str, object]) -> None:
     with pytest.raises(exception.InvalidConfiguration, match="os_acc_cyborg"):
-        Cyborg(cloud.conf(SERVICE, **told)).profile("fpga-dp1", soon())
+        Cyborg(cloud.conf(SERVICE, **settings)).profile("fpga-dp1", soon())
 
 
 def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
-    told = cloud.conf(SERVICE)
-    options.register(told)
-    told.set_override("source", "cyborg", group=options.GROUP.name)
+    settings = cloud.conf(SERVICE)
+    options.register(settings)
+    settings.set_override("source", "cyborg", group=options.GROUP.name)
     specs = {"accel:device_profile": "fpga-dp1"}
-    expanded = lookup.ProfileLookup(told).expanded(specs, soon()).specs
+    expanded = lookup.ProfileLookup(settings).expanded(specs, soon()).specs
     assert expanded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
-    assert lookup.ProfileLookup(told).expanded({"hw:x": "1"}, soon()).specs == {
+    assert lookup.ProfileLookup(settings).expanded({"hw:x": "1"}, soon()).specs == {
         "hw:x": "1"
     }
     assert len(cloud.asked) == 1
 
 
 def test_what_cyborg_17_has_answered_is_read(cloud: Cloud, source: Cyborg) -> None:
-    """Its own API took both profiles; the second has a misspelt key."""
+    """Cyborg's API accepted both profiles; the second has a misspelt key."""
     answered = Path(__file__).with_name("cyborg_17.json").read_text()
     cloud.profiles = json.loads(answered)["device_profiles"]
     assert [each["name"] for each in cloud.profiles] == ["fpga-dp1", "typo"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A profile as a part of a flavor, and a flavor in the place of a profile."""
+"""A profile extends the flavor that names it, or is expanded into a flavor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = parser.read({"name": "small", "groups": [{f"resources:{GPU}": "1"}]})
 
 
 class TwoProfiles:
-    """A source with two profiles: one of two groups, and one of one."""
+    """A source with two profiles, of two groups and of one."""
 
     def profile(self, name, deadline):
         for each in (PROFILE, SMALL):
@@ -194,6 +194,6 @@ def test_a_prefix_of_which_no_suffix_can_be_made_is_refused(prefix):
 
 @pytest.mark.parametrize("prefix", ["1", "_gpu2", "7_0"])
 def test_a_prefix_that_runs_into_the_numbers_of_groups_is_refused(prefix):
-    # resources12: may be group 2 of a profile with prefix 1, or an operator's own.
+    # resources12: may be group 2 of a profile with prefix 1, or the operator's.
     with pytest.raises(exception.InvalidInput, match="ends in a digit"):
         expansion.properties(PROFILE, prefix)

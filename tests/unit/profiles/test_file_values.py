@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Values in a catalogue that cannot be constructed, or are of no use."""
+"""Values in a catalogue that cannot be constructed or used are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def place(tmp_path):
 
 
 def results(path):
-    """(name, None) or (None, what is wrong) of each entry."""
+    """Return (name, None) or (None, error) of each entry."""
     return [
         (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
         for _where, each in ProfileFiles(str(path)).judged(FOREVER)
@@ -50,7 +50,7 @@ GOOD = "- {name: good, groups: [{resources:FPGA: 1}]}\n"
 
 
 def beside_a_good_one(place, wrong):
-    """Return the error of a profile that stands before and behind a good one."""
+    """Return the error of a profile that is placed before and after a good one."""
     place.write_text(f"- {wrong}\n{GOOD}- {wrong}\n")
     first, good, second = results(place)
     assert [first[0], good, second[0]] == [None, ("good", None), None]
@@ -70,7 +70,7 @@ def beside_a_good_one(place, wrong):
         *("{[a]: b}", "{{a: b}: c}", "{<<: x}", "{a: 1, a: 2}"),
         # An integer of base 60 that is too large for a fraction.
         "1" + 200 * ":00" + ".0",
-        # PyYAML composes deeper than it constructs.
+        # PyYAML composes deeper nesting than it constructs.
         200 * "[" + 200 * "]",
     ],
 )
@@ -90,7 +90,7 @@ def test_a_value_that_cannot_be_constructed_hides_no_other(place, entry, value):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "excerpt"),
     [
         ("!!bool maybe", "line 1: no !!bool: 'maybe'"),
         ("2001-99-99", "line 1: no !!timestamp: month must be in 1..12"),
@@ -99,12 +99,12 @@ def test_a_value_that_cannot_be_constructed_hides_no_other(place, entry, value):
         (decimal(5000), "a number of 5000 characters"),
     ],
 )
-def test_a_value_that_cannot_be_constructed_is_told(place, value, told):
+def test_a_value_that_cannot_be_constructed_is_told(place, value, excerpt):
     wrong = beside_a_good_one(place, f"{{name: bad, groups: {value}}}")
-    assert f"device profile bad: its groups are <{told}>" in wrong
+    assert f"device profile bad: its groups are <{excerpt}>" in wrong
     place.write_text(value)
     ((_name, wrong),) = results(place)
-    assert wrong == f"{place}: {told}"
+    assert wrong == f"{place}: {excerpt}"
 
 
 def test_a_profile_with_a_wrong_value_is_found_by_its_name(place):
@@ -114,7 +114,7 @@ def test_a_profile_with_a_wrong_value_is_found_by_its_name(place):
 
 
 def test_a_value_that_is_not_used_may_be_wrong(place):
-    """Cyborg's answers have fields that are ignored."""
+    """Cyborg's responses have fields that are ignored."""
     place.write_text(GOOD.replace("}\n", ", created_at: 2001-99-99}\n"))
     assert results(place) == [("good", None)]
 
@@ -187,7 +187,7 @@ def test_a_value_of_json_that_cannot_be_used_hides_no_other(place, entry, value)
 def test_no_number_of_thousands_of_characters_is_constructed(
     place, monkeypatch, tag, is_tagged, number
 ):
-    """Those of base 60 take as long as the square of their length."""
+    """Constructing an integer of base 60 takes quadratic time in its length."""
     constructors = yaml.SafeLoader.yaml_constructors
     full = f"tag:yaml.org,2002:{tag}"
     construct, lengths = constructors[full], []
@@ -242,7 +242,7 @@ def test_a_deadline_holds_while_values_are_constructed(place, monkeypatch):
     ids=lambda entry: entry[:60],
 )
 def test_a_mapping_is_no_scalar(place, entry):
-    """PyYAML takes the value of the key ``=`` for it."""
+    """PyYAML would use the value of the key ``=`` as the scalar."""
     place.write_text(f"- {entry}\n{GOOD}")
     wrong, good = results(place)
     assert wrong[0] is None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A catalogue of device profiles in files."""
+"""Device profiles are read from a catalogue of files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(place, *profiles):
 
 
 def results(path):
-    """(name, None) or (None, what is wrong) of each entry."""
+    """Return (name, None) or (None, error) of each entry."""
     return [
         (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
         for _where, each in ProfileFiles(str(path)).judged(FOREVER)
@@ -60,11 +60,11 @@ def test_what_cyborg_answers_can_be_saved_as_it_is(place):
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
 def test_json_is_read_as_json(place, indent):
-    told = "a fast \U0001f680 card"
-    answered = {"device_profiles": [profile(description=told)]}
+    phrase = "a fast \U0001f680 card"
+    answered = {"device_profiles": [profile(description=phrase)]}
     place.write_text(json.dumps(answered, indent=indent))
     assert "\\ud83d" in place.read_text()
-    assert ProfileFiles(str(place)).profile("fpga-dp1", FOREVER).description == told
+    assert ProfileFiles(str(place)).profile("fpga-dp1", FOREVER).description == phrase
 
 
 def test_a_key_that_is_there_twice_in_json_is_told(place):
@@ -121,7 +121,7 @@ def test_a_wrong_file_hides_none_of_the_others(tmp_path):
     catalogue = ProfileFiles(str(tmp_path))
     assert catalogue.profile("a", FOREVER).name == "a"
     with pytest.raises(exception.InvalidProfile, match="as YAML"):
-        # It may stand in there.
+        # The profile may be in the faulty file.
         catalogue.profile("b", FOREVER)
 
 
@@ -130,8 +130,8 @@ def test_two_of_one_name_are_none(tmp_path):
     write(tmp_path / "b.yaml", profile("a"), profile("b"))
     with pytest.raises(exception.InvalidProfile, match=r"a\.yaml.*b\.yaml"):
         ProfileFiles(str(tmp_path)).profile("a", FOREVER)
-    wrong = [told for _name, told in results(tmp_path)]
-    assert [told is not None for told in wrong] == [True, True, False]
+    wrong = [phrase for _name, phrase in results(tmp_path)]
+    assert [phrase is not None for phrase in wrong] == [True, True, False]
 
 
 def test_two_of_one_uuid_are_none(place):
@@ -185,7 +185,7 @@ def test_groups_may_share_what_yaml_can_share(place):
 
 
 def test_merges_of_merges_are_told_before_they_fill_the_host(place):
-    """Of 9 to the power of 20 pairs."""
+    """The merges would expand to 9 to the power of 20 pairs."""
     levels = [
         f"- &l{n} {{<<: [{', '.join(9 * [f'*l{n - 1}'])}]}}" for n in range(1, 20)
     ]
@@ -196,7 +196,7 @@ def test_merges_of_merges_are_told_before_they_fill_the_host(place):
 
 
 def aliases(size):
-    """One profile, and nothing but references to it."""
+    """Return a catalogue of one profile and references to it."""
     rest = "".join(f", 'trait:CUSTOM_{n}': required" for n in range(size // 60))
     first = f"- &a {{name: a, groups: [{{'resources:FPGA': 1{rest}}}]}}\n"
     return first + "- *a\n" * ((size - len(first)) // 5)
@@ -232,7 +232,7 @@ def names(size):
 
 
 def calls_of(place, text):
-    """How many functions are called to read everything in a file."""
+    """Return the number of function calls in reading all of a file."""
     place.write_text(text)
     calls = 0
 
@@ -255,7 +255,7 @@ def calls_of(place, text):
     [
         *((profiles, 2**12), (lists, 2**12), (groups, 2**12), (traits, 2**12)),
         (names, 2**12),
-        # From here on they expand to more than a file may.
+        # The following expand beyond the limit of a file.
         *((aliases, 2**14), (merges, 2**14)),
     ],
 )
@@ -265,7 +265,7 @@ def test_reading_costs_in_proportion_to_the_size(place, shape, size):
 
 
 def test_aliases_that_multiply_a_file_are_told(place):
-    """13,000 references to a profile of 1,000 traits."""
+    """The file has 13,000 references to a profile of 1,000 traits."""
     place.write_text(aliases(2**17))
     ((name, wrong),) = results(place)
     assert name is None
@@ -295,7 +295,7 @@ def test_a_deadline_holds_within_a_file(place, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "phrase"),
     [
         ("? [1, 2]\n: 3", "line 1: found unhashable key"),
         ("", "no list of device profiles"),
@@ -307,11 +307,11 @@ def test_a_deadline_holds_within_a_file(place, monkeypatch):
         ("[" * 5000, "as YAML"),
     ],
 )
-def test_what_is_no_catalogue_is_told(place, text, told):
+def test_what_is_no_catalogue_is_told(place, text, phrase):
     place.write_text(text)
     ((name, wrong),) = results(place)
     assert name is None
-    assert told in wrong
+    assert phrase in wrong
 
 
 def test_a_file_that_is_too_large_is_not_read(place, monkeypatch):
@@ -343,19 +343,19 @@ def directory(place):
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "phrase"),
     [
         (fifo, "not a regular file"),
         (device, "not a regular file"),
         (directory, "Is a directory"),
     ],
 )
-def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
+def test_what_is_no_file_is_not_waited_for(tmp_path, made, phrase):
     write(tmp_path / "a.yaml", profile("a"))
     made(tmp_path / "b.yaml")
     catalogue = ProfileFiles(str(tmp_path))
     found = []
-    # A daemon: should it wait, the test fails, and the run goes on.
+    # A daemon thread: if it blocks, the test fails and the run continues.
     reader = threading.Thread(
         target=lambda: found.extend(catalogue.judged(FOREVER)), daemon=True
     )
@@ -367,7 +367,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
     assert where == str(tmp_path / "b.yaml")
     assert isinstance(wrong, exception.ServiceUnavailable)
     assert wrong.reason is exception.OutageReason.LOCAL_SOURCE
-    assert told in str(wrong)
+    assert phrase in str(wrong)
 
 
 def test_a_file_may_be_a_link(tmp_path, place):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A profile's groups in a flavor, set by Nova's API."""
+"""A profile's groups are written into a flavor by Nova's API."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_the_profile_has_no_longer_is_removed(
     assert cloud.flavors["7", "m7"] == {"hw:cpu_policy": "shared", **others, **less}
     assert applied.properties == cloud.flavors["7", "m7"]
     assert set(applied.removed) == set(PROPERTIES) - set(less)
-    # Nova has judged what is new before anything is taken away.
+    # Nova validates the new properties before any property is removed.
     assert writes(cloud)[1] == f"POST {PLACE}"
 
 
@@ -159,8 +159,8 @@ def test_a_removal_whose_answer_is_lost_has_happened(
     answer = cloud.answer
 
     def lose(method: str, path: str, body: object) -> tuple[int, object]:
-        told = answer(method, path, body)
-        return (503, {}) if method == "DELETE" and told[0] == 200 else told
+        result = answer(method, path, body)
+        return (503, {}) if method == "DELETE" and result[0] == 200 else result
 
     monkeypatch.setattr(cloud, "answer", lose)
     flavors.apply("7", PROPERTIES, PREFIX, soon())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where device profiles are, and a plug where nobody has said it."""
+"""The source of device profiles, and plugs without one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ GPU, GPUS = "0000:17:00.0", "CUSTOM_ACCELERATOR_GPU"
 CYBORGS = "cccccccc-0000-4000-8000-000000000001"
 NAMED = {expansion.KEY: "fpga-dp1"}
 OWN = {f"resources1:{GPUS}": "1", **NAMED}
-#: With a key for a group of the profile: nobody reads that without it.
+#: Has a key for a group of the profile, which is not read without the profile.
 FLAVOR = {"resources1:FPGA": "1", "os_accdevice_profile_0:attach_target": "VM", **NAMED}
 OTHERS = {"resources:VCPU": "2", **NAMED}
 
 
 @pytest.fixture
 def default(tmp_path, monkeypatch):
-    """Where the catalogue is, as long as nobody says anything else."""
+    """Return the catalogue's default path, in a temporary directory."""
     place = tmp_path / "etc" / "device_profiles.yaml"
     (option,) = (each for each in options.OPTIONS if each.name == "catalogue")
     monkeypatch.setattr(option, "default", str(place))
@@ -42,7 +42,7 @@ def fold(**given):
     return lookup.ProfileLookup(conf).expanded(NAMED, math.inf)
 
 
-# -- where they are -----------------------------------------------------------------
+# -- source of profiles -------------------------------------------------------------
 
 
 def test_where_nobody_has_said_it_a_profile_is_left_unread(default):
@@ -97,15 +97,15 @@ def test_a_link_to_a_catalogue_that_is_away_is_not_nothing(default, tmp_path):
 # -- a plug -------------------------------------------------------------------------
 
 
-def allocated(bench, group, theirs="device_profile_0"):
-    """A GPU for this group, and for the other one what Cyborg has."""
+def allocated(bench, group, cyborg_group="device_profile_0"):
+    """Return allocations of a GPU to one group, and of Cyborg's FPGA to another."""
     gpu = bench.provider(GPU).uuid
     return {
         "allocations": {
             gpu: {"resources": {GPUS: 1}},
             CYBORGS: {"resources": {"FPGA": 1}},
         },
-        "mappings": {group: [gpu], theirs: [CYBORGS]},
+        "mappings": {group: [gpu], cyborg_group: [CYBORGS]},
     }
 
 
@@ -157,7 +157,7 @@ def test_a_profile_of_which_nothing_is_allocated_here_is_cyborgs(bench, default)
 
 def test_a_guest_that_has_its_devices_keeps_them(bench, default):
     selected = allocated(bench, "device_profile_0", "device_profile_1")
-    # As it was before profiles had to be read.
+    # An earlier os_acc plugged without reading profiles.
     given = bench.manager.plug(instance(1), selected, None)
     assert bench.manager.plug(instance(1), selected, NAMED) == given
     bench.restart()
@@ -165,7 +165,7 @@ def test_a_guest_that_has_its_devices_keeps_them(bench, default):
 
 
 def test_it_is_not_told_to_give_up_what_a_profile_may_ask_for(bench, default):
-    """Without mappings, nobody can tell whether this is what it has."""
+    """Without mappings, the request cannot be compared with the leased devices."""
     selected = allocated(bench, "device_profile_0", "device_profile_1")
     bench.manager.plug(instance(1), selected, None)
     with pytest.raises(
@@ -179,7 +179,7 @@ def test_it_is_not_told_to_give_up_what_a_profile_may_ask_for(bench, default):
 
 @pytest.fixture
 def catalogue(bench, tmp_path):
-    """The catalogue, and what a guest got by it; then the host was rebooted."""
+    """Plug by a catalogue and reboot; return the catalogue and the plug's result."""
     place = tmp_path / "profiles.yaml"
     bench.groups["os_acc_profiles"] = {"catalogue": str(place)}
     groups = [{f"resources:{GPUS}": "1", "accel:attach_target": "VM"}]
@@ -212,16 +212,16 @@ def test_cyborg_is_not_asked_for_what_is_recorded(bench, catalogue, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "error"),
     [
         ({"hw:pci_numa_affinity_policy": "near"}, exception.InvalidInput),
         ({"accel1:bitstream": "x"}, exception.InvalidExtraSpec),
     ],
 )
 def test_what_a_flavor_says_itself_is_judged_with_what_is_recorded(
-    bench, catalogue, wrong, told
+    bench, catalogue, wrong, error
 ):
-    with pytest.raises(told):
+    with pytest.raises(error):
         bench.manager.plug(instance(1), None, FLAVOR | wrong)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a device profile may say, and what it means."""
+"""Valid device profiles become requests, and invalid profiles are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from os_acc import exception
 from os_acc.profiles import parser
 from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, of_group, profile
 
-# The one of Cyborg's documentation, "User Requests".
+# The profile in Cyborg's documentation, "User Requests".
 DOCUMENTED = {
     "name": "fpga-dp1",
     "uuid": "5518a925-1c2c-49a2-a8bf-0927d9456f3e",
@@ -68,7 +68,7 @@ def test_one_without_a_uuid_has_the_same_one_every_time():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "excerpt"),
     [
         (None, "None is not a device profile"),
         ([], "is not a device profile"),
@@ -85,14 +85,14 @@ def test_one_without_a_uuid_has_the_same_one_every_time():
         (profile(groups=["resources:FPGA"]), "group 0 is 'resources:FPGA'"),
     ],
 )
-def test_what_is_no_profile_is_refused_by_name(wrong, told):
+def test_what_is_no_profile_is_refused_by_name(wrong, excerpt):
     with pytest.raises(exception.InvalidProfile) as caught:
         parser.read(wrong)
-    assert told in str(caught.value)
+    assert excerpt in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "excerpt"),
     [
         ({}, "requests no valid accelerator"),
         ({"trait:CUSTOM_A": "required"}, "no resources"),
@@ -127,10 +127,10 @@ def test_what_is_no_profile_is_refused_by_name(wrong, told):
         ),
     ],
 )
-def test_what_no_group_can_ask_for_is_refused_by_name(group, told):
+def test_what_no_group_can_ask_for_is_refused_by_name(group, excerpt):
     with pytest.raises(exception.InvalidProfile) as caught:
         parser.read({"name": "one", "groups": [group]})
-    assert told in str(caught.value)
+    assert excerpt in str(caught.value)
     assert "device profile one, group 0" in str(caught.value)
 
 
