@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host with accelerator requests."""
+"""Fixtures for a host with accelerator requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.requests.request_states import FPGAS, GPUS
 
 @pytest.fixture
 def book(bench, tmp_path):
-    """The requests of this host, with a catalogue of four profiles."""
+    """Return the requests of this host, with a catalogue of four profiles."""
     profiles = [
         {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
         {
@@ -43,6 +43,6 @@ def book(bench, tmp_path):
 
 @pytest.fixture
 def one(book):
-    """A request for a GPU."""
+    """Return a request for a GPU."""
     (made,) = book.create("one")
     return made

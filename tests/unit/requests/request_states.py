@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is done with accelerator requests, and the states that this leads to."""
+"""Actions on accelerator requests, and the resulting states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bind(bench, book, *made, number=1, place=GPU):
 
 
 def fail_to_bind(bench, book, one):
-    """The card is somebody else's."""
+    """Bind a request while another instance has the card."""
     bench.plug(9, GPU)
     with pytest.raises(exception.NoDeviceAvailable):
         bind(bench, book, one)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Accelerator requests that several ask something of, or that something befalls.
+"""Accelerator requests survive concurrent calls and failures.
 
-What Cyborg 17 does in the same cases is told with each: its double binds and
-its leaks are why these are here.
+Cyborg 17 double-binds or leaks devices in many of these cases; the tests note
+its behaviour.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def outcome(call):
 
 
 def leases(bench):
-    """(address, consumer, uuid) of each lease: no device has two."""
+    """Return (address, consumer, uuid) of each lease; assert one lease per device."""
     found = bench.manager.store.leases()
     assert len({each.address for each in found}) == len(found)
     return [(str(each.address), each.consumer, each.uuid) for each in found]
 
 
-# -- two at once --------------------------------------------------------------------
+# -- concurrent calls ---------------------------------------------------------------
 
 
 def test_one_of_many_threads_binds_a_request(bench, book, one):
-    """Cyborg gives each of them a device, and loses all but one."""
+    """Cyborg gives each thread a device, and leaks all but one."""
     asked = [{one.uuid: binding(bench, GPU, number)} for number in range(1, 7)]
     with futures.ThreadPoolExecutor(6) as pool:
         ended = list(pool.map(lambda each: outcome(lambda: book.bind(each)), asked))
@@ -110,7 +110,7 @@ def test_a_bind_and_a_plug_of_one_instance_do_not_both_win(bench, book, one):
 def test_a_request_that_has_become_anothers_is_not_unbound_with_the_first(
     bench, book, one, monkeypatch
 ):
-    """Whoever deletes an instance's requests waits for their locks meanwhile."""
+    """Meanwhile, the deletion of an instance's requests waits for their locks."""
     bind(bench, book, one)
     hold = bench.manager.locks.hold
     rebound = threading.Event()
@@ -127,12 +127,12 @@ def test_a_request_that_has_become_anothers_is_not_unbound_with_the_first(
     assert leases(bench) == [(GPU, uuid_of(2), one.uuid)]
 
 
-# -- while the kernel is at it --------------------------------------------------------
+# -- calls during writes to the kernel ------------------------------------------------
 
 
 @pytest.fixture
 def pool(bench):
-    """Two threads; what hangs in the kernel does so no longer than the test."""
+    """Return two threads; at the end of the test, no call hangs in the kernel."""
     with futures.ThreadPoolExecutor(2) as threads:
         yield threads
         bench.kernel.lift()
@@ -140,7 +140,7 @@ def pool(bench):
 
 @pytest.fixture
 def hanging(bench, pool):
-    """What hangs in the kernel, for a thread that is given an action."""
+    """Return a function that starts an action and waits until the kernel blocks it."""
 
     def begin(action):
         bench.kernel.hang(GPU, "driver_override")
@@ -153,7 +153,7 @@ def hanging(bench, pool):
 
 @pytest.fixture
 def waiting(bench, pool, monkeypatch):
-    """What waits for somebody's locks, for a thread that is given an action."""
+    """Return a function that starts an action and waits until it needs a held lock."""
 
     def begin(action):
         hold, asked = bench.manager.locks.hold, queue.Queue()
@@ -187,12 +187,12 @@ def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, waiting, a
     second = waiting(calls[action])
     bench.kernel.lift()
     assert future.result()[0].state is RequestState.BOUND
-    told = second.result()
+    outcome_of_second = second.result()
     if action is RequestAction.UNBIND:
-        assert told == 1
+        assert outcome_of_second == 1
         assert states(book) == [RequestState.UNBOUND]
     else:
-        assert told == exception.ConflictReason.REQUEST
+        assert outcome_of_second == exception.ConflictReason.REQUEST
         assert leases(bench) == [(GPU, uuid_of(1), one.uuid)]
 
 
@@ -211,20 +211,20 @@ def test_what_is_being_unbound_is_waited_for(
     second = waiting(calls[action])
     bench.kernel.lift()
     assert future.result() == 1
-    told = second.result()
+    outcome_of_second = second.result()
     expected = {
         RequestAction.BIND: RequestState.BOUND,
         RequestAction.UNBIND: 0,
         RequestAction.DELETE: 1,
     }
-    assert told == expected[action]
+    assert outcome_of_second == expected[action]
 
 
-# -- what has befallen Cyborg -----------------------------------------------------
+# -- cases that fail in Cyborg ----------------------------------------------------
 
 
 def test_the_reason_of_a_failed_unbind_is_told_and_the_others_are_free(bench, book):
-    """Cyborg: KeyError('UnbindFailed'), and a handle that nobody gets again."""
+    """Cyborg: KeyError('UnbindFailed'), and a handle that is never freed."""
     first, second = book.create("two")
     book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
     bench.kernel.fail(GPU, "driver_override", times=1000)
@@ -286,7 +286,7 @@ def test_one_damaged_record_keeps_nobody_from_his_requests(bench, book, one, tab
     )
     assert other.uuid in {each.uuid for each in book.find(uuid_of(2))}
     assert book.delete_of(uuid_of(2)) == 1
-    # Whose record of a lease is whole can be freed all the same.
+    # An instance with an intact lease record can still be freed.
     book.delete_of(uuid_of(1))
     held = [each.consumer for each in bench.manager.store.leases()]
     assert held == []
@@ -299,13 +299,13 @@ def test_an_instance_leaves_a_dead_host_without_asking_it(bench, book, one):
     bind(bench, book, one)
     bench.kernel.reboot()
     bench.restart()
-    # It has come back, and its instance is elsewhere.
+    # The host is up again, and the instance is on another host.
     assert book.delete_of(uuid_of(1)) == 1
     assert leases(bench) == []
     assert book.find() == ()
 
 
-# -- what else happens to an instance ---------------------------------------------
+# -- other changes of an instance -------------------------------------------------
 
 
 def test_requests_follow_their_instance_when_it_is_rekeyed(bench, book, one):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A device profile that says how near to the guest its devices have to be."""
+"""The NUMA policy in a device profile applies to its devices."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_a_flavor_with_such_a_profile_is_served_by_it(bench, cell, near):
         "mappings": {"device_profile_0": [provider.uuid]},
     }
     specs = {"accel:device_profile": "near"}
-    mine = instance(1) | {"numa_cells": [cell]}
+    guest = instance(1) | {"numa_cells": [cell]}
     if near:
-        (entry,) = bench.manager.plug(mine, selected, specs)
+        (entry,) = bench.manager.plug(guest, selected, specs)
         assert entry["numa_affinity"] == "local"
         return
     with pytest.raises(
@@ -34,7 +34,7 @@ def test_a_flavor_with_such_a_profile_is_served_by_it(bench, cell, near):
         check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
         match="required",
     ):
-        bench.manager.plug(mine, selected, specs)
+        bench.manager.plug(guest, selected, specs)
     assert bench.plugged(1) == []
 
 

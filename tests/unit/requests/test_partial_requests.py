@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is left where a part of an instance's requests is given back."""
+"""An instance keeps its other devices when a part of its requests is unbound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NIC, NICS = "0000:3b:00.0", "CUSTOM_ACCELERATOR_NIC"
 
 
 def create(book, tmp_path, *classes):
-    """Requests of a profile with a group for each of these."""
+    """Create requests of a profile with a group for each resource class."""
     groups = [{f"resources:{each}": "1"} for each in classes]
     catalogue = [{"name": "both", "groups": groups}]
     (tmp_path / "profiles.yaml").write_text(yaml.safe_dump(catalogue))
@@ -29,14 +29,14 @@ def create(book, tmp_path, *classes):
 
 @pytest.fixture
 def both(bench, book, tmp_path):
-    """Two groups for one guest, both bound."""
+    """Return two requests of one guest, both bound."""
     first, second = create(book, tmp_path, GPUS, NICS)
     book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, NIC)})
     return first, second
 
 
 def is_whole(bench, book, first):
-    """The guest is started again with what it has, and the same bind confirms."""
+    """Assert that the guest restarts with its device, and the same bind confirms."""
     (entry,) = bench.manager.plug(instance(1), None, None)
     assert entry["uuid"] == first.uuid
     (again,) = book.bind({first.uuid: binding(bench, GPU)})
@@ -47,7 +47,7 @@ def is_whole(bench, book, first):
 
 
 def test_a_part_that_is_given_back_after_all_leaves_the_rest_whole(bench, book, both):
-    """The guest has let go of it, and the next start finishes that."""
+    """The guest has closed the device; the next start completes the unbind."""
     first, second = both
     bench.kernel.hold(NIC, 4711)
     with pytest.raises(exception.DevicesUnreleased):
@@ -89,7 +89,7 @@ def test_what_was_asked_for_and_never_bound_is_no_part(bench, book, both, monkey
 
 
 def test_what_is_plugged_is_never_less_than_whole(bench, book):
-    """A part of what a plug has given is no guest's."""
+    """No guest starts with only a part of its plugged devices."""
     bench.plug(1, GPU, FPGA)
     store = bench.manager.store
     (lease,) = (each for each in store.leases() if str(each.address) == FPGA)
@@ -100,7 +100,7 @@ def test_what_is_plugged_is_never_less_than_whole(bench, book):
         bench.manager.plug(instance(1), None, None)
 
 
-# -- what is bound together ----------------------------------------------------------
+# -- requests that are bound together ------------------------------------------------
 
 
 def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tmp_path):
@@ -129,28 +129,28 @@ def test_a_request_is_named_once_however_it_is_spelt(bench, book, one):
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs"),
+    ("own", "other"),
     [("node1.a.example", "node1.b.example"), ("node1", "node2"), ("node1", "")],
 )
-def test_a_host_of_another_full_name_is_another_host(bench, book, one, mine, theirs):
-    bench.restart(node_name=mine)
+def test_a_host_of_another_full_name_is_another_host(bench, book, one, own, other):
+    bench.restart(node_name=own)
     with pytest.raises(exception.InvalidInput, match="cannot bind request"):
-        book.bind({one.uuid: binding(bench, GPU, host=theirs)})
+        book.bind({one.uuid: binding(bench, GPU, host=other)})
 
 
-@pytest.mark.parametrize("mine", ["node1", "node1.a.example"])
-def test_a_host_is_the_same_by_its_short_and_its_full_name(bench, book, one, mine):
-    bench.restart(node_name=mine)
-    for theirs in ("node1", "node1.a.example", "node1"):
-        (bound,) = book.bind({one.uuid: binding(bench, GPU, host=theirs)})
+@pytest.mark.parametrize("own", ["node1", "node1.a.example"])
+def test_a_host_is_the_same_by_its_short_and_its_full_name(bench, book, one, own):
+    bench.restart(node_name=own)
+    for other in ("node1", "node1.a.example", "node1"):
+        (bound,) = book.bind({one.uuid: binding(bench, GPU, host=other)})
         assert bound.state is RequestState.BOUND
 
 
-# -- what else is there of the same guest --------------------------------------------
+# -- other leases of the same guest --------------------------------------------------
 
 
 def test_a_part_whose_record_is_damaged_was_not_given_back(bench, book, tmp_path):
-    """The guest was promised it: it does not start without."""
+    """The device is allocated to the guest, which does not start without it."""
     made = create(book, tmp_path, GPUS, NICS, FPGAS)
     asked = zip(made, (GPU, NIC, FPGA), strict=True)
     book.bind({each.uuid: binding(bench, place) for each, place in asked})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Accelerator requests: their states, and what may be asked of each."""
+"""Each state of an accelerator request allows certain actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATES = (
 )
 
 
-# -- making ---------------------------------------------------------------------
+# -- creation -------------------------------------------------------------------
 
 
 def test_n_groups_of_m_accelerators_are_n_times_m_requests(book):
@@ -232,7 +232,7 @@ def test_what_a_plug_has_is_no_request_to_be_bound_over(bench, book, one):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         (None, "bindings is None"),
         ({}, "bindings is {}"),
@@ -241,10 +241,10 @@ def test_what_a_plug_has_is_no_request_to_be_bound_over(bench, book, one):
         ({uuid_of(1): {"hostname": "node1"}}, "device_rp_uuid"),
     ],
 )
-def test_what_is_no_binding_is_refused(book, wrong, told):
+def test_what_is_no_binding_is_refused(book, wrong, reported):
     with pytest.raises(exception.InvalidInput) as caught:
         book.bind(wrong)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_another_hosts_requests_are_not_bound_here(bench, book, one):
@@ -256,9 +256,9 @@ def test_another_hosts_requests_are_not_bound_here(bench, book, one):
 
 
 def test_a_provider_that_is_not_this_hosts_is_told(bench, book, one):
-    theirs = {**binding(bench, GPU), "device_rp_uuid": uuid_of(77)}
+    foreign = {**binding(bench, GPU), "device_rp_uuid": uuid_of(77)}
     with pytest.raises(exception.ProviderNotFound, match=uuid_of(77)):
-        book.bind({one.uuid: theirs})
+        book.bind({one.uuid: foreign})
     (failed,) = book.find()
     assert failed.state is RequestState.BIND_FAILED
     assert "does not belong to this host" in failed.reason
@@ -266,9 +266,9 @@ def test_a_provider_that_is_not_this_hosts_is_told(bench, book, one):
 
 def test_nothing_is_bound_where_one_provider_is_not_this_hosts(bench, book):
     first, second = book.create("two")
-    theirs = {**binding(bench, FPGA), "device_rp_uuid": uuid_of(77)}
+    foreign = {**binding(bench, FPGA), "device_rp_uuid": uuid_of(77)}
     with pytest.raises(exception.ProviderNotFound):
-        book.bind({first.uuid: binding(bench, GPU), second.uuid: theirs})
+        book.bind({first.uuid: binding(bench, GPU), second.uuid: foreign})
     assert states(book) == [RequestState.BIND_FAILED] * 2
     assert bench.plugged(1) == []
 
@@ -345,7 +345,7 @@ def test_an_instance_that_is_deleted_leaves_no_request(bench, book):
     assert book.delete_of(uuid_of(1)) == 0
 
 
-# -- listing and telling ------------------------------------------------------------
+# -- lists and events ---------------------------------------------------------------
 
 
 def test_requests_are_listed_by_instance_and_by_what_is_resolved(bench, book, one):
@@ -369,8 +369,8 @@ def test_nova_is_told_what_has_become_of_each(bench, book, one):
     with pytest.raises(exception.NoDeviceAvailable):
         bind(bench, book, other, number=2)
     (waiting,) = book.create("one")
-    told = book.events([one.uuid, other.uuid, waiting.uuid])
-    assert told == {
+    reported = book.events([one.uuid, other.uuid, waiting.uuid])
+    assert reported == {
         "events": [
             {
                 "name": "accelerator-request-bound",
@@ -397,7 +397,7 @@ def test_a_flavor_that_names_a_profile_is_plugged_as_its_groups(bench, book):
 
 
 def plug_two(bench, **more):
-    """Plug a flavor that names the profile "two", and has a group of its own."""
+    """Plug a flavor with the profile "two" and these other extra specs."""
     gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
     selected = {
         "allocations": {
@@ -422,7 +422,7 @@ def test_what_a_flavor_with_a_profile_has_is_listed_with_profile_and_index(bench
     assert {
         (each["device_profile_name"], each["device_profile_group_id"]) for each in shown
     } == {("two", 0), ("two", 1)}
-    # It goes with the instance, and is no request that could be bound again.
+    # It is deleted with the instance, and leaves no request to bind again.
     assert book.delete_of(uuid_of(1)) == 2
     assert book.find() == ()
 
