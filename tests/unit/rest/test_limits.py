@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Limits on answers: a hostile service cannot fill the memory."""
+"""Responses are limited, so that a hostile service cannot exhaust memory."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ UNAVAILABLE = {
     "Keystone": exception.ServiceType.ACCELERATOR,
 }
 
-#: Writes an answer, all of it.
+#: Writes an entire response.
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers everything with one answer.
+    """Sends the same response to every request.
 
-    :ivar sent: bytes of endless answers that were sent.
+    :ivar sent: number of bytes sent of endless responses.
     """
 
     daemon_threads = True
@@ -64,29 +64,29 @@ class Server(http.server.ThreadingHTTPServer):
         self.sent = 0
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that have left."""
+        """Ignore clients that have disconnected."""
 
-    def conf(self, service: Service, **told: object) -> cfg.ConfigOpts:
+    def conf(self, service: Service, **declared: object) -> cfg.ConfigOpts:
         given = {
             "auth_type": "none",
             "endpoint_override": self.url,
             "connect_retries": 0,
-            **told,
+            **declared,
         }
         return keystone_double.config(service, given)
 
     def ask(self, name: str) -> Any:
-        """Ask one of the services something."""
+        """Send a request as a client of the named service."""
         if name == "Glance":
             return Glance(self.conf(glance.SERVICE)).image(IMAGE, soon())
         if name == "Placement":
             return Client(self.conf(placement.SERVICE)).tree(NODE, soon())
         if name == "Nova":
             return Flavors(self.conf(flavors.SERVICE)).apply("7", {}, "_", soon())
-        told = {}
+        declared = {}
         if name == "Keystone":
-            told = keystone_double.credentials(self.url, "x")
-        return list(Cyborg(self.conf(cyborg.SERVICE, **told)).judged(soon()))
+            declared = keystone_double.credentials(self.url, "x")
+        return list(Cyborg(self.conf(cyborg.SERVICE, **declared)).judged(soon()))
 
 
 class _Handler(keystone_double.Handler):
@@ -102,7 +102,7 @@ class _Handler(keystone_double.Handler):
 
 
 def of(body: bytes, status: int = 200, **fields: str) -> Answer:
-    """An answer with this body."""
+    """Return a response with this body."""
     named = {name.replace("_", "-"): value for name, value in fields.items()}
 
     def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
@@ -118,11 +118,11 @@ def of(body: bytes, status: int = 200, **fields: str) -> Answer:
 
 
 def raw(begin: bytes, again: bytes) -> Answer:
-    """An answer that begins like this, and goes on like that without end."""
+    """Return an endless response that begins with ``begin`` and repeats ``again``."""
 
     def answer(handler: Any) -> None:
         handler.wfile.write(begin)
-        # A client that reads all of it fails the test instead of the host.
+        # The response ends, so that an unlimited client does not exhaust the host.
         while handler.server.sent < 256 * MEBIBYTE:
             handler.wfile.write(again)
             handler.server.sent += len(again)
@@ -131,7 +131,7 @@ def raw(begin: bytes, again: bytes) -> Answer:
 
 
 def bomb(size: int) -> bytes:
-    """A thousandth of so many bytes, which they are unpacked to."""
+    """Return gzip data of about size / 1000 bytes that unpacks to ``size`` bytes."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb") as file:
         for _ in range(size // MEBIBYTE):
@@ -148,7 +148,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def peak() -> Iterator[Callable[[], int]]:
-    """The most bytes that Python had in memory so far."""
+    """Return a function that returns the peak of Python's memory in bytes."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -203,9 +203,9 @@ def test_no_coding_is_asked_for_and_gzip_is_understood(server: Server) -> None:
 
 
 def test_json_is_utf_8_whatever_a_server_says(server: Server) -> None:
-    """Some of Python's codecs take a time that grows with the square of the size."""
-    told = "application/json; charset=punycode"
-    server.answer = of(b'{"device_profiles": []}', Content_Type=told)
+    """Some of Python's codecs take quadratic time in the size."""
+    declared = "application/json; charset=punycode"
+    server.answer = of(b'{"device_profiles": []}', Content_Type=declared)
     assert server.ask("Cyborg") == []
 
 
@@ -292,7 +292,7 @@ def test_a_listing_of_images_has_an_end(server: Server) -> None:
 
 
 def test_what_a_large_cloud_answers_is_read() -> None:
-    """With half of the room to spare, each number ten times the usual."""
+    """Ten times the usual numbers use less than half of each limit."""
     links = [{"rel": "r" * 12, "href": "x" * 80}] * 7
     provider = {"uuid": NODE, "name": "n" * 60, "generation": 9, "links": links}
     answers = [

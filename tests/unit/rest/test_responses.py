@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Answers of services whose values have another type than they should."""
+"""Values of a wrong type in responses of services are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cloud() -> Iterator[Cloud]:
 
 
 def answered(cloud: Cloud, path: str, body: Any) -> None:
-    """Let the cloud answer this to requests for a path that ends so."""
+    """Set the response of the cloud to requests for paths with this end."""
 
     def change(number: int, asked: str, status: int, is_right: Any) -> Answer:
         found = body if asked.partition("?")[0].endswith(path) else is_right
@@ -60,17 +60,17 @@ def answered(cloud: Cloud, path: str, body: Any) -> None:
 @given(JSON)
 def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
     for read in READERS:
-        told = "some.path"
+        wording = "some.path"
         try:
             read(JsonValue(found, "some.path"))
         except ResponseMalformed as error:
-            told = str(error)
-        assert "some.path" in told
-        assert len(told) < 1_000
+            wording = str(error)
+        assert "some.path" in wording
+        assert len(wording) < 1_000
 
 
 @pytest.mark.parametrize(
-    ("read", "found", "told"),
+    ("read", "found", "wording"),
     [
         (JsonValue.integer, "abc", "'a.b' is 'abc', not an integer"),
         (JsonValue.integer, True, "'a.b' is True, not an integer"),
@@ -93,15 +93,15 @@ def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
         (lambda value: value["c"].text(), {"c": 1}, "'a.b.c' is 1, not a text"),
         (lambda value: next(iter(value)).text(), [1], "'a.b[0]' is 1, not a text"),
     ],
-    # Of itself, pytest writes out integers of any size.
+    # By default, pytest formats integers of any size.
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_of_another_type_is_told_with_its_path(
-    read: Callable[[JsonValue], object], found: object, told: str
+    read: Callable[[JsonValue], object], found: object, wording: str
 ) -> None:
     with pytest.raises(ResponseMalformed) as caught:
         read(JsonValue(found, "a.b"))
-    assert told in str(caught.value)
+    assert wording in str(caught.value)
 
 
 def test_a_path_is_as_short_as_a_message_needs_it() -> None:
@@ -114,7 +114,7 @@ def test_a_path_is_as_short_as_a_message_needs_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "wording"),
     [
         ({"error": {"message": "one\n two"}}, "one two (HTTP 409)"),
         ({"errors": [{"detail": "one"}, {"detail": "two"}]}, "one (HTTP 409)"),
@@ -125,13 +125,13 @@ def test_a_path_is_as_short_as_a_message_needs_it() -> None:
         ("text", "HTTP 409"),
     ],
 )
-def test_a_refusal_says_what_the_service_says(body: object, told: str) -> None:
+def test_a_refusal_says_what_the_service_says(body: object, wording: str) -> None:
     answer = requests.Response()
     answer.status_code, answer._content = 409, json.dumps(body).encode()
-    assert responses.refusal(answer) == told
+    assert responses.refusal(answer) == wording
 
 
-# -- what services answered, and what came of it ----------------------------------
+# -- malformed responses of services ----------------------------------------------
 
 
 def provider(**fields: object) -> dict[str, object]:
@@ -143,7 +143,7 @@ RECORD = {"total": 4, "reserved": 0}
 
 
 @pytest.mark.parametrize(
-    ("call", "path", "body", "told"),
+    ("call", "path", "body", "wording"),
     [
         ("tree", "/resource_providers", {"resource_providers": {}}, "not a list"),
         (
@@ -243,12 +243,12 @@ RECORD = {"total": 4, "reserved": 0}
     ],
 )
 def test_a_malformed_answer_is_told(
-    cloud: Cloud, call: str, path: str, body: object, told: str
+    cloud: Cloud, call: str, path: str, body: object, wording: str
 ) -> None:
     answered(cloud, path, body)
     with pytest.raises(exception.InvalidConfiguration) as caught:
         CALLS[call](cloud)
-    assert told in caught.value.message
+    assert wording in caught.value.message
 
 
 def test_a_number_of_thousands_of_digits_is_a_value_of_another_type() -> None:
@@ -275,7 +275,7 @@ def test_another_image_than_was_asked_for_is_refused(cloud: Cloud) -> None:
 
 
 def test_pages_that_repeat_have_an_end(cloud: Cloud) -> None:
-    """Two flavors that take turns at the end of a page."""
+    """Two flavors alternate at the end of a page."""
 
     def change(number: int, path: str, status: int, body: Any) -> Answer:
         if "/flavors?" in path:
