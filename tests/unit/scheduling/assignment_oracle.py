@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every assignment there is, found by trying all of them.
+"""Every valid assignment, found by trying all assignments.
 
-It shares nothing with the library but the values: each way to give every part
-of a request a provider is held against Placement's rules, one after another.
+The oracle shares only the value types with the library. It checks each way to
+assign a provider to every part of a request against Placement's rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from os_acc.objects.request import GroupPolicy, RequestGroup
 from os_acc.scheduling.assignment import ProviderAllocation, Served
 
-#: Who serves each (suffix, resource class).
+#: The provider for each (suffix, resource class).
 Way: TypeAlias = dict[tuple[str, str], ProviderAllocation]
 
 
@@ -25,7 +25,7 @@ def every_assignment(
     policy: GroupPolicy | None,
     allocated: Sequence[ProviderAllocation],
 ) -> set[tuple[Served, ...]]:
-    """All that follow the rules; what is unsure of traits counts as yes."""
+    """Return all assignments that follow the rules; unknown traits match."""
     return {
         tuple(sorted(Served(*part, by.provider) for part, by in way.items()))
         for way in _ways(groups, allocated)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A key of ours is judged alone, as Nova does when a flavor is made."""
+"""A key of os_acc is validated on its own, as Nova does when a flavor is created."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ONE = {f"resources1:{FPGA}": "1"}
 
 
 def asked(specs: dict[str, str], limit: int | None = None) -> dict[str, str]:
-    """The parameters of a flavor's query."""
+    """Return the parameters of a flavor's query."""
     return dict(parse.parse_qsl(query(extra_specs.parse(specs), limit)))
 
 

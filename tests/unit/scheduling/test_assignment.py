@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Groups find the providers that the scheduler meant for them."""
+"""Groups are assigned the providers that the scheduler selected for them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ patient = settings(
 def group(
     suffix: str, amount: int = 1, *rules: str, more: dict[str, int] | None = None
 ) -> RequestGroup:
-    """So many GPUs, and more; a rule is a trait, or '!' and a trait."""
+    """Return a group of GPUs and more; a rule is a trait, or '!' and a trait."""
     return RequestGroup(
         suffix,
         tuple(sorted(({GPU: amount} | (more or {})).items())),
@@ -58,7 +58,7 @@ def served(
     allocated: Sequence[ProviderAllocation],
     policy: GroupPolicy = NONE,
 ) -> dict[str, str]:
-    """The provider of the GPUs of each group."""
+    """Return the provider of the GPUs of each group."""
     found = assign(AssignmentCase(groups, policy, allocated))
     return {each.suffix: each.provider for each in found if each.resource_class == GPU}
 
@@ -116,8 +116,8 @@ def test_a_numbered_group_has_its_traits_from_the_one_that_serves_it() -> None:
     assert served([group("1", 1, "T"), group("2", 1, "U")], places)["2"] == "b"
     assert served([group("1", 1, "T"), group("2", 1, "!U")], places)["2"] == "a"
     assert "lacks the trait V" in refused([group("1", 1, "V")], [ours("a")])
-    told = refused([group("1", 1, "!T")], [ours("a", 1, "T")])
-    assert "has the forbidden trait T" in told
+    wording = refused([group("1", 1, "!T")], [ours("a", 1, "T")])
+    assert "has the forbidden trait T" in wording
 
 
 def test_the_unnumbered_group_has_its_traits_between_those_that_serve_it() -> None:
@@ -186,11 +186,11 @@ def test_a_pin_holds() -> None:
         assign(AssignmentCase(pair, NONE, places, pins={("2", GPU): "c"}))
 
 
-# -- what there is no assignment for -----------------------------------------------
+# -- requests without an assignment ------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("groups", "allocated", "told"),
+    ("groups", "allocated", "wording"),
     [
         ([group("1")], [], "group '1' requests 1 CUSTOM_GPU, but nothing is allocated"),
         ([group("1", 2)], [ours("a")], "only 1 CUSTOM_GPU on provider a"),
@@ -230,17 +230,17 @@ def test_a_pin_holds() -> None:
     ],
 )
 def test_the_reason_is_told(
-    groups: list[RequestGroup], allocated: list[ProviderAllocation], told: str
+    groups: list[RequestGroup], allocated: list[ProviderAllocation], wording: str
 ) -> None:
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match=told,
+        match=wording,
     ):
         assign(AssignmentCase(groups, NONE, allocated))
 
 
-# -- for all -----------------------------------------------------------------------
+# -- random cases ------------------------------------------------------------------
 
 TRAITS = ("T", "U")
 
@@ -249,7 +249,7 @@ TRAITS = ("T", "U")
 def cases(
     draw: st.DrawFn,
 ) -> tuple[list[RequestGroup], GroupPolicy, list[ProviderAllocation]]:
-    """Groups, and allocations that are theirs, or nearly theirs."""
+    """Draw groups, and allocations that match them or nearly match them."""
     classes = (GPU, FPGA, VCPU)[: draw(st.integers(1, 3))]
     amounts = st.dictionaries(
         st.sampled_from(classes), st.integers(1, 3), min_size=1, max_size=2
@@ -340,7 +340,7 @@ def shuffled(size: int, seed: int, *, most: int) -> list[RequestGroup]:
 
 
 def packed(groups: Sequence[RequestGroup], size: int) -> list[ProviderAllocation]:
-    """Providers of ours that these groups use up, so many on each."""
+    """Return our providers, each fully used by ``size`` of these groups."""
     return [
         ours(f"p{start:02}", sum(each.amount(GPU) for each in groups[start::stride]))
         for stride in [len(groups) // size]
@@ -366,12 +366,12 @@ def test_mixed_amounts_are_divided_without_rest(seed: int) -> None:
     places = packed(groups, 4)
     found = served(groups, places)
     for place in places:
-        mine = [each for each in groups if found[each.suffix] == place.provider]
-        assert ((GPU, sum(each.amount(GPU) for each in mine)),) == place.resources
+        members = [each for each in groups if found[each.suffix] == place.provider]
+        assert ((GPU, sum(each.amount(GPU) for each in members)),) == place.resources
 
 
 def test_one_too_few_is_seen_without_a_search() -> None:
-    # Each needs one with its traits, any number but one of them would do.
+    # Each group needs a provider with its trait; one provider is missing.
     groups = [group(f"g{n:02}", 1, "TU"[n % 2]) for n in range(MAX_GROUPS)]
     places = [others(f"p{n:03}", 1, "T", "U") for n in range(MAX_GROUPS - 1)]
     places += [others(f"q{n:03}", 1, "V") for n in range(64)]
@@ -385,7 +385,7 @@ def test_one_too_few_is_seen_without_a_search() -> None:
 
 
 def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
-    # Each may be on all of the good ones but one, and there are too few of these.
+    # Each group may be on all suitable providers but one; one provider is missing.
     groups = [group(f"g{n:02}", 1, "T", f"!N{n}") for n in range(16)]
     places = [others(f"p{n:02}", 1, "T", f"N{n}") for n in range(15)]
     places += [others(f"q{n:02}", 1) for n in range(16)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which free devices a guest gets, by where it is and what it asks for."""
+"""Free devices are selected by the guest's NUMA cells and its request."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from tests.unit.placement import capacity_examples
 #: Two sockets of two cells each.
 HOST = NUMATopology(tuple(NUMACell(id=cell, socket=cell // 2) for cell in range(4)))
 NODELESS = None
-#: What nova.pci.stats answers for a guest in these cells that wants so many
-#: devices where there are some of these nodes: required, legacy, preferred,
-#: socket (Nova 34, run).
+#: Results of nova.pci.stats (Nova 34, run) for a guest in these cells, devices
+#: on these nodes and a requested number: required, legacy, preferred, socket.
 NOVAS_ANSWERS = (
     ((0,), (0,), 1, "yes yes yes yes"),
     ((0,), (1,), 1, "no no yes yes"),
@@ -48,7 +47,7 @@ IN_ORDER = (
 def card(
     *nodes: int | None, number: int = 1, policy: NUMAPolicy | None = None
 ) -> Provider:
-    """A card whose functions have these nodes."""
+    """Return a card with functions on these nodes."""
     handles = [
         capacity_examples.handle(number * 8 + place) for place in range(len(nodes))
     ]
@@ -239,17 +238,17 @@ def test_the_error_of_a_card_with_many_vfs_can_be_read() -> None:
     assert str(caught.value).count("0000:3b:") == 5
 
 
-# -- whatever there is -------------------------------------------------------
+# -- random cases ------------------------------------------------------------
 
 policies = st.none() | st.sampled_from(NUMAPolicy)
 places = st.none() | st.sampled_from(range(4))
-#: With and without a cell whose CPUs are on no socket of their own.
+#: With and without a cell that has no socket.
 topologies = st.sampled_from((HOST, NUMATopology((*HOST.cells, NUMACell(id=4)))))
 
 
 @st.composite
 def cards(draw: st.DrawFn) -> tuple[Provider, ...]:
-    """One or two cards of a few functions."""
+    """Draw one or two cards of a few functions."""
     return tuple(
         card(
             *draw(st.lists(places, min_size=1, max_size=4)),
@@ -262,7 +261,7 @@ def cards(draw: st.DrawFn) -> tuple[Provider, ...]:
 
 @st.composite
 def requests(draw: st.DrawFn, there: tuple[Provider, ...]) -> list[GroupAllocation]:
-    """One to three groups that want no more than there is."""
+    """Draw one to three groups that request no more than the available devices."""
     left = {each.uuid: len(each.device.handles) for each in there}
     wanted = []
     for group in range(1, draw(st.integers(2, 4))):
@@ -276,7 +275,7 @@ def requests(draw: st.DrawFn, there: tuple[Provider, ...]) -> list[GroupAllocati
     return wanted
 
 
-#: Of what the specification says, and Nova: nothing of it is os_acc's.
+#: By the specification and Nova, independent of os_acc.
 def may_have(
     policy: NUMAPolicy, node: int | None, cells: tuple[int, ...], host: NUMATopology
 ) -> bool:
@@ -300,7 +299,7 @@ def can_be_served(
     host: NUMATopology,
     guest: NUMAPolicy | None,
 ) -> bool:
-    """Whether there is any way, by trying all."""
+    """Return whether any selection serves the request, by trying all."""
     units = [
         [
             handle
@@ -392,7 +391,7 @@ def test_what_was_not_chosen_does_not_matter(
 def far(
     chosen: Sequence[SelectedDevice], cells: tuple[int, ...]
 ) -> list[tuple[str, int]]:
-    """How far what each group has is away, whichever of the same it is."""
+    """Return the sorted affinities and distances of the selected devices."""
     guest = GuestCells(HOST, cells)
     return sorted(
         (str(each.affinity), guest.distance(each.handle.numa_node)) for each in chosen

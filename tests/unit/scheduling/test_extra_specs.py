@@ -236,7 +236,7 @@ def test_the_unnumbered_group_is_called_that() -> None:
 
 
 def test_a_trait_both_required_and_forbidden_is_an_error() -> None:
-    # Only names that differ as keys and not as names can bring this about.
+    # This needs two different keys with the same trait name.
     specs = {
         "resources1:VCPU": "1",
         "trait1:CUSTOM_X": "required",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Groups get their accelerators from the providers that Placement chose."""
+"""Groups get their accelerators from the providers that Placement selected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE_PART = (NODE, (("MEMORY_MB", 2048), ("VCPU", 2)))
 
 
 def flavor(policy: str = "none", **groups: int | tuple[str, int]) -> FlavorRequest:
-    """Groups by suffix (g1=2: two GPUs in group 1); g: the unnumbered one."""
+    """Return groups by suffix (g1=2: two GPUs in group 1); g: the unnumbered one."""
     specs: dict[str, object] = {"resources:VCPU": "2", "group_policy": policy}
     for name, wanted in groups.items():
         resource_class, amount = wanted if isinstance(wanted, tuple) else (GPU, wanted)
@@ -248,7 +248,7 @@ def test_without_mappings_amounts_tell_the_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "selection", "told"),
+    ("request_", "selection", "wording"),
     [
         (
             flavor(g1=1, g2=1),
@@ -270,12 +270,12 @@ def test_without_mappings_amounts_tell_the_groups() -> None:
     ],
 )
 def test_without_mappings_what_cannot_be_is_told(
-    request_: FlavorRequest, selection: Allocations, told: str
+    request_: FlavorRequest, selection: Allocations, wording: str
 ) -> None:
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match=told,
+        match=wording,
     ) as caught:
         match_groups(request_, selection, OURS)
     assert caught.value.hint
@@ -316,7 +316,7 @@ IN_ORDER = {"1": GPU_A, "2": GPU_B}
 
 
 def rules(**groups: str) -> FlavorRequest:
-    """Two groups of one GPU; g1=T requires, not1=T forbids a trait."""
+    """Return two groups of one GPU; g1=T requires, not1=T forbids a trait."""
     specs = {f"resources{suffix}:{GPU}": "1" for suffix in "12"}
     for name, trait in groups.items():
         kind = "forbidden" if name.startswith("not") else "required"
@@ -358,7 +358,7 @@ def test_who_is_known_to_have_a_trait_comes_first() -> None:
 def test_what_nova_knows_of_operators_traits_may_be_old() -> None:
     heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
     known = TraitView(own=OWN, heard=heard)
-    # Placement has been told of it, and Nova's copy not yet.
+    # The trait is set in Placement, but not yet in Nova's copy.
     assert served(rules(g1=PLACE, g2=FAST), known) == IN_ORDER
     assert served(rules(g1=FAST, g2=PLACE), known) == SWAPPED
 
@@ -367,7 +367,7 @@ def test_a_trait_that_comes_and_goes_is_doubted_last() -> None:
     own = {GPU_A: frozenset[str](), GPU_B: frozenset({AFU})}
     known = TraitView(own=own, changes=AFU.__eq__)
     assert served(rules(g1=AFU), known) == SWAPPED
-    # Since the scheduler looked, the region of A has been programmed anew.
+    # The region of A has been programmed again since the scheduling.
     assert served(rules(g1=AFU, g2=AFU), known) == IN_ORDER
 
 
@@ -415,7 +415,7 @@ def test_the_node_may_bring_the_trait_of_the_unnumbered_group() -> None:
     assert served(unnumbered(PLACE), known) == {"": GPU_B, "1": GPU_A}
 
 
-# -- for all -----------------------------------------------------------------
+# -- random cases ------------------------------------------------------------
 
 
 @given(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``selected_rp`` has four forms, and everything else is named and refused."""
+"""``selected_rp`` has four forms; any other value is refused by name."""
 
 from __future__ import annotations
 
