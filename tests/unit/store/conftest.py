@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases to store, and other processes to share the store with."""
+"""Fixtures: leases to store, and other processes that share the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def state_path(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture
 def file(state_path: str) -> pathlib.Path:
-    """The store's, once it is there."""
+    """Return the path of the store's file."""
     return file_in(state_path)
 
 
@@ -39,7 +39,7 @@ def store(state_path: str) -> Store:
 
 @pytest.fixture
 def make_lease() -> Callable[..., Lease]:
-    """A lease of the function in a slot, and of its siblings there."""
+    """Return a function that builds a lease of the functions in a slot."""
 
     def make(
         slot: int,

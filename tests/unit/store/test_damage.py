@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nothing that was leased is lost silently, whatever becomes of the file."""
+"""No damage to the file loses a lease silently."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     store.record_providers(
         {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
     )
-    # A page amid the table: what lies before it and behind it is whole.
+    # A page in the middle of the table; the pages around it are intact.
     content = bytearray(file.read_bytes())
     page = content.find(f'"uuid":"{added[16].uuid}"'.encode()) // 4096 * 4096
     content[page : page + 4096] = bytes(4096)
@@ -149,7 +149,7 @@ def test_damage_while_in_use_is_an_error_once(store, file, make_lease):
 
 @pytest.mark.parametrize("name", ["consumer", "events"])
 def test_a_damaged_name_while_in_use_is_damage(store, file, make_lease, name):
-    """SQLite reports a table or column that is not there as a wrong statement."""
+    """SQLite reports a missing table or column as an error in the statement."""
     store.add([make_lease(1)])
     with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
@@ -307,7 +307,7 @@ def test_one_wrong_byte_loses_no_lease_silently(sound_store, make_lease, data):
     try:
         store = reopened(str(state_path))
     except exception.StateUnavailable:
-        # It refuses to serve: nothing is offered.
+        # The store cannot be opened, so no device is offered.
         return
     found = store.leases()
     assert set(found) <= set(originals)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of the host are reported, and nothing is changed."""
+"""Errors of the host are reported, and leave the state unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """From now on, no file of SQLite's grows."""
+    """Return a function after which no file of SQLite can grow."""
     connect = sqlite3.connect
 
     def connect_and_limit(*arguments, **options):
@@ -39,7 +39,7 @@ def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
         exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
     ):
         store.add([make_lease(slot) for slot in range(5, 32)])
-    # What is recorded can still be read, so that a person can see it.
+    # Existing records can still be read, so that an operator sees them.
     assert store.leases() == added
     monkeypatch.undo()
     assert store.leases() == added

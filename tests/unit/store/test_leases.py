@@ -301,8 +301,8 @@ def test_threads_share_a_store(store, make_lease):
     assert {lease.address.slot for lease in store.leases()} == set(range(8))
 
 
-# The function-scoped directory is what the examples share on purpose: they
-# are operations on one store.
+# The examples share the function-scoped directory on purpose: they are
+# operations on one store.
 @settings(
     max_examples=30,
     deadline=None,

@@ -155,7 +155,7 @@ def test_threads_leave_no_queues_behind(locks):
 
 
 def test_a_removed_lock_file_is_acquired_once(locks, tmp_path, in_child):
-    """Several threads of several processes count, one step at a time."""
+    """Several threads in several processes increment a counter under the lock."""
     counter = tmp_path / "counter"
     counter.write_text("0")
 
@@ -186,7 +186,7 @@ def test_a_child_does_not_believe_to_hold_its_parents_lock(locks, in_child):
     with contextlib.ExitStack() as held:
         held.enter_context(locks.hold([INSTANCE, CARD], patiently()))
         assert in_child(lambda: is_free(locks, INSTANCE)) == "False"
-        # The child runs the parent's "finally" with what it inherited.
+        # The child runs the parent's "finally" with the inherited locks.
         in_child(held.close)
         assert in_child(lambda: is_free(locks, INSTANCE)) == "False"
         assert in_child(lambda: is_free(locks, CARD)) == "False"
@@ -211,7 +211,7 @@ def test_a_childs_own_lock_outlives_what_it_inherited(locks, paused_child, in_ch
 
 
 def _prober(locks: Locks, name: str) -> int:
-    """A process whose exit status tells whether the lock is free."""
+    """Fork a process that exits with 1 if the lock is free, else with 0."""
     pid = os.fork()
     if not pid:
         os._exit(is_free(locks, name))

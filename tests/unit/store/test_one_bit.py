@@ -50,7 +50,7 @@ def test_another_type_of_a_value_is_reported(flips: Flips, table):
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
     for _, column, *_ in columns:
         if (table, column) == ("events", "id"):
-            # A key that is an integer takes nothing else.
+            # An integer key accepts no other type.
             continue
         flips.file.write_bytes(flips.content)
         execute(flips.file, f"UPDATE {table} SET {column} = CAST({column} AS BLOB)")

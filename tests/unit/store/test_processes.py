@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Several processes use one store; some of them die."""
+"""Several processes use one store, and some are killed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_a_killed_process_had_not_committed_is_gone(
     def write_and_stop(pause):
         with Database(state_path, 30).transaction() as connection:
             connection.execute("DELETE FROM leases")
-            # More than SQLite's cache holds, so that the file is half written.
+            # Larger than SQLite's cache, so that the file is half written.
             connection.execute(
                 "INSERT INTO events VALUES"
                 " (1000, 0, '', '', '', '', hex(zeroblob(8000000)), '')"

@@ -18,7 +18,7 @@ from os_acc.testing import TestHost, uuid_of
 from tests.expected_errors import has
 from tests.unit.store.store_files import set_version
 
-# Enough to push half of a transaction out of the cache and into the file.
+# Enough data to move half of a transaction from the cache into the file.
 _DIE_WITHIN_A_TRANSACTION = """
 import os, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -34,7 +34,7 @@ os._exit(9)
 
 @pytest.fixture
 def store(bench: TestHost) -> Path:
-    """A store in which the first instance has a GPU."""
+    """Return the path of a store in which the first instance has a GPU."""
     bench.plug(1, "0000:17:00.0")
     return Path(bench.state_path) / "os_acc.sqlite"
 

@@ -88,7 +88,7 @@ LEASES = st.builds(
 )
 
 
-# What makes the input takes longer than that on a busy machine.
+# Generating the input exceeds the limit of the health check on a busy machine.
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(LEASES)
 def test_every_field_comes_back_as_it_was(lease):

@@ -60,7 +60,7 @@ def test_a_damaged_record_makes_all_regions_unverified(store, state_path, file, 
     store.mark_region_unverified(BEGUN.key, "an image")
     execute(file, damage)
     store = reopened(state_path)
-    # A region that cannot be programmed cannot be half programmed.
+    # A region without programming cannot be half programmed, so it is not listed.
     assert unverified(store) == [BEGUN, OTHER, NEVER]
     store.mark_region_unverified(OTHER.key, "an image")
     store.mark_region_verified(OTHER.key)

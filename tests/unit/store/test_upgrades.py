@@ -21,7 +21,7 @@ from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, se
 
 @pytest.fixture
 def filled(store, make_lease):
-    """A store of version 1 with a row in each table of plain columns."""
+    """Return a store of version 1 with a row in each table of plain columns."""
     fill(store, make_lease)
     store.mark_region_unverified("a region", "an image")
     return store
@@ -29,7 +29,7 @@ def filled(store, make_lease):
 
 @pytest.fixture
 def upgraded(monkeypatch):
-    """Let this process know version 2."""
+    """Add version 2 to the schema that this process knows."""
     set_steps(monkeypatch, STEP)
 
 
@@ -201,9 +201,9 @@ def connected(file: pathlib.Path) -> Iterator[sqlite3.Connection]:
 def upgrade_behind_another(
     filled: Store, file: pathlib.Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Upgrade the store after another process has upgraded it.
+    """Return a function that upgrades the store after another process has done so.
 
-    The other process does so after this one has read the version.
+    The other process upgrades after this one has read the version.
     """
 
     def upgrade(other: Callable[[], None]) -> None:
