@@ -13,7 +13,7 @@ from os_acc.testing import FakeKernel, hosts
 
 
 class Attributes:
-    """Writes and reads as the library does, by short names."""
+    """Writes and reads attributes as the library does, by short names."""
 
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel
@@ -45,12 +45,12 @@ class Attributes:
 
 
 def in_child(job: Callable[[], None]) -> int:
-    """Run a job in a forked process: its exit code, or minus its signal."""
+    """Run a job in a forked process; return its exit code, or minus its signal."""
     return end_of(start(job))
 
 
 def start(job: Callable[[], None]) -> int:
-    """Run a job in a forked process; its process id."""
+    """Run a job in a forked process; return its process id."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -64,7 +64,7 @@ def start(job: Callable[[], None]) -> int:
 
 
 def end_of(pid: int) -> int:
-    """Wait for a process: its exit code, or minus its signal."""
+    """Wait for a process; return its exit code, or minus its signal."""
     status = os.waitpid(pid, 0)[1]
     _running.discard(pid)
     return os.waitstatus_to_exitcode(status)

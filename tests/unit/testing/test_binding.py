@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Drivers take and leave functions as drivers/base and vfio-pci have it."""
+"""Drivers bind and unbind functions as in drivers/base and vfio-pci."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def functions(kernel: FakeKernel, address: str = CARD) -> list[str | None]:
     return [port.function_id for port in card(kernel, address).ports]
 
 
-# -- what is there ------------------------------------------------------------
+# -- attributes of cards ------------------------------------------------------
 
 
 def test_every_kind_of_card_is_shown_as_the_kernel_shows_it(kernel: FakeKernel):
@@ -128,7 +128,7 @@ def test_a_card_that_comes_back_gets_free_numbers_and_has_kept_its_function(
     sysfs.probe(CARD)
     assert card(kernel).fme == "dfl-fme.0"
     assert functions(kernel) == [OTHER]
-    # What the driver's memory held is new.
+    # The driver's in-memory state is new.
     assert card(kernel).manager_state == "unknown"
 
 
@@ -197,14 +197,14 @@ def test_an_unknown_request_is_refused(kernel: FakeKernel):
 def test_after_a_failure_the_port_stays_in_reset_until_the_driver_begins_anew(
     kernel: FakeKernel, sysfs: Attributes, error: int
 ):
-    told = ("reconfig CRC error",) if error == errno.EIO else ()
-    kernel.fail_programming(CARD, *told, error=error)
+    reported = ("reconfig CRC error",) if error == errno.EIO else ()
+    kernel.fail_programming(CARD, *reported, error=error)
     assert refusal(program, kernel, payload(OTHER)) == error
     status = kernel.path("sys/class/fpga_manager/fpga0/status")
-    assert kernel.read(status).split("\n")[:-1] == list(told)
+    assert kernel.read(status).split("\n")[:-1] == list(reported)
     assert card(kernel).manager_state == "write complete error"
     assert kernel.held_by_hardware(CARD) == (NOTHING,)
-    # One that succeeds enables it once, and it was disabled twice.
+    # A success enables the port once, but the port was disabled twice.
     program(kernel, payload(OTHER))
     afu_id = kernel.path("sys/bus/platform/devices/dfl-port.0/afu_id")
     assert refusal(kernel.read, afu_id) == errno.EBUSY
@@ -241,7 +241,7 @@ def test_while_it_is_programmed_a_port_is_in_reset(kernel: FakeKernel):
 
 
 def test_a_port_that_is_in_use_still_tells_its_function(kernel: FakeKernel):
-    """afu_id_show() asks whether the port is disabled, not whether it is open."""
+    """afu_id_show() checks whether the port is disabled, not whether it is open."""
     kernel.open_node("dfl-port.0")
     kernel.open_node("dfl-fme.0")
     assert functions(kernel) == [DFL_FUNCTION]
@@ -271,7 +271,7 @@ def test_a_process_can_die_before_or_after(kernel: FakeKernel, after: bool):
     assert functions(kernel) == [OTHER if after else DFL_FUNCTION]
 
 
-# -- who has it open ----------------------------------------------------------
+# -- open nodes ---------------------------------------------------------------
 
 
 def test_what_is_open_cannot_be_opened_exclusively(kernel: FakeKernel):
@@ -362,7 +362,7 @@ def test_each_vf_has_one_of_the_released_ports(kernel: FakeKernel, sysfs: Attrib
     sysfs.set(PORTED, "sriov_numvfs", "2")
     found = {port.number: str(port.function) for port in card(kernel, PORTED).ports}
     assert found == {0: "0000:af:00.1", 1: "0000:af:00.2"}
-    # It is programmed through the card all the same.
+    # The port is still programmed through the card.
     program(kernel, payload(OTHER), node="dfl-fme.2", number=1)
     assert functions(kernel, PORTED) == [DFL_FUNCTION, OTHER]
 
@@ -373,7 +373,7 @@ def test_vfs_that_go_leave_their_ports_released(kernel: FakeKernel, sysfs: Attri
     sysfs.set(PORTED, "sriov_numvfs", "2")
     sysfs.set(PORTED, "sriov_numvfs", "0")
     assert card(kernel, PORTED).ports == ()
-    # Until the driver begins anew with the card.
+    # Rebinding the driver restores the ports.
     sysfs.unbind(PORTED)
     sysfs.probe(PORTED)
     assert len(card(kernel, PORTED).ports) == 2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Writes that are told to go wrong."""
+"""Writes fail, hang or kill their process on request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of a test host, and of its copies."""
+"""A test host and its copies have only known options, and separate files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The hosts are what their names say, as the library's own eyes see them."""
+"""The simulated hosts match their names, as read by the library."""
 
 from __future__ import annotations
 

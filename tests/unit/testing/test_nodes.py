@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The fake kernel's nodes are what the library's own reading says of them."""
+"""The library reads the fake kernel's NUMA nodes as specified."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.testing.conftest import Attributes
 SPECS = (
     NodeSpec("0-1,4-5", 4096, threads=2, distances=(10, 21, 14)),
     NodeSpec("2-3,6-7", 8192, 1, distances=(21, 10, 24), huge_pages=((2048, 512),)),
-    # An expander: memory alone.
+    # A memory expander without CPUs.
     NodeSpec(memory=1024, distances=(14, 24, 10)),
 )
 

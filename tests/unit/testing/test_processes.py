@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Several processes share one tree; some of them are killed in mid-write."""
+"""Several processes share one tree, and some are killed during a write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NIC, GPU = "0000:3b:00.0", "0000:17:00.0"
 
 
 def die_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Kill this process after so many changes of the tree."""
+    """Kill this process after this number of changes to the tree."""
     apply = Tree._apply
     left = iter(range(steps))
 
@@ -30,7 +30,7 @@ def die_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 
 def everything(root: str) -> list[tuple[str, str]]:
-    """The whole tree that the kernel shows."""
+    """Return all files, links and directories that the kernel shows."""
     found = []
     for top in ("sys", "dev"):
         for place, directories, files in os.walk(os.path.join(root, top)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What os_acc relies on of Nova's provider tree; Nova's own passes as well."""
+"""The fake provider tree behaves as Nova's, which passes the same tests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_of_two_with_one_uuid_the_second_is_refused(tree):
 
 
 def test_of_two_with_one_name_none_is_refused_if_it_has_a_uuid(tree):
-    """Placement refuses it later, and then Nova's whole update has failed."""
+    """Placement refuses the name later, and Nova's entire update then fails."""
     other = "40000000-1111-4111-8111-111111111111"
     assert tree.new_child("card", NODE, uuid=other) == other
     assert tree.data(other).name == "card"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""VFs come and go as drivers/pci/iov.c has it."""
+"""VFs are created and removed as in drivers/pci/iov.c."""
 
 from __future__ import annotations
 

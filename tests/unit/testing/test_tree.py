@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A transaction shows what will be, and its end makes it so."""
+"""A transaction shows its changes at once, and its end applies them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What happens around the kernel: guests, hot plug, reboots."""
+"""Guests, hot plug and reboots change the fake kernel as the real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FPGA, PORT = "0000:5e:00.0", "0000:16:00.0"
 
 @pytest.fixture
 def held(kernel, sysfs) -> int:
-    """The group of a GPU that a guest holds."""
+    """Let a guest hold a GPU, and return the GPU's group."""
     sysfs.to_vfio(GPU)
     sysfs.to_vfio(AUDIO)
     kernel.hold(GPU, pid=4711, command="qemu-system-x86")
@@ -111,7 +111,7 @@ def test_unbinding_a_held_function_blocks_until_it_is_let_go(
 
 @pytest.fixture
 def stuck(kernel, sysfs, held) -> int:
-    """A process that cannot end its unbind of the GPU."""
+    """Return the id of a process that hangs in its unbind of the GPU."""
     writer = start(lambda: sysfs.unbind(GPU))
     kernel.wait_until_blocked()
     return writer
