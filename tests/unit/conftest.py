@@ -28,8 +28,8 @@ from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
 def _own_root_configuration() -> Iterator[None]:
     """Forget the root configuration that a test has read when it ends.
 
-    Without ``monkeypatch``: an autouse fixture that uses it would have it undo its
-    changes after those of the hosts.
+    Without ``monkeypatch``: in an autouse fixture, it would undo its changes after
+    those of the hosts.
     """
     before = rootconf._last
     yield
@@ -40,7 +40,7 @@ def _own_root_configuration() -> Iterator[None]:
 def _no_round_of_retries_is_left() -> Iterator[None]:
     """Stop the threads that initialize() has started when a test ends.
 
-    They would go on in later tests, and log in the middle of their output.
+    They would continue in later tests, and log into their output.
     """
     yield
     for each in deadlines.fork_aware():
@@ -74,7 +74,7 @@ def fake(bench: TestHost) -> FakeKernel:
 
 @pytest.fixture
 def let_a_device_see(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
-    """Return a function that records an epoch for a device, as a call then does."""
+    """Return a function that records an epoch, as a call at that time of the clock."""
 
     def see(address: str, epoch: int) -> None:
         with monkeypatch.context() as patch:

@@ -83,7 +83,7 @@ def devices(
 
 
 def two_pages() -> Question:
-    """Return a host whose first cell has large pages and second has more CPUs."""
+    """Return a question; host cell 0 has large pages, and cell 1 has more CPUs."""
     small = MemoryPages(4, 1 << 18)
     large = MemoryPages(2048, 512)
     cells = (

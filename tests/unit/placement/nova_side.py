@@ -30,7 +30,7 @@ class Nova:
             self.known.update_aggregates(uuid, {NODE})
 
     def cycle(self, update: Callable[[Any, str], None]) -> set[str]:
-        """Run one cycle of Nova; return the uuids of all providers that it changed."""
+        """Run a cycle of Nova; return the uuids of added, changed or removed ones."""
         before, self.known = self.known, copy.deepcopy(self.known)
         update(self.known, self.name)
         uuids = {*before.get_provider_uuids(), *self.known.get_provider_uuids()}
