@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the library costs, beside the least that the same work can cost."""
+"""Benchmarks of the library, each beside the least cost of the same work."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Measure, print the table, and write the pages of the documentation."""
+"""Run the benchmarks, print the tables, and update the documentation's figures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from benchmarks.plan import Plan, complete
 from tests.shares import Share
 
 _OUTPUT = os.path.join("build", "benchmarks")
-#: The benchmarks are divided among so many shares.
+#: The number of shares among which the benchmarks are divided.
 SHARES = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", allow_abbrev=False)
     parser.add_argument(
         "--short",
@@ -67,13 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measured(plan: Plan, names: Sequence[str]) -> list[rows.Place]:
     places = []
     if plan.kernel:
-        # First: it tells the fake kernels of the others how long a write takes.
-        with _told(catalogue.KERNEL):
+        # It runs first: its results delay the writes of the other benchmarks' fake
+        # kernels.
+        with _progress(catalogue.KERNEL):
             places.append(catalogue.measure_kernel(plan))
     found: list[rows.Row] = []
     for benchmark in catalogue.HOST:
         if benchmark.name in names:
-            with _told(benchmark.name):
+            with _progress(benchmark.name):
                 found += complete(benchmark, plan)
     if found:
         places.insert(0, rows.Place("host", machine.facts(), tuple(found)))
@@ -81,7 +82,7 @@ def _measured(plan: Plan, names: Sequence[str]) -> list[rows.Place]:
 
 
 @contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
+def _progress(name: str) -> Iterator[None]:
     print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
     start = time.monotonic()
     yield

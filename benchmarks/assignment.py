@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Allocations without mappings: which provider is whose, against reading them."""
+"""Measure the assignment of providers to request groups, against reading them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ NAME = "assignment"
 _FLOOR = "reading flavor and allocations"
 _GPU = "CUSTOM_ACCELERATOR_GPU"
 _PROVIDERS = (64, 128, 256, 512)
-#: So many providers have one group.
+#: The number of providers for each request group.
 _EACH = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What is passed to plug, and what is known.
+    """The arguments of a plug, and the provider data for its assignment.
 
-    :ivar ours: the providers that have to be used up.
-    :ivar refused: how it ends where it has no answer.
+    :ivar ours: os_acc's providers, all of which have to be used up.
+    :ivar known: the traits of the providers.
+    :ivar refused: the expected reason, if no assignment exists.
     """
 
     specs: dict[str, str]
@@ -55,10 +56,10 @@ def _request(
     policy: str = "none",
     refused: exception.AllocationReason | None = None,
 ) -> Request:
-    """Groups of these amounts, and providers with these allocations.
+    """Build a request with these amounts of groups and allocations of providers.
 
-    :param rules: the traits that a group requires.
-    :param traits: those that a provider has.
+    :param rules: returns the traits that a group requires.
+    :param traits: returns the traits of a provider.
     """
     specs = {"group_policy": policy}
     for group, amount in enumerate(amounts):
@@ -141,7 +142,7 @@ _CASES: dict[str, Callable[[int], Request]] = {
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Ever more providers, and groups for a sixteenth of them."""
+    """Yield rows for growing numbers of providers, with a group for each sixteen."""
     for case, made in _CASES.items():
         for providers in plan.sizes(*_PROVIDERS):
             yield _row(plan, case, providers, made(providers))

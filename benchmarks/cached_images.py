@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cache of many images: at start, at the first look, and at the next download."""
+"""Measure a cache of many images: startup, first listing and next download."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _EMPTY = "the same with an empty cache"
 _STATS = "scandir, stat of each"
 _BARE = "scandir, stat of each, unlink, write, fsync, rename"
 _IMAGES = (100, 1000, 4000)
-# Only the image that is fetched is read.
+# Only the fetched image is read.
 _BYTES = 4096
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Ever more images, in memory."""
+    """Yield rows for growing numbers of images, in memory."""
     for images in plan.sizes(*_IMAGES):
         with scratch() as directory:
             yield _started(plan, Path(directory), images)
@@ -68,7 +68,7 @@ def _row(
 
 
 def _started(plan: Plan, place: Path, images: int) -> Row:
-    """A service of a host with one FPGA."""
+    """Measure the startup of a service on a host with one FPGA."""
     bench = simulated_host(str(place / "bench"), HostSpec((hosts.dfl("0000:3b", 0),)))
     cache, aside = Path(bench.state_path, DIRECTORY), place / "full"
     aside.mkdir()
@@ -92,7 +92,7 @@ def _started(plan: Plan, place: Path, images: int) -> Row:
 
 
 class _Shelf:
-    """A cache that is full, and a directory with one image that is not in it."""
+    """A full cache, and a directory with one image that is not cached."""
 
     def __init__(self, place: Path, images: int) -> None:
         self._place = place / "cache"
@@ -106,18 +106,18 @@ class _Shelf:
         self._file.parent.mkdir()
         self._content = _content(images)
         self._next = self._place / _digest(self._content).file_name
-        told = {
+        metadata = {
             "id": str(uuid.UUID(int=images)),
             "os_hash_algo": "sha512",
             "os_hash_value": _digest(self._content).value,
         }
         self._file.write_bytes(self._content)
-        self._file.with_suffix(".json").write_text(json.dumps(told))
+        self._file.with_suffix(".json").write_text(json.dumps(metadata))
         self._source = Directory(str(self._file.parent))
-        self._image = self._source.image(told["id"], _deadline())
+        self._image = self._source.image(metadata["id"], _deadline())
 
     def look(self) -> tuple[measure.Work[Any], measure.Work[Any]]:
-        """All that is there, by the cache and by bare calls."""
+        """Return the works that list all images: with the cache, and by bare calls."""
 
         def check(found: tuple[CachedImage, ...]) -> None:
             names = [each.digest.file_name for each in found]
@@ -132,7 +132,7 @@ class _Shelf:
         )
 
     def fetch(self) -> tuple[measure.Work[Any], measure.Work[Any]]:
-        """One that takes the place of the least recently used one."""
+        """Return the works that replace the least recently used image by a new one."""
 
         def check(_: None) -> None:
             assert self._next.read_bytes() == self._content, "not fetched"
@@ -166,7 +166,7 @@ class _Shelf:
 
 
 def _fill(place: Path, images: int) -> list[str]:
-    """Put images there; their names, the one least recently used first."""
+    """Write images; return their names, the least recently used first."""
     return [_put(place, number) for number in range(images)]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plug whose bitstream is in the cache, against hashing that file once."""
+"""Measure a plug with a cached bitstream, against one hash of that file."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ NAME = "cached-plug"
 CASE = "plug with a cached image"
 _FLOOR = "sha512 of the file"
 _CARD = "0000:3b:00.0"
-# One after the other: a region that holds what is asked for is not programmed.
+# They alternate: a region with the requested function is not programmed.
 _FUNCTIONS = (
     "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01",
     "7c9e6679-7425-40de-944b-e07fc1f90ae7",
 )
 _MIB = 2**20
-#: Mebibytes. The aim is for the largest: of a small one the hash takes less
-#: than the rest of a plug.
+#: Mebibytes. The aim is for the largest size: the hash of a small image takes less
+#: time than the rest of a plug.
 _LARGEST = 256
 _SIZES = (16, 64, _LARGEST)
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Ever larger images, each programmed into a card that holds another one."""
+    """Yield rows for growing images, each programmed over another one."""
     for size in plan.sizes(*_SIZES):
         with _host(plan) as bench:
             _fill(bench, size)
@@ -50,7 +50,7 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _host(plan: Plan) -> Iterator[TestHost]:
-    """A card, helpers in processes of their own, the store and the cache on a disk."""
+    """Build a host with a card, helpers as processes, and store and cache on a disk."""
     os.makedirs(plan.output, exist_ok=True)
     with (
         scratch() as directory,
@@ -71,7 +71,7 @@ def _host(plan: Plan) -> Iterator[TestHost]:
 
 
 def _fill(bench: TestHost, size: int) -> None:
-    """Put an image for each function where the library finds it."""
+    """Put an image for each function into the image directory."""
     for number, function in enumerate(_FUNCTIONS):
         made = random.Random(number)
         rest = b"".join(made.randbytes(_MIB) for _ in range(size))
@@ -82,39 +82,39 @@ def _fill(bench: TestHost, size: int) -> None:
 
 
 class _Guests:
-    """Plugs the card for one guest after the other."""
+    """Plug the card for one guest after the other."""
 
     def __init__(self, bench: TestHost) -> None:
         self._kernel = bench.kernel
         self._manager: Manager = bench.start()
-        self._asked = request(self._manager, [_CARD])
+        self._request = request(self._manager, [_CARD])
         self._cache = os.path.join(bench.state_path, DIRECTORY)
         self._functions = itertools.cycle(_FUNCTIONS)
-        self._wanted = ""
+        self._function = ""
         self._guest: dict[str, Any] = {}
         for _ in _FUNCTIONS:
-            # Fetched now, so that no plug that is timed has to.
+            # Fetch the images now; no timed plug fetches one.
             self.next()
             self.check(self.plug())
             self.unplug()
         self._before = self._programmed()
 
     def next(self) -> None:
-        """Another guest, that asks for what the card does not hold."""
-        self._wanted = next(self._functions)
+        """Prepare a guest that requests the function that the card does not hold."""
+        self._function = next(self._functions)
         self._guest = {"uuid": str(uuid.uuid4())}
         self._before = self._programmed()
 
     def plug(self) -> list[dict[str, Any]]:
-        selected, specs = self._asked
-        requested = {"accel1:function_id": self._wanted}
+        selected, specs = self._request
+        requested = {"accel1:function_id": self._function}
         return self._manager.plug(self._guest, selected, specs | requested)
 
     def check(self, entries: list[dict[str, Any]]) -> None:
-        """It has the card, which was programmed once, with what it asked for."""
+        """Check that the guest has the card, programmed once with its function."""
         (entry,) = entries
         assert entry["pci_id"] == _CARD, "another card"
-        assert self._kernel.held_by_hardware(_CARD) == (self._wanted,), "another one"
+        assert self._kernel.held_by_hardware(_CARD) == (self._function,), "another one"
         assert self._programmed() == self._before + 1, "not programmed"
 
     def unplug(self) -> None:
@@ -135,7 +135,7 @@ class _Guests:
 def _row(plan: Plan, guests: _Guests, size: int) -> Row:
     files = guests.files()
     assert len(files) == len(_FUNCTIONS), "not what was fetched"
-    # Each as often as the subject's, so that both are in the page cache.
+    # Read both files as often as the subject does: both stay in the page cache.
     paths = itertools.cycle(files)
     subject = measure.Work(
         guests.plug, guests.check, before=guests.next, after=guests.unplug

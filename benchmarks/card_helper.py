@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A privileged helper on a fake kernel whose FPGA cards take what they are given.
+"""A privileged helper on a fake kernel whose FPGA cards accept any payload.
 
-As :mod:`os_acc.testing.helper`, but a card hashes nothing of a bitstream for the
-record of writes: that would be a good part of what is measured.
+It differs from :mod:`os_acc.testing.helper` in one point: a card does not hash the
+bitstream for the record of writes, which would distort the measurement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEAD = 16
 
 
 class TakingKernel(FakeKernel):
-    """A fake kernel that reads a payload once, as the driver's own copying does."""
+    """A fake kernel that reads a payload once, as the driver does to copy it."""
 
     def _read(self, address: int, size: int) -> tuple[str, str]:
         piece = ctypes.create_string_buffer(min(size, _PIECE))
@@ -30,7 +30,7 @@ class TakingKernel(FakeKernel):
 
 
 def command(root: str, config_file: str) -> str:
-    """The value of a context's option ``helper_command``."""
+    """Return the value of a context's option ``helper_command``."""
     words = [sys.executable, "-m", __name__, "--fake-root", root]
     return shlex.join([*words, "--config-file", config_file])
 

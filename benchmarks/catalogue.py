@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every benchmark that there is."""
+"""The list of all benchmarks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from benchmarks import (
 )
 from benchmarks.plan import Benchmark, Incomplete, Plan
 
-#: What is measured on this machine itself, in this order.
+#: The benchmarks that run on this machine, in order.
 HOST: tuple[Benchmark, ...] = (
     discovery.BENCHMARK,
     udev.BENCHMARK,
@@ -46,10 +46,10 @@ HOST: tuple[Benchmark, ...] = (
     cached_plug.BENCHMARK,
     cached_images.BENCHMARK,
 )
-#: What is measured in a virtual machine, by a command of its own.
+#: The benchmark that a command of its own runs in a virtual machine.
 KERNEL = "kernel"
 
-#: What at least has to come out of it: benchmark and case.
+#: The rows that it has to contain at least: benchmark and case.
 _KERNEL_CASES = {
     ("real-plug", cycles.BOTH),
     ("real-plug", cycles.ONE_REQUEST),
@@ -61,14 +61,14 @@ _KERNEL_CASES = {
 
 
 def names() -> list[str]:
-    """What can be chosen."""
+    """Return the names of all benchmarks."""
     return [*(each.name for each in HOST), KERNEL]
 
 
 def measure_kernel(plan: Plan) -> rows.Place:
-    """Let the virtual machine measure.
+    """Run the benchmarks in the virtual machine.
 
-    :raises Incomplete: it did not.
+    :raises Incomplete: the command failed, or rows are missing.
     """
     path = slow_host.kernel_results(plan)
     command = [sys.executable, "-m", "benchmarks.kernel", "--output", path]

@@ -33,8 +33,8 @@ Round: TypeAlias = dict[Key, Row]
 class Comparison:
     """One row, before and after.
 
-    :ivar before: median of the rounds, in ``unit``, as is
-    :ivar after: that of this tree.
+    :ivar before: median of the rounds of the earlier tree, in ``unit``.
+    :ivar after: median of the rounds of this tree, in ``unit``.
     :ivar ratio: median of the ratios of the rounds; above 1: this tree is slower.
     :ivar grown: the counts that have grown, "name: before -> after".
     """
@@ -107,13 +107,13 @@ def _measured(tree: str, python: str, names: Sequence[str]) -> Round:
     return {
         (row.benchmark, row.case, row.size): row
         for place in reversed(found)
-        # Of several floors for one case the first counts.
+        # A case with several floors keeps its first row.
         for row in reversed(place.rows)
     }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; its exit status is 1 if a row has become slower or grown."""
+    """Run the command; return 1 if a row has become slower or a count has grown."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare", allow_abbrev=False
     )

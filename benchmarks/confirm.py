@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plug that only confirms what an instance has, against its bare reads."""
+"""Measure a plug that only confirms an instance's leases, against its bare reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIZES = (16, 64, 256, 1024)
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Hosts of each size, all of whose VFs are leased."""
+    """Yield rows for hosts of each size, with all VFs leased."""
     for size in plan.sizes(*_SIZES):
         with scratch() as directory:
             bench = leased.bench(os.path.join(directory, "bench"), size)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How often one call of the library asks its helper, and its store."""
+"""Count the helper calls and store transactions of one call of the library."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _ROUND_TRIPS = Aim(2)
 
 @dataclasses.dataclass(slots=True)
 class Counted:
-    """What happened while it was counted.
+    """The events counted in a block.
 
-    :ivar fsyncs: None where nobody can see them.
+    :ivar fsyncs: None if they cannot be observed.
     """
 
     round_trips: int = 0
     transactions: int = 0
     fsyncs: int | None = None
 
-    def told(self, devices: int) -> tuple[Count, ...]:
-        """For the table; the aim is one device's."""
+    def table_counts(self, devices: int) -> tuple[Count, ...]:
+        """Return the counts for the table; the aim applies to one device."""
         aim = _ROUND_TRIPS if devices == 1 else None
-        told = (
+        table_counts = (
             Count("round trips", self.round_trips, aim),
             Count("transactions", self.transactions),
         )
         if self.fsyncs is None:
-            return told
-        return (*told, Count("fsyncs", self.fsyncs))
+            return table_counts
+        return (*table_counts, Count("fsyncs", self.fsyncs))
 
 
 @contextlib.contextmanager
 def counting() -> Iterator[Counted]:
-    """Count what this process does until the end of the block."""
+    """Count the events of this process until the end of the block."""
     counted = Counted()
     with _round_trips(counted), _transactions(counted):
         yield counted

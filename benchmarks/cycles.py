@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One plug and one unplug, by the library and by its writes alone."""
+"""Measure one plug and one unplug, by the library and by its writes alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _W = TypeVar("_W")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cycle:
-    """One plug and one unplug; seconds."""
+    """The seconds of one plug and one unplug."""
 
     plug: float
     unplug: float
@@ -37,26 +37,26 @@ class Cycle:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Script(Generic[_W]):
-    """What is written to plug as many VFs, and to unplug them."""
+    """The writes of a plug of some number of VFs, and those of the unplug."""
 
     plug: tuple[_W, ...]
     unplug: tuple[_W, ...]
 
 
 class Library(Protocol):
-    """The library on some card."""
+    """The library, with the VFs of one card."""
 
     def plug(self, amount: int) -> dict[str, str]:
-        """Plug VFs for a new instance; what it is called."""
+        """Plug VFs for a new instance; return the instance."""
 
     def unplug(self, guest: dict[str, str], amount: int) -> None:
-        """Give back all of an instance."""
+        """Unplug all VFs of an instance."""
 
 
 class Bench(abc.ABC, Generic[_W]):
     """The two ways to plug, each checked at every step.
 
-    :param scripts: for each number of VFs what the library wrote.
+    :param scripts: the library's writes, by the number of VFs.
     """
 
     def __init__(self, library: Library, scripts: dict[int, Script[_W]]) -> None:
@@ -64,7 +64,7 @@ class Bench(abc.ABC, Generic[_W]):
         self._scripts = scripts
 
     def ours(self, amount: int) -> Cycle:
-        """By the library."""
+        """Run a cycle with the library."""
         guests: list[dict[str, str]] = []
         return self._cycle(
             amount,
@@ -73,7 +73,7 @@ class Bench(abc.ABC, Generic[_W]):
         )
 
     def bare(self, amount: int) -> Cycle:
-        """By the writes alone."""
+        """Run a cycle with the bare writes."""
         script = self._scripts[amount]
         return self._cycle(
             amount,
@@ -91,7 +91,7 @@ class Bench(abc.ABC, Generic[_W]):
         return Cycle(plugged, unplugged)
 
     def counts(self, amount: int) -> dict[str, tuple[Count, ...]]:
-        """Count once what each half takes."""
+        """Count once the events of each half."""
         script = self._scripts[amount]
         with self._counting() as plugged:
             guest = self._library.plug(amount)
@@ -100,8 +100,8 @@ class Bench(abc.ABC, Generic[_W]):
             self._library.unplug(guest, amount)
         self._check_unplugged()
         return {
-            PLUG: (*plugged.told(amount), _written(script.plug)),
-            UNPLUG: (*unplugged.told(amount), _written(script.unplug)),
+            PLUG: (*plugged.table_counts(amount), _written(script.plug)),
+            UNPLUG: (*unplugged.table_counts(amount), _written(script.unplug)),
         }
 
     def _counting(self) -> AbstractContextManager[counting.Counted]:
@@ -109,24 +109,24 @@ class Bench(abc.ABC, Generic[_W]):
 
     @abc.abstractmethod
     def _replay(self, writes: Sequence[_W], amount: int) -> None:
-        """Do it again, one after another."""
+        """Repeat the writes, one after another."""
 
     @abc.abstractmethod
     def _check_plugged(self, amount: int) -> None:
-        """As many VFs are with vfio-pci, and no more."""
+        """Check that exactly this number of VFs has the driver vfio-pci."""
 
     @abc.abstractmethod
     def _check_unplugged(self) -> None:
-        """The host is as it was."""
+        """Check that the host is in its first state."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """What the rows say of a bench.
+    """The form of the rows of a bench.
 
-    :ivar floor_is: what its bare writes are.
-    :ivar where: added to each case.
-    :ivar full: with the halves, what is counted, and the aims.
+    :ivar floor_is: the description of the bare writes.
+    :ivar where: a suffix of each case.
+    :ivar full: add rows of the halves, counts and aims.
     """
 
     benchmark: str
@@ -135,13 +135,13 @@ class Table:
     full: bool = True
 
     def cases(self) -> set[tuple[str, int]]:
-        """The case and size of each row."""
+        """Return the case and size of each row."""
         halves = (BOTH, PLUG, UNPLUG) if self.full else (BOTH,)
         found = {(f"{half}{self.where}", size) for half in halves for size in SIZES}
         return found | {(f"{ONE_REQUEST}{self.where}", SIZES[-1])}
 
     def rows(self, bench: Bench[_W], repetitions: int) -> Iterator[Row]:
-        """All of them in turn, so that each meets the same machine."""
+        """Measure all sizes in turn, under the same conditions; yield their rows."""
         ours, bare = _rounds(bench, repetitions)
         for size in SIZES:
             yield from self._of(bench, size, ours[size], bare[size])
@@ -208,7 +208,7 @@ def _written(writes: Sequence[object]) -> Count:
 def _rounds(
     bench: Bench[_W], repetitions: int
 ) -> tuple[dict[int, list[Cycle]], dict[int, list[Cycle]]]:
-    """Do all works in each round, each time beginning with another one."""
+    """Run all works in each round, starting each round with another one."""
     ours: dict[int, list[Cycle]] = {size: [] for size in SIZES}
     bare: dict[int, list[Cycle]] = {size: [] for size in SIZES}
     works = [

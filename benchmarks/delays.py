@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How long the real kernel took for each write, and a fake that takes as long."""
+"""Measured delays of the real kernel's writes, and a fake kernel that has them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from benchmarks.rows import Place
 from os_acc.testing import FakeKernel
 
-#: The benchmark whose rows tell: one for each attribute.
+#: The benchmark with these delays: one row for each attribute.
 WRITE = "write"
-#: What a plug and an unplug of one function write to.
+#: The attributes that a plug and an unplug of one function write.
 ATTRIBUTES = ("driver_override", "unbind", "drivers_probe", "reset")
 
 
 class SlowKernel(FakeKernel):
-    """A fake kernel whose writes last as long as the real one's.
+    """A fake kernel whose writes take as long as those of the real kernel.
 
-    Each takes its time alone, as in Linux: other devices do not wait for it.
+    Each write delays its own device alone, as in Linux.
 
-    :param seconds: for the name of each attribute.
+    :param seconds: the delay of each attribute, by its name.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SlowKernel(FakeKernel):
         self._seconds = seconds
 
     def write(self, path: str, text: str) -> None:
-        """Write, and do not return before the real kernel would."""
+        """Write, and return after the delay of the real kernel."""
         end = time.monotonic() + self._seconds[os.path.basename(path)]
         try:
             super().write(path, text)
@@ -42,11 +42,11 @@ class SlowKernel(FakeKernel):
 
 
 class Unknown(Exception):
-    """Nobody has measured how long a write takes."""
+    """No measured delay exists for a write."""
 
 
 def measured(places: Sequence[Place]) -> dict[str, float]:
-    """Seconds for each attribute, out of what the virtual machine measured."""
+    """Return the seconds of each attribute, from results of the virtual machine."""
     return {
         row.case: row.median
         for place in places

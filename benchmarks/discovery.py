@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Discovery of PCI functions, against bare reads of the same attributes."""
+"""Measure the discovery of PCI functions, against bare reads of the same attributes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERYTHING = '{"address": "*:*:*.*"}'
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """A host of each size, read by the library and by nothing but its reads."""
+    """Yield rows for hosts of each size, scanned by the library and by bare reads."""
     for size in plan.sizes(*_SIZES):
         with scratch() as directory:
             root = os.path.join(directory, "host")
@@ -42,7 +42,7 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 
 def scanning(root: str, size: int) -> measure.Work[Host]:
-    """One scan that has to find as many functions."""
+    """Return the work of one scan that has to find this number of functions."""
 
     def check(found: Host) -> None:
         assert len(found.functions) == len(found.groups) == size, "functions missing"
@@ -93,7 +93,7 @@ def _row(
 
 
 def reading(reads: Reads) -> measure.Work[int]:
-    """The floor: to read what was recorded, all of it."""
+    """Return the floor: the recorded reads."""
 
     def check(found: int) -> None:
         assert found == reads.expected(), f"{found} of {reads.expected()} read"
@@ -102,7 +102,7 @@ def reading(reads: Reads) -> measure.Work[int]:
 
 
 def counts(reads: Reads) -> tuple[Count, ...]:
-    """What is read, for the table."""
+    """Return the numbers of reads, for the table."""
     return tuple(
         Count(name, reads.number(kind))
         for name, kind in (("files", Kind.FILE), ("links", Kind.LINK))

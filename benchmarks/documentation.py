@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Figures and pictures in the documentation."""
+"""Write figures and pictures into the documentation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.rows import Place
 
 DIRECTORY = os.path.join("doc", "source", "contributor", "benchmarks")
 _RESULTS = "results.json"
-#: All that is known, in the form of :mod:`benchmarks.rows`.
+#: All documented rows, in the form of :mod:`benchmarks.rows`.
 RESULTS = os.path.join(DIRECTORY, _RESULTS)
 
 
 def write(measured: Sequence[Place], directory: str = DIRECTORY) -> None:
-    """Put what was measured beside what was measured before."""
-    # matplotlib takes a second to import, and only this needs it.
+    """Merge new rows into the documented ones, and write tables and pictures."""
+    # matplotlib takes a second to import, and only this function needs it.
     from benchmarks import pictures
 
     os.makedirs(directory, exist_ok=True)
@@ -34,7 +34,7 @@ def write(measured: Sequence[Place], directory: str = DIRECTORY) -> None:
 
 
 def merged(before: Sequence[Place], measured: Sequence[Place]) -> list[Place]:
-    """All benchmarks, each as it was measured last."""
+    """Return the latest rows of each benchmark."""
     places = {place.name: place for place in before}
     for place in measured:
         fresh = {row.benchmark for row in place.rows}

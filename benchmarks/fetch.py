@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An image from the real Glance, against the least that fetching it can cost."""
+"""Measure the fetch of an image from the real Glance, against its least cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.functional.openstack.cloud import Cloud
 NAME = "fetch"
 CASE = "fetch, verify and store"
 _FLOOR = "bare GET, sha512, write and fsync"
-# Mebibytes: a short run shows that it works.
+# Mebibytes; a short run only shows that the benchmark works.
 _FULL, _SHORT = 256, 16
 _MIB = 2**20
 _REGION = "ce489693-98f0-5f33-946d-560708be108a"
@@ -35,7 +35,7 @@ _FUNCTION = "9aeffe5f-8457-0612-c000-c9660d824272"
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """One image, from a Keystone and a Glance of its own, on a disk."""
+    """Yield the row of one image, with its own Keystone and Glance, on a disk."""
     with tempfile.TemporaryDirectory(prefix="os-acc-bench-") as directory:
         cloud = Cloud(Path(directory))
         try:
@@ -73,7 +73,7 @@ def _measured(plan: Plan, cloud: Cloud) -> Row:
         functools.partial(_check, image),
         after=file.unlink,
     )
-    # The first time, so that nothing is there already that it needs.
+    # The first fetch: none of its memory is allocated yet.
     grown = _growth(fetch)
     forget()
     pairs = measure.paired(subject, floor, plan.times(15))
@@ -125,7 +125,7 @@ def _url(cloud: Cloud, image: Image) -> str:
 
 
 def _growth(work: Callable[[], None]) -> int:
-    """Bytes by which this process was larger at most; see proc(5)."""
+    """Return the growth of this process's peak memory in bytes; see proc(5)."""
     Path("/proc/self/clear_refs").write_text("5")
     before = _memory("VmRSS")
     work()

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The hosts that are measured: cards with virtual functions."""
+"""The measured hosts: cards with virtual functions."""
 
 from __future__ import annotations
 
 from os_acc.testing import FunctionSpec, HostSpec, SriovSpec
 
-#: Functions of one card: the PF and its VFs.
+#: The number of functions of a card: the PF and its VFs.
 CARD = 16
 _BUSES = 128
 _FIRST_BUS = 0x10
 
 
 def of(functions: int) -> HostSpec:
-    """A host with as many functions, all of them on cards of sixteen."""
+    """Build a host with this number of functions, on cards of sixteen."""
     if functions % CARD:
         raise ValueError(f"{functions} functions are no whole cards of {CARD}")
     return HostSpec(tuple(_card(index) for index in range(functions // CARD)))
 
 
 def vfs(functions: int) -> list[str]:
-    """The addresses of all VFs of such a host."""
+    """Return the addresses of all VFs of such a host."""
     return [
         card.vf_address(index)
         for card in of(functions).functions

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What importing os_acc costs a service, against importing os_vif."""
+"""Measure the import of os_acc, against that of os_vif."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AIM = Aim(0.5)
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Each import in an interpreter of its own."""
+    """Yield rows of imports, each in an interpreter of its own."""
     times = plan.times(21)
     for case, module, sample, floor_is, aim in (
         (ALONE, "os_acc", _inside, _PEER, _AIM),
@@ -48,7 +48,7 @@ def _sampling(sample: Callable[[str], float], module: str) -> Callable[[], float
 
 
 def _inside(module: str, first: str = "") -> float:
-    """The seconds that the new interpreter itself counts."""
+    """Return the seconds that the new interpreter itself measures."""
     code = (
         f"import sys, time; {first} start = time.perf_counter();"
         f" import {module}; print(time.perf_counter() - start)"
@@ -57,12 +57,12 @@ def _inside(module: str, first: str = "") -> float:
 
 
 def _alone(module: str) -> float:
-    """As if os_vif were not there, which brings eventlet: privsep imports it."""
+    """Measure an import without eventlet, which os_vif installs and privsep imports."""
     return _inside(module, "sys.modules['eventlet'] = None;")
 
 
 def _outside(module: str) -> float:
-    """The seconds from before the new interpreter's start until its end."""
+    """Return the seconds from before the new interpreter's start until its end."""
     start = time.perf_counter()
     _python(f"import {module}")
     return time.perf_counter() - start

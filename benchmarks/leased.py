@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host whose functions have consumers, made without a plug for each."""
+"""Build hosts whose functions are leased, without a plug for each lease."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from os_acc.testing import TestHost, drivers, privileged, sriov
 from os_acc.testing.tree import Tree
 from tests.stress.simulated_host import simulated_host
 
-#: Names the VFs of the hosts here, and so makes no line of the log for PFs.
+#: Matches the VFs of these hosts; without it each PF would be logged.
 VFS = '{"vendor_id": "8086", "product_id": "4941"}'
 _CONSUMERS = uuid.UUID("6f1d9a2e-3b0c-4f59-9f5d-2f6c5f1a7c11")
 
 
 def bench(directory: str, functions: int) -> TestHost:
-    """A host with as many functions, none of them leased."""
+    """Build a host with this number of functions, none of them leased."""
     return simulated_host(directory, host.of(functions), device_spec=[VFS])
 
 
 @contextlib.contextmanager
 def privileged_here(bench: TestHost) -> Iterator[Manager]:
-    """A manager whose privileged steps run in this process."""
+    """Yield a manager whose privileged steps run in this process."""
     with privileged.privileged_here(), bench.installed():
         yield bench.start()
 
 
 def consumer(number: int) -> str:
-    """The uuid of the consumer with this number."""
+    """Return the uuid of the consumer with this number."""
     return str(uuid.uuid5(_CONSUMERS, str(number)))
 
 
 def lease(manager: Manager, like: Lease, addresses: Sequence[str]) -> None:
-    """Give each function to a consumer of its own, as another lease was made."""
+    """Lease each function to a consumer of its own, modelled on an existing lease."""
     read = pci.scan(manager.root).functions
     functions = [read[PciAddress.parse(address)] for address in addresses]
     _bind(manager.root, addresses)
@@ -80,7 +80,7 @@ def _bind(root: str, addresses: Sequence[str]) -> None:
 def rows_of(
     manager: Manager, consumer: str = ""
 ) -> measure.Work[list[tuple[Any, ...]]]:
-    """The floor of the store: its file opened once, and leases selected."""
+    """Return the floor of the store: open its file once and select leases."""
     path = os.path.join(manager.settings.state_path, "os_acc.sqlite")
     expected = len(manager.store.leases(consumer or None))
     query = "SELECT * FROM leases"
@@ -97,7 +97,7 @@ def rows_of(
 
 
 def both(*works: measure.Work[Any]) -> measure.Work[list[Any]]:
-    """One work after the other as one."""
+    """Combine works into one that runs them in order."""
 
     def check(results: list[Any]) -> None:
         for work, result in zip(works, results, strict=True):

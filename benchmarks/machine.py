@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The machine on which something was measured."""
+"""The machine of a measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlite3
 
 
 def facts() -> dict[str, str]:
-    """What a reader has to know to compare."""
+    """Return the facts that a reader needs to compare figures."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": _processor(),

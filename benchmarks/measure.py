@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Times a subject and its floor in turn, so that both meet the same machine.
+"""Time a subject and its floor in turn, under the same conditions.
 
-A machine is never equally fast twice: another process runs, the processor
-warms up, a virtual machine loses its core. So the two are never measured one
-after the other, but in pairs, with the order changing from pair to pair, and
-the ratio is the median of the ratios of the pairs.
+A machine's speed varies: another process runs, the processor warms up, a virtual
+machine loses its core. Therefore the two are measured in pairs, with the order
+changing from pair to pair, and the ratio is the median of the ratios of the pairs.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ def _nothing() -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work(Generic[_T]):
-    """Something that can be timed.
+    """A piece of work to time.
 
-    :ivar run: what is timed; its result goes to
-    :ivar check: which raises if it did not do what it should; not timed.
-    :ivar before: makes ready for one run; not timed.
+    :ivar run: the timed function.
+    :ivar check: raises if the result of ``run`` is wrong; not timed.
+    :ivar before: prepares one run; not timed.
     :ivar after: cleans up after one run; not timed.
     """
 
@@ -67,7 +66,7 @@ def alternating(
     repetitions: int,
     warm_up: int = 1,
 ) -> Pairs:
-    """The same of what measures itself, and gives its seconds."""
+    """Take the seconds of two self-timed functions in the order of :func:`paired`."""
     for _ in range(warm_up):
         subject()
         floor()
@@ -84,9 +83,9 @@ def alternating(
 
 
 def once(work: Work[Any]) -> float:
-    """Run it once, check what it did, and give the seconds it took."""
+    """Run a work once and check its result; return its seconds."""
     work.before()
-    # Python's collector stays on, as in a service, but pays for this run only.
+    # Python's collector stays on, as in a service, but only for this run's garbage.
     gc.collect()
     start = time.perf_counter()
     result = work.run()
@@ -97,7 +96,7 @@ def once(work: Work[Any]) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The distance between the quartiles; nothing is spread over one value."""
+    """Return the distance between the quartiles; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -115,7 +114,7 @@ def row(
     aim: Aim | None = None,
     counts: tuple[Count, ...] = (),
 ) -> Row:
-    """The line of the table that pairs of seconds give."""
+    """Return the row of the table for pairs of seconds."""
     return Row(
         benchmark=benchmark,
         case=case,

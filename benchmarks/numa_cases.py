@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hosts and guests that are told by a case and a number of cells.
+"""Hosts and guests, each defined by a case and a number of cells.
 
-What follows from that is always the same, so that two processes have the same
-question. The cells are alike, so that no quirk of Nova's changes its answer.
+The same case and number always give the same question, so that two processes can
+answer it. The cells are alike: no peculiarity of Nova changes its answer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def _question(
     pools: Iterable[int] = (),
     requests: Iterable[DeviceRequest] = (),
 ) -> Question:
-    """A guest with half as many cells as its host.
+    """Build the question for a guest with half as many cells as its host.
 
-    :param networks: the cells of each network that the guest wants.
+    :param networks: the cells of each network that the guest needs.
     :param pools: the cell of each device.
     """
     names = {f"n{at}": tuple(where) for at, where in enumerate(networks)}
@@ -75,12 +75,12 @@ def _at_once(cells: int) -> Question:
 
 
 def _last_cells(cells: int) -> Question:
-    """Each of the last cells has a network; the guest needs all of them."""
+    """Put a network on each of the last cells; the guest needs all of them."""
     return _question(cells, [[at] for at in range(cells // 2, cells)])
 
 
 def _devices_on_last_cells(cells: int) -> Question:
-    """The same of devices, which other devices on the first cells hide."""
+    """Put devices on the last cells; other devices on the first cells hide them."""
     half = cells // 2
     nodes = [*range(half, cells), *[at for at in range(half) for _ in range(2)]]
     return _question(
@@ -95,7 +95,7 @@ def _one_network_too_many(cells: int) -> Question:
 
 
 def _two_kinds(cells: int) -> Question:
-    """Networks need half of the cells, and a device needs one of the others."""
+    """Require networks on half of the cells, and a device on one of the others."""
     half = cells // 2
     return _question(
         cells,
@@ -106,7 +106,7 @@ def _two_kinds(cells: int) -> Question:
 
 
 def _devices_everywhere(cells: int) -> Question:
-    """A device on each cell, and the guest needs all of them."""
+    """Put a device on each cell; the guest needs all of them."""
     needed = range(cells)
     return _question(
         cells,
@@ -119,7 +119,7 @@ def _devices_everywhere(cells: int) -> Question:
 
 
 def _crowd(cells: int) -> Question:
-    """24 requests, four each for six kinds of devices, all of which are needed."""
+    """Build 24 requests, four for each of six kinds; they need all devices."""
     nodes = [at % cells for at in range(24)]
     names = [f"vf:x{at % 6}:{at}" for at in range(24)]
     pools = [DevicePool(*each, 1) for each in zip(names, nodes, strict=True)]
@@ -134,7 +134,7 @@ def _crowd(cells: int) -> Question:
     )
 
 
-#: Whether there is a way, and the question for so many cells of the host.
+#: For each case: whether a solution exists, and the question by host cells.
 CASES: dict[str, tuple[bool, Callable[[int], Question]]] = {
     "fits: anywhere": (True, _at_once),
     "fits: networks, last cells": (True, _last_cells),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where a guest goes on a host's cells: ours beside Nova's own."""
+"""Measure the fit of a guest to a host's NUMA cells, beside Nova's own function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.rows import Count, Row
 from os_acc.numa.fit.search import Fit, fit_to_host
 
 NAME = "numa-fit"
-#: After so many seconds Nova is cut off; it may take longer to be imported.
+#: Seconds after which Nova's answer is cut off; its import may take longer.
 DEADLINE = 20.0
 _START = 120.0
 _FLOOR = f"Nova 34, cut off after {DEADLINE:g} s"
@@ -27,15 +27,15 @@ _CELLS = (2, 4, 8, 16)
 
 
 class _Nova:
-    """Nova in a process of its own, which is ended when it takes too long."""
+    """Nova in a process of its own, which is killed at the deadline."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        #: Where it was cut off once it is not asked again.
+        #: The cases that were cut off once; they are not repeated.
         self.cut_off: set[tuple[str, int]] = set()
 
     def seconds(self, case: str, cells: int) -> float:
-        """How long it takes to answer, or the deadline."""
+        """Return the seconds of Nova's answer, or the deadline."""
         if (case, cells) in self.cut_off:
             return DEADLINE
         if self._process is None:
@@ -59,7 +59,7 @@ class _Nova:
     def _started(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "benchmarks.numa_nova"],
-            # Threads, as it has them in service.
+            # nova-compute uses threads.
             env=os.environ | {"OS_NOVA_DISABLE_EVENTLET_PATCHING": "true"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,7 +89,7 @@ class _Nova:
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Ever more cells of the host, and guests with half as many."""
+    """Yield rows for growing numbers of host cells, with guests of half as many."""
     with contextlib.closing(_Nova()) as nova:
         for case in CASES:
             for cells in plan.sizes(*_CELLS):

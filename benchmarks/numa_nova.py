@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process that asks Nova itself: a line in, a line out.
+"""Answer with Nova's own function: a line in, a line out.
 
-It is a process of its own so that it can be ended: Nova's function may go
-through more permutations than anybody can wait for.
+It runs in a process of its own that can be killed: Nova's function may try
+more permutations than can be waited for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.functional.nova import numa_objects
 
 
 def answered(case: str, cells: int) -> tuple[float, list[int] | None]:
-    """The seconds that Nova's function takes, and what it says."""
+    """Return the seconds of Nova's function, and its answer."""
     question = CASES[case][1](cells)
     arguments = (
         numa_objects.host(question.host),
@@ -40,7 +40,7 @@ def answered(case: str, cells: int) -> tuple[float, list[int] | None]:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the end of the input."""
     objects.register_all()
     logging.getLogger("nova").setLevel(logging.WARNING)
     hardware.CONF([], default_config_files=[], default_config_dirs=[])

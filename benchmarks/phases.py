@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where the time of one plug and one unplug goes."""
+"""Measure the phases of one plug and one unplug."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _PHASES = {
 
 
 class _Clock:
-    """Adds up seconds by phase; what is within another phase counts there alone."""
+    """Sums up seconds by phase; a nested phase is subtracted from the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._inner = [0.0]
 
     def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, on this clock."""
+        """Return the function, with its time added to the phase."""
 
         @functools.wraps(function)
         def run(*args: Any, **more: Any) -> Any:
@@ -57,7 +57,7 @@ class _Clock:
 
 
 def rows(benchmark: str, library: Library, repetitions: int) -> Iterator[Row]:
-    """One VF, plugged and unplugged; the caller's thread waits for every phase."""
+    """Yield rows for one VF; the caller's thread waits for every phase."""
     _cycle(library)
     cycles = [_cycle(library) for _ in range(repetitions)]
     for half, phases in _PHASES.items():
@@ -67,7 +67,7 @@ def rows(benchmark: str, library: Library, repetitions: int) -> Iterator[Row]:
 
 
 def cases() -> set[tuple[str, int]]:
-    """The case and size of each row."""
+    """Return the case and size of each row."""
     return {
         (_case(half, phase), 1) for half, phases in _PHASES.items() for phase in phases
     }

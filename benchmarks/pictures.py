@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How each benchmark grows with its size, as pictures."""
+"""Draw each benchmark's figures by size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import LogFormatter
 
 from benchmarks.rows import Place, Row, Unit
 
-# A ground of its own: the page around it may be light or dark.
+# An explicit background: the page may be light or dark.
 _GROUND, _INK, _LINES = "#fbfbf8", "#1f2933", "#c9ced4"
 _COLOURS = (
     "#0b6e99",
@@ -27,7 +27,7 @@ _COLOURS = (
 
 matplotlib.rcParams.update(
     {
-        # The same figures give the same file, text stays text.
+        # The same figures give the same file, and text stays text.
         "svg.hashsalt": "os_acc",
         "svg.fonttype": "none",
         "font.sans-serif": ["DejaVu Sans"],
@@ -41,7 +41,7 @@ matplotlib.rcParams.update(
 
 
 def draw(places: Iterable[Place], directory: str) -> list[str]:
-    """One picture for each benchmark that has sizes; the files' names."""
+    """Draw a picture for each benchmark with several sizes; return the file names."""
     drawn = []
     for place in places:
         for name in dict.fromkeys(row.benchmark for row in place.rows):
@@ -54,7 +54,7 @@ def draw(places: Iterable[Place], directory: str) -> list[str]:
 
 
 def _growing(rows: list[Row]) -> list[Row]:
-    """Those whose case was measured in more than one size."""
+    """Return the rows of the cases that were measured in several sizes."""
     sizes: dict[str, set[int]] = {}
     for row in rows:
         sizes.setdefault(row.case, set()).add(row.size)
@@ -79,8 +79,8 @@ def _draw(name: str, rows: list[Row], path: str) -> None:
     axes.set_title(name, color=_INK)
     axes.grid(color=_LINES, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    told, _ = axes.get_legend_handles_labels()
-    figure.set_size_inches(7, 3.6 + 0.2 * len(told))
+    labels, _ = axes.get_legend_handles_labels()
+    figure.set_size_inches(7, 3.6 + 0.2 * len(labels))
     figure.legend(loc="outside lower left", frameon=False, fontsize="small")
     figure.savefig(
         path, format="svg", metadata={"Date": None, "Creator": None}, facecolor=_GROUND

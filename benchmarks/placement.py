@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Many hosts that report into one Placement: python -m benchmarks.placement.
+"""Measure many hosts that publish to one Placement: python -m benchmarks.placement.
 
-Needs what ``tox -e openstack`` installs. It is not one of the benchmarks with a
-floor: what takes the time is Placement, on SQLite here. What counts is how many
-requests a host costs the first time, with one device changed, and with none.
+It needs the packages of ``tox -e openstack``. It has no floor: most of the time is
+that of Placement, on SQLite here. The result is the number of requests of a host
+at the first publication, with one changed device, and without a change.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SECONDS = 600.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cycle:
-    """All hosts have been published once.
+    """One publication of all hosts.
 
-    :ivar about: what had changed before.
+    :ivar about: the preceding change.
     """
 
     about: str
@@ -46,17 +46,17 @@ class Cycle:
 
     @property
     def reads(self) -> int:
-        """Requests that asked for something, of all hosts together."""
+        """Return the number of reading requests of all hosts."""
         return sum(each.reads for each in self.found)
 
     @property
     def writes(self) -> int:
-        """Requests that were to change something."""
+        """Return the number of writing requests of all hosts."""
         return sum(each.writes for each in self.found)
 
     @property
     def refused(self) -> int:
-        """Changes that were not made."""
+        """Return the number of rejected changes."""
         return sum(len(each.refused) for each in self.found)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class _Host:
         )
 
     def change_one(self) -> None:
-        """One device is out of order."""
+        """Put one device out of order."""
         first, *others = self._wanted
         self._wanted = [
             dataclasses.replace(first, units={_CLASS: Units(1, 1)}),
@@ -104,25 +104,25 @@ def _cycle(about: str, hosts: Sequence[_Host]) -> Cycle:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement")
     parser.add_argument("--hosts", type=int, default=300)
     parser.add_argument("--devices", type=int, default=16)
-    wanted = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="os-acc-placement-") as directory:
         cloud = Cloud(pathlib.Path(directory))
         try:
             cloud.start()
             cloud.placement.start()
-            print(f"{wanted.hosts} hosts with {wanted.devices} devices each")
-            for cycle in cycles(Placement(cloud), wanted.hosts, wanted.devices):
+            print(f"{options.hosts} hosts with {options.devices} devices each")
+            for cycle in cycles(Placement(cloud), options.hosts, options.devices):
                 print(cycle, flush=True)
         finally:
             cloud.stop()
 
 
 def cycles(placement: Placement, count: int, devices: int) -> Iterator[Cycle]:
-    """Publish so many hosts, again and again."""
+    """Publish this number of hosts repeatedly."""
     names = [f"host-{number}-with-{devices}" for number in range(count)]
     for name in names:
         placement.make(name)

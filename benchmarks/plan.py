@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much is measured in one run."""
+"""The extent of one run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.rows import Row
 
-# Where Linux keeps files in memory: a disk is not what is measured.
+# Linux keeps these files in memory: no disk takes part in the measurement.
 _MEMORY = "/dev/shm"
 
 
@@ -20,9 +20,9 @@ _MEMORY = "/dev/shm"
 class Plan:
     """One run.
 
-    :ivar short: only show that everything still runs.
-    :ivar output: the directory for what one benchmark hands to another.
-    :ivar kernel: whether the real kernel is measured in this run, before the rest.
+    :ivar short: only show that every benchmark still runs.
+    :ivar output: the directory for files that one benchmark passes to another.
+    :ivar kernel: the real kernel is measured in this run, before the rest.
     """
 
     short: bool
@@ -30,20 +30,20 @@ class Plan:
     kernel: bool = False
 
     def sizes(self, *full: int) -> tuple[int, ...]:
-        """All sizes, or the smallest one alone."""
+        """Return all sizes, or in a short run the smallest one."""
         return full[:1] if self.short else full
 
     def times(self, full: int) -> int:
-        """How often something is repeated."""
+        """Return the number of repetitions."""
         return 3 if self.short else full
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What one module measures.
+    """One benchmark.
 
-    :ivar measure: does it.
-    :ivar cases: what has to come out of it: case and size of each row.
+    :ivar measure: runs it and returns its rows.
+    :ivar cases: returns the case and size of each expected row.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Benchmark:
 
 
 class Incomplete(Exception):
-    """A benchmark ran, and did not measure what it should have."""
+    """The rows of a benchmark are not the expected ones."""
 
 
 def complete(benchmark: Benchmark, plan: Plan) -> tuple[Row, ...]:
     """Run a benchmark.
 
-    :raises Incomplete: a row is missing, or nobody knows of it.
+    :raises Incomplete: a row is missing or unexpected.
     """
     rows = tuple(benchmark.measure(plan))
     found = {(row.case, row.size) for row in rows}
@@ -76,9 +76,9 @@ def complete(benchmark: Benchmark, plan: Plan) -> tuple[Row, ...]:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """A directory in memory, gone afterwards."""
+    """Yield a directory in memory and remove it afterwards."""
     memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="os-acc-bench-", dir=memory) as directory:
-        # An ordinary user's helper, or root without capabilities, looks in.
+        # An ordinary user's helper, and root without capabilities, read it.
         os.chmod(directory, 0o755)
         yield directory

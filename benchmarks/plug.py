@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plug and unplug of VFs, on a fake kernel that takes as long as the real one.
+"""Measure plug and unplug of VFs on a fake kernel with the real kernel's delays.
 
-In the virtual machine all that is computed takes some twenty times as long,
-and what a device itself takes, its reset above all, does not. Here nothing is
-emulated.
+In the virtual machine, computing takes about twenty times as long, but a device's
+own work, above all its reset, does not. Here nothing is emulated.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _VFS = 4
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """With the store on a disk, and in memory."""
+    """Yield rows with the store on a disk, and in memory."""
     for table in _TABLES:
         with slow_host.made(plan, _host(), VFS, on_disk=table.full) as made:
             library = _Library(made.manager())
@@ -44,7 +43,7 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 
 def phase_rows(plan: Plan) -> Iterator[Row]:
-    """Where the time of one VF goes, with the store on a disk."""
+    """Yield the phases of one VF, with the store on a disk."""
     with slow_host.made(plan, _host(), VFS, on_disk=True) as made:
         library = _Library(made.manager())
         yield from phases.rows(_PHASES, library, plan.times(15))
@@ -55,7 +54,7 @@ def _host() -> HostSpec:
 
 
 def _card(number: int) -> FunctionSpec:
-    # No driver has the VFs: so the library makes them itself.
+    # The VFs have no driver, as after their creation by the library.
     return FunctionSpec(
         f"0000:{number + 0x10:02x}:00.0",
         vendor=0x8086,
@@ -74,7 +73,7 @@ class _Library:
         self._provider = manager.providers()[0]
 
     def plug(self, amount: int) -> dict[str, str]:
-        """Plug VFs for a new instance; what it is called."""
+        """Plug VFs for a new instance; return the instance."""
         guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
         specs = {f"resources1:{self._provider.device.resource_class}": str(amount)}
         entries = self._manager.plug(guest, {"uuid": self._provider.uuid}, specs)
@@ -82,13 +81,13 @@ class _Library:
         return guest
 
     def unplug(self, guest: dict[str, str], amount: int) -> None:
-        """Give back all of an instance."""
+        """Unplug all VFs of an instance."""
         released = self._manager.unplug(guest)
         assert released == amount, f"{released} of {amount} released"
 
 
 def _script(library: _Library, kernel: FakeKernel, amount: int) -> Script[Write]:
-    """See what the helper writes: the fake kernel notes it."""
+    """Return the helper's writes, which the fake kernel records."""
     before = len(kernel.writes())
     guest = library.plug(amount)
     plug = kernel.writes(before)
@@ -99,7 +98,7 @@ def _script(library: _Library, kernel: FakeKernel, amount: int) -> Script[Write]
 
 
 class _Bench(Bench[Write]):
-    """The library with its helper, and the slow kernel written to from here."""
+    """The library with its helper, and direct writes to the slow kernel."""
 
     def __init__(
         self, library: _Library, scripts: dict[int, Script[Write]], kernel: SlowKernel

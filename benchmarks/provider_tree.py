@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``update_provider_tree()``, against the same calls of the tree alone."""
+"""Measure ``update_provider_tree()``, against the same calls of the tree alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """Ever more cards of fifteen VFs, one provider each."""
+    """Yield rows for growing numbers of cards with fifteen VFs, one provider each."""
     for cards in plan.sizes(*_CARDS):
         with scratch() as directory:
             functions = cards * host.CARD
@@ -92,7 +92,7 @@ def _work(
 
 
 def _plain(tree: FakeProviderTree) -> FakeProviderTree:
-    """The same tree, that notes nothing any more."""
+    """Return the same tree, without recording."""
     tree.__class__ = FakeProviderTree
     return tree
 
@@ -103,7 +103,7 @@ def _replay(tree: FakeProviderTree, calls: tuple[Call, ...]) -> None:
 
 
 class _Recording(FakeProviderTree):
-    """Notes the calls that it gets, not those that it makes itself."""
+    """Records the calls from outside, but not those of its own methods."""
 
     def __init__(self) -> None:
         super().__init__()

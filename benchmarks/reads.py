@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The floor of everything that reads: the same reads, and nothing else.
+"""The floor of all reading subjects: the same reads, and nothing else.
 
-What is read is not listed by hand. The subject runs once in a child that
-notes each file, link, directory and state it looks at. The floor looks at
-each of these once, by the same system calls, relative to the same open
-directories, without any Python that is not needed for it.
+The reads are not listed by hand. The subject runs once in a child that records
+each file, link, directory and state that it reads. The floor reads each of these
+once, by the same system calls, relative to the same open directories, without
+any unnecessary Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAGE = 4096
 
 
 class Kind(enum.Enum):
-    """What is looked at."""
+    """The kind of a read."""
 
     FILE = "file"
     LINK = "link"
@@ -31,7 +31,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Looks:
-    """Things of one kind in one directory that are all there, or all not."""
+    """Names of one kind in one directory, either all present or all absent."""
 
     kind: Kind
     there: bool
@@ -40,10 +40,10 @@ class Looks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Directory:
-    """What was looked at relative to one open directory.
+    """The reads relative to one open directory.
 
     :ivar parent: index of the directory relative to which it was opened
-        itself; None: by its whole path.
+    itself; None: by its whole path.
     :ivar is_parent: others are opened relative to it.
     """
 
@@ -55,16 +55,16 @@ class Directory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reads:
-    """All that was looked at.
+    """All recorded reads.
 
-    :ivar alone: what was named by its whole path.
+    :ivar alone: the reads by whole path.
     """
 
     alone: tuple[Looks, ...]
     directories: tuple[Directory, ...]
 
     def number(self, kind: Kind) -> int:
-        """How many things of a kind are there."""
+        """Return the number of present names of a kind."""
         every = [
             *self.alone,
             *(look for each in self.directories for look in each.looks),
@@ -74,7 +74,7 @@ class Reads:
         )
 
     def again(self) -> int:
-        """Look at all of it once more; how many things were there."""
+        """Repeat all reads; return the number of present names."""
         found = sum(
             _LOOPS[each.kind, each.there](each.names, None) for each in self.alone
         )
@@ -93,12 +93,12 @@ class Reads:
         return found
 
     def expected(self) -> int:
-        """What :meth:`again` has to return."""
+        """Return the expected result of :meth:`again`."""
         return sum(self.number(kind) for kind in Kind)
 
 
 def _files(names: Iterable[str], directory: int | None) -> int:
-    # Local names: nothing may make the floor slower than it has to be.
+    # Local names are faster than attributes: they keep the floor minimal.
     open_, read, close, count = os.open, os.read, os.close, 0
     for name in names:
         fd = open_(name, _FILE, dir_fd=directory)
@@ -119,7 +119,7 @@ def _links(names: Iterable[str], directory: int | None) -> int:
 def _listings(names: Iterable[str], directory: int | None) -> int:
     listdir, count = os.listdir, 0
     for name in names:
-        # Without a name: the open directory itself.
+        # An empty name stands for the open directory itself.
         listdir(name or directory)
         count += 1
     return count

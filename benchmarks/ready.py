@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``initialize()``, against its bare reads."""
+"""Measure ``initialize()``, against its bare reads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NAME = "initialize"
 READY, STARTED = "initialize()", "initialize(), the helpers' start included"
 _READS = "bare reads, bare SELECT of all leases"
 _STARTS = "two Pythons that import oslo_privsep.daemon, side by side"
-# With 1,020 VFs: as many as there can be leases.
+# 1,020 VFs: enough for the largest number of leases.
 _FUNCTIONS = 68 * host.CARD
 _LEASES = (0, 10, 100, 1000)
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """A host with 1,088 functions and ever more leases."""
+    """Yield rows for a host with 1,088 functions and growing numbers of leases."""
     functions = host.CARD if plan.short else _FUNCTIONS
     for leases in _leases(plan):
         with scratch() as directory:
@@ -94,7 +94,7 @@ def _started(plan: Plan, bench: TestHost) -> Row:
 
 
 def _in_child(function: Callable[[], float]) -> float:
-    """Call it in a new child, as a process keeps the helper that it has started."""
+    """Call it in a new child: a process keeps the helper that it has started."""
     ended = processes.call(function)
     if ended.trouble:
         raise RuntimeError(ended.trouble)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Notes what a function reads, while it reads it."""
+"""Record the reads of a function."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 from benchmarks.reads import Directory, Kind, Looks, Reads
 from tests.stress import processes
 
-# What Python itself tells of the calls that are noted here.
+# Python's audit events of the recorded calls.
 _EVENTS = ("open", "os.listdir", "os.scandir")
 
 
 class Unseen(Exception):
-    """The recorder has missed something."""
+    """The recorder has missed a read."""
 
 
 def record(root: str, run: Callable[[], object]) -> Reads:
-    """What a function looks at below a directory, each thing once.
+    """Return a function's reads below a directory, each once.
 
-    It runs in a child: neither what notes it nor what it leaves in memory
-    is there when it is timed.
+    The function runs in a child: the recorder and its memory do not affect the
+    timed runs.
 
-    :raises Unseen: it reads in a way that the recorder does not know.
+    :raises Unseen: it reads in a way that the recorder does not support.
     """
     ended = processes.call(lambda: _record(root, run))
     if ended.trouble:
@@ -47,7 +47,7 @@ class _Recorder:
     def __init__(self, root: str) -> None:
         self._root = root
         self._lock = threading.RLock()
-        # Of each open directory: its place among the directories.
+        # The index of each open directory among the directories, by file descriptor.
         self._open: dict[int, int] = {}
         self._places: dict[str, int] = {}
         self._opened_by: list[tuple[str, int | None]] = []
@@ -56,7 +56,7 @@ class _Recorder:
         self._events = 0
 
     def install(self) -> None:
-        """Stand between the function and the system, for good."""
+        """Replace the functions of ``os`` permanently."""
         real_open, real_close = os.open, os.close
 
         def open_(
@@ -108,7 +108,7 @@ class _Recorder:
         try:
             result = call()
         except OSError:
-            # A directory that cannot be opened is a file that is not there.
+            # A directory that cannot be opened counts as an absent file.
             self._note(kind or Kind.FILE, False, path, dir_fd)
             raise
         if kind is not None:
@@ -144,7 +144,7 @@ class _Recorder:
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if event not in _EVENTS:
             return
-        # The built-in open() says a mode; what os.open() opens has none.
+        # The event of the built-in open() has a mode; that of os.open() has none.
         if event == "open" and args[1] is not None:
             if str(args[0]).startswith(self._root):
                 raise Unseen(f"open({args[0]!r}) is not noted")
@@ -152,9 +152,9 @@ class _Recorder:
         self._events += 1
 
     def reads(self) -> Reads:
-        """What has been noted.
+        """Return the recorded reads.
 
-        :raises Unseen: Python tells of more calls than were noted.
+        :raises Unseen: Python has reported more calls than were recorded.
         """
         if self._calls != self._events:
             raise Unseen(f"{self._events} calls, {self._calls} of them noted")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The table: for the terminal, and for the documentation."""
+"""Format the tables, for the terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RIGHT = frozenset({"Size", "Median", "Spread", "Floor", "Ratio"})
 
 
 def text(rows: Sequence[Row]) -> list[str]:
-    """Lines for the terminal."""
+    """Return the lines for the terminal."""
     lines: list[str] = []
     for name in dict.fromkeys(row.benchmark for row in rows):
         lines += [
@@ -38,7 +38,7 @@ def text(rows: Sequence[Row]) -> list[str]:
 
 
 def tables(place: Place) -> dict[str, str]:
-    """The table of each benchmark by its name, to be included in a page."""
+    """Return the table of each benchmark, by the name of its include file."""
     found = {}
     for name in dict.fromkeys(row.benchmark for row in place.rows):
         rows = [row for row in place.rows if row.benchmark == name]
@@ -47,7 +47,7 @@ def tables(place: Place) -> dict[str, str]:
 
 
 def machine(places: Iterable[Place]) -> str:
-    """What the machines are, to be included in a page."""
+    """Return the facts of the machines as an include file."""
     lines = [_WRITTEN, ""]
     for place in places:
         facts = ", ".join(f"{name} {value}" for name, value in place.facts.items())
@@ -56,7 +56,7 @@ def machine(places: Iterable[Place]) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row, in the order of the headings."""
+    """Return a row's cells, in the order of the headings."""
     met = "" if row.aim is None or row.ratio is None else _met(row)
     around = digits(row.ratio_spread or 0)
     ratio = "" if row.ratio is None else f"{digits(row.ratio)} ± {around}"
@@ -81,15 +81,15 @@ def _met(row: Row) -> str:
 
 
 def _counts(row: Row) -> list[str]:
-    told = []
+    formatted = []
     for count in row.counts:
         aim = "" if count.aim is None else f" (aim: {count.aim})"
-        told.append(f"{count.value:g} {count.name}{aim}")
-    return told
+        formatted.append(f"{count.value:g} {count.name}{aim}")
+    return formatted
 
 
 def amount(value: float, unit: Unit) -> str:
-    """A number with its unit, short enough for a column."""
+    """Format a number with its unit, short enough for a column."""
     if unit is Unit.PER_SECOND:
         return f"{digits(value)}/s"
     for factor, name in ((1.0, "s"), (1e-3, "ms")):
@@ -99,7 +99,7 @@ def amount(value: float, unit: Unit) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Format three significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     places = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -107,7 +107,7 @@ def digits(value: float) -> str:
 
 
 def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The headings and all rows, without the columns that are empty."""
+    """Return the headings and all rows, without empty columns."""
     lines = [cells(row) for row in rows]
     used = [n for n in range(len(HEADINGS)) if any(line[n] for line in lines)]
     return [tuple(line[n] for n in used) for line in [HEADINGS, *lines]]

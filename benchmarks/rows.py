@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What one benchmark found: a line of the table, and how it is kept."""
+"""Results of benchmarks: rows of the tables, and their file format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMAT = 1
 
 
 class Unit(enum.StrEnum):
-    """What median, spread and floor are counted in."""
+    """The unit of median, spread and floor."""
 
     SECONDS = "s"
     PER_SECOND = "1/s"
@@ -28,7 +28,7 @@ class Bound(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aim:
-    """What a number should be."""
+    """The target of a number."""
 
     value: float
     bound: Bound = Bound.AT_MOST
@@ -44,7 +44,7 @@ class Aim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Count:
-    """How often something happened in one call: exact, unlike a time."""
+    """The exact number of events in one call."""
 
     name: str
     value: float
@@ -53,19 +53,19 @@ class Count:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
+    """One row of a table.
 
-    :ivar benchmark: the group that it belongs to, and its picture: ``discovery``.
-    :ivar case: what was measured; one curve in the picture: ``scan``.
-    :ivar size: how much of it there was, and
-    :ivar things: of what: 1024 ``functions``.
-    :ivar median: of the samples, in ``unit``, as is
-    :ivar spread: the distance between their quartiles.
-    :ivar floor: the median of what it is compared with, in ``unit``.
-    :ivar floor_is: what that is, in a few words; a curve of its own.
-    :ivar ratio: the median of the ratios of pairs, each measured in one go.
+    :ivar benchmark: its group and the group's picture: ``discovery``.
+    :ivar case: the measured work; one curve in the picture: ``scan``.
+    :ivar size: the number of
+    :ivar things: the unit of ``size``: 1024 ``functions``.
+    :ivar median: of the samples, in ``unit``.
+    :ivar spread: the distance between their quartiles, in ``unit``.
+    :ivar floor: the median of the compared work, in ``unit``.
+    :ivar floor_is: a short description of that work; a curve of its own.
+    :ivar ratio: the median of the ratios of pairs, each measured together.
     :ivar ratio_spread: the distance between their quartiles.
-    :ivar aim: what the ratio should be.
+    :ivar aim: the target of the ratio.
     """
 
     benchmark: str
@@ -85,13 +85,13 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What tells it from every other row."""
+        """Return the key that identifies the row."""
         return (self.benchmark, self.case, self.size, self.floor_is)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """All that was measured on one machine.
+    """All rows of one machine.
 
     :ivar name: ``host``, or ``virtual machine``.
     :ivar facts: of the machine, for the reader: processor, kernel, Python.
@@ -103,7 +103,7 @@ class Place:
 
 
 def save(path: str | os.PathLike[str], places: Sequence[Place]) -> None:
-    """Write what was found into a file."""
+    """Write rows into a file."""
     text = json.dumps(
         {"format": _FORMAT, "places": [dataclasses.asdict(each) for each in places]},
         indent=1,
@@ -113,7 +113,7 @@ def save(path: str | os.PathLike[str], places: Sequence[Place]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> list[Place]:
-    """Read what ``save`` wrote.
+    """Read a file of :func:`save`.
 
     :raises ValueError: the file was written in another format.
     """

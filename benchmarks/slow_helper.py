@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A privileged helper on a fake kernel that takes its time.
+"""A privileged helper on a fake kernel with delays.
 
-As :mod:`os_acc.testing.helper`, with the seconds for each attribute in a file; its
-``helper_command``::
+It differs from :mod:`os_acc.testing.helper` in one point: a file has the seconds for
+each attribute. Its ``helper_command``::
 
     python -m benchmarks.slow_helper --seconds <file> --fake-root <tree>
 """
@@ -20,13 +20,13 @@ from os_acc.testing import helper
 
 
 def command(root: str, seconds: str) -> str:
-    """The value of a context's option ``helper_command``."""
+    """Return the value of a context's option ``helper_command``."""
     words = [sys.executable, "-m", __name__, "--seconds", seconds]
     return shlex.join([*words, "--fake-root", root])
 
 
 def main() -> None:
-    """Let the helper make its kernel a slow one."""
+    """Run the helper with a slow kernel."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--seconds", required=True)
     own, others = parser.parse_known_args()

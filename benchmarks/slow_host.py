@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A fake host whose kernel takes as long as the real one did, and its helper."""
+"""A fake host and its helper, with the measured delays of the real kernel."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CONTEXTS = (privsep.base, privsep.inspect)
 def made(
     plan: Plan, host: HostSpec, device_spec: str, *, on_disk: bool
 ) -> Iterator[TestHost]:
-    """A host with a privileged helper of its own for each context.
+    """Yield a host with a privileged helper of its own for each context.
 
     :param on_disk: each commit waits for a disk, as on a host; False: the store
-        is in memory.
+    is in memory.
     """
     with scratch() as directory:
         place = os.path.join(directory, "bench")
@@ -43,12 +43,12 @@ def made(
 
 
 def kernel_results(plan: Plan) -> str:
-    """The file with what was measured on the real kernel in a run."""
+    """Return the path of the file with the real kernel's results of a run."""
     return os.path.join(plan.output, "kernel.json")
 
 
 def measured(plan: Plan) -> dict[str, float]:
-    """Seconds of each write, as measured in this run, else as documented."""
+    """Return the seconds of each write: those of this run, else the documented ones."""
     path = kernel_results(plan) if plan.kernel else documentation.RESULTS
     if seconds := delays.measured(rows.load(path)):
         return seconds

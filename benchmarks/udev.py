@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Discovery against pyudev, which asks libudev.
+"""Measure discovery against pyudev, which calls libudev.
 
-libudev reads ``/sys`` and no other place. So both run in a mount namespace of
-their own in which the tree of a fake host is ``/sys``, and in which there is
-what systemd-udevd would have recorded about each of its functions.
+libudev reads only ``/sys``. Therefore both run in a mount namespace of their own,
+with the tree of a fake host as ``/sys`` and with the records that systemd-udevd
+would have written about each of its functions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NAME = "pyudev"
 FACTS, NAMES = "scan, against all facts", "scan, against names alone"
 _SIZES = (16, 64, 256, 1024, 4096)
 _AIM_AT = 1024
-#: Ten times faster.
+#: Ten times as fast.
 _AIM = Aim(0.1)
 _RECORDS = "run/udev/data"
-# A record of systemd-udevd about a PCI function, as they are on any host.
+# A record of systemd-udevd about a PCI function, as on any host.
 _RECORD = """\
 I:1874532
 E:ID_PCI_CLASS_FROM_DATABASE=Processing accelerators
@@ -38,7 +38,7 @@ V:1
 
 
 def measured(plan: Plan) -> Iterator[Row]:
-    """A host of each size, in a child of its own."""
+    """Yield rows for hosts of each size, each in a child of its own."""
     for size in plan.sizes(*_SIZES):
         with scratch() as directory:
             root = os.path.join(directory, "host")
@@ -51,7 +51,7 @@ def measured(plan: Plan) -> Iterator[Row]:
 
 
 def _as_udev_wants_it(root: str) -> None:
-    """Add what the fake kernel has no need of: ``uevent``, and udevd's records."""
+    """Add the files that only udev needs: ``uevent``, and udevd's records."""
     os.makedirs(os.path.join(root, _RECORDS))
     devices = os.path.join(root, "sys/bus/pci/devices")
     for address in os.listdir(devices):
@@ -61,7 +61,7 @@ def _as_udev_wants_it(root: str) -> None:
 
 
 def _uevent(path: str, address: str) -> str:
-    """pci_uevent() in drivers/pci/pci-driver.c, dev_uevent() in drivers/base."""
+    """See pci_uevent() in drivers/pci/pci-driver.c, dev_uevent() in drivers/base."""
 
     def number(name: str) -> int:
         with open(os.path.join(path, name), encoding="ascii") as file:
@@ -96,7 +96,7 @@ def _in_namespace(root: str, size: int, repetitions: int, output: str) -> None:
             *(sys.executable, "-m", __name__, root, str(size)),
             *(str(repetitions), output),
         ],
-        # libudev does not believe in a /sys of another file system.
+        # libudev rejects a /sys that is not sysfs.
         env=os.environ | {"SYSTEMD_DEVICE_VERIFY_SYSFS": "0"},
         check=False,
     )
@@ -127,7 +127,7 @@ def _child(argv: Sequence[str]) -> None:
 def _make_place(target: str) -> None:
     if os.path.isdir(target):
         return
-    # Where there is no udevd, /run is covered as well, for this child alone.
+    # A host without udevd has no record directory: this child covers /run.
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     os.makedirs(target)
 

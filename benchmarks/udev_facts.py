@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a scan finds, asked of pyudev, as its documentation shows it."""
+"""Read the facts of a scan with pyudev, as its documentation shows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Facts:
 
 
 def facts_work(scanned: Host) -> measure.Work[list[Facts]]:
-    """All that a scan finds of the functions, and it has to be the same."""
+    """Return the work that reads all facts of a scan; they have to be equal."""
     expected = {_expected(each) for each in scanned.functions.values()}
 
     def check(found: list[Facts]) -> None:
@@ -45,7 +45,7 @@ def facts_work(scanned: Host) -> measure.Work[list[Facts]]:
 
 
 def names_work(scanned: Host) -> measure.Work[list[str]]:
-    """Which functions there are, and nothing of them."""
+    """Return the work that lists the functions, without their facts."""
     expected = sorted(str(address) for address in scanned.functions)
 
     def check(found: list[str]) -> None:

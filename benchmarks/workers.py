@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plugs and unplugs side by side, on a kernel as slow as the real one."""
+"""Measure concurrent plugs and unplugs, with the real kernel's delays."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DISK, MEMORY = "plug and unplug", "plug and unplug, the store in memory"
 _FLOOR = "one worker"
 _DEVICES = 64
 _WORKERS = (1, 2, 4, 16)
-#: Of what as many workers would do that never meet.
+#: The aimed share of linear growth with the number of workers.
 _LINEAR = 0.8
 
 Request = tuple[dict[str, Any], dict[str, str]]
 
 
 def measured(plan: Plan) -> Iterator[Row]:
-    """Ever more threads of one service, each with devices of its own."""
+    """Yield rows for growing numbers of threads, each with devices of its own."""
     for case in (DISK, MEMORY):
         host = HostSpec(tuple(_device(each) for each in _addresses()))
         with slow_host.made(plan, host, EVERYTHING, on_disk=case == DISK) as bench:
@@ -63,7 +63,7 @@ def _row(
     def one() -> float:
         return _throughput(manager, requests, 1, cycles)
 
-    # Not seconds, but cycles in each second.
+    # The samples are cycles per second.
     pairs = measure.alternating(many, one, plan.times(5))
     return Row(
         benchmark=NAME,
@@ -89,7 +89,7 @@ def _aim(workers: int) -> Aim | None:
 def _throughput(
     manager: Manager, requests: Sequence[Request], workers: int, cycles: int
 ) -> float:
-    """Cycles in a second, of all workers together."""
+    """Return the cycles per second of all workers together."""
     with futures.ThreadPoolExecutor(workers) as pool:
         start = time.perf_counter()
         running = [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Boot the virtual machine, measure in it, and keep what it found.
+"""Boot the virtual machine, measure in it, and save its results.
 
 ``python -m benchmarks.kernel [--short] --output rows.json``, as root.
 """
@@ -25,7 +25,7 @@ _CROWDS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kernel", allow_abbrev=False
     )

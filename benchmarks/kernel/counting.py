@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What one call of the library costs, its waits for the disk included."""
+"""Count the events of one call of the library, including its waits for the disk."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from benchmarks.counting import Counted
 _TRACING = Path("/sys/kernel/tracing")
 _EVENTS = ("sys_enter_fsync", "sys_enter_fdatasync")
 _COMM = Path("/proc/self/comm")
-#: What this process is called meanwhile, and with it each thread it starts.
+#: The name of this process during the count; the threads that it starts inherit it.
 _NAME = "os-acc-counted"
 
 
 @contextlib.contextmanager
 def counting_syncs() -> Iterator[Counted]:
-    """As :func:`benchmarks.counting.counting`, with fsync(2) and fdatasync(2)."""
+    """Count as :func:`benchmarks.counting.counting`, with fsync(2) and fdatasync(2)."""
     with counting.counting() as counted, _fsyncs(counted):
         yield counted
 
 
 @contextlib.contextmanager
 def _fsyncs(counted: Counted) -> Iterator[None]:
-    """By the kernel's own tracing (Documentation/trace/events.rst)."""
+    """Count with the kernel's tracing (Documentation/trace/events.rst)."""
     if not (_TRACING / "trace").exists():
         subprocess.run(["mount", "-t", "tracefs", "tracefs", _TRACING], check=True)
     events = [_TRACING / "events/syscalls" / name for name in _EVENTS]

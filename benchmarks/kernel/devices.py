@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The machine in which is measured, as options of QEMU 7.2 or newer."""
+"""The measured virtual machine, as options of QEMU 7.2 or newer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from tests.functional.kernel import lane
 
-#: As an operator starts the kernel of a host that gives devices to guests.
+#: The kernel arguments of a host that assigns devices to guests.
 ARGUMENTS = "intel_iommu=on iommu=pt"
-#: The file behind the disk that has the library's state, and its serial number.
+#: The image file of the disk for the library's state, and the disk's serial number.
 DISK, SERIAL = "disk.img", "os-acc-state"
-#: Most VFs that one of QEMU's NVMe controllers can have.
+#: The largest number of VFs of one of QEMU's NVMe controllers.
 MANY_VFS = 127
 _FEW_VFS = 4
 _FIRST_SLOT = 0x10
 
 
 def qemu_options(results: Path, crowds: int) -> str:
-    """A card with four VFs, as many cards with 127, and a disk.
+    """Return a card with four VFs, ``crowds`` cards with 127 VFs, and a disk.
 
     :param crowds: at most ten; each takes a second of the boot.
     """
@@ -39,5 +39,5 @@ def _card(number: int, vfs: int) -> str:
     name = f"card{number}"
     slot = f"0000:00:{_FIRST_SLOT + number:02x}.0"
     port = lane.root_port(name, "pcie.0", slot, number + 1)
-    # The firmware reserves nothing for what VFs will need.
+    # The firmware reserves no memory for VFs.
     return f"{port},mem-reserve=8M {lane.sriov_nvme(name, vfs)}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the virtual machine runs as root: make ready, then measure."""
+"""Prepare the virtual machine and measure in it, as root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PHASES = "real-plug-phases"
 
 
 def _mounted_disk() -> Path:
-    """A file system on a disk of its own: a sync has to reach something."""
+    """Mount a file system on a disk of its own, where a sync has an effect."""
     subprocess.run(["modprobe", "--all", *_MODULES], check=True)
     (disk,) = (
         block.name
@@ -40,7 +40,7 @@ def _mounted_disk() -> Path:
 
 
 def _pfs() -> tuple[str, list[str]]:
-    """The card with four VFs, and those with many; each with its driver."""
+    """Return the card with four VFs, and those with many; each with its driver."""
     found = sorted(
         each.name
         for each in sysfs.DEVICES.iterdir()
@@ -56,7 +56,7 @@ def _pfs() -> tuple[str, list[str]]:
 
 
 def _numvfs(pf: str, repetitions: int) -> list[float]:
-    """How long it takes to make four VFs."""
+    """Return the seconds of each creation of four VFs."""
     sysfs.write(pf, "sriov_drivers_autoprobe", "0")
     seconds = []
     for _ in range(repetitions):
@@ -101,7 +101,7 @@ def _measure(short: bool, output: Path) -> int:
 
 
 def main() -> None:
-    """Measure, where the lane finds the beginning and the end of it."""
+    """Measure between the markers of beginning and end that the lane expects."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--short", action="store_true")
     parser.add_argument("log", type=Path)
@@ -110,7 +110,7 @@ def main() -> None:
     log = os.open(options.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # The helper's own imports warn of what nobody here can change.
+    # The helper's own imports warn of code outside this project.
     os.environ["PYTHONWARNINGS"] = "ignore"
     inside.report(
         options.output.parent, lambda: _measure(options.short, options.output)

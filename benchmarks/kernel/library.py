@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The library, as nova-compute has it, on the card with four VFs."""
+"""The library, initialized as by nova-compute, on the card with four VFs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.functional.kernel import sysfs
 class Library:
     """An initialized library that offers the VFs of one PF.
 
-    :param state: the directory for what it records.
+    :param state: the directory for its state.
     """
 
     def __init__(self, pf: str, state: Path) -> None:
@@ -30,7 +30,7 @@ class Library:
             "state_path": str(state),
             "device_spec": [named],
             "node_name": "node",
-            # Software emulation beside other work takes minutes for it.
+            # Initialization takes minutes in software emulation beside other work.
             "initialize_timeout": 300.0,
             "helper_start_timeout": 240.0,
         }.items():
@@ -39,7 +39,7 @@ class Library:
     def start(self, *, helper: bool) -> None:
         """Initialize it.
 
-        :param helper: False: root's part runs in this process.
+        :param helper: False: the privileged steps run in this process.
         """
         for context in (privsep.base, privsep.inspect):
             context.set_client_mode(helper)
@@ -50,7 +50,7 @@ class Library:
         assert len(self.vfs) == 4, self.vfs
 
     def plug(self, amount: int) -> dict[str, str]:
-        """Plug VFs for a new instance; what it is called."""
+        """Plug VFs for a new instance; return the instance."""
         guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
         specs = {f"resources1:{self._provider.device.resource_class}": str(amount)}
         entries = os_acc.plug(guest, {"uuid": self._provider.uuid}, specs)
@@ -58,6 +58,6 @@ class Library:
         return guest
 
     def unplug(self, guest: dict[str, str], amount: int) -> None:
-        """Give back all of an instance."""
+        """Unplug all VFs of an instance."""
         released = os_acc.unplug(guest)
         assert released == amount, f"{released} of {amount} released"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plug and unplug of VFs, against the same writes in a bare loop as root."""
+"""Measure plug and unplug of VFs, against the same writes in a bare loop as root."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = Table("real-plug", "the same writes, as root")
 
 
 def record(library: Library, recorder: Recorder, amount: int) -> Script[Write]:
-    """See what the library writes, where it writes in this process."""
+    """Record the library's writes, which it makes in this process."""
     real, kernel.current = kernel.current, recorder
     try:
         guest = library.plug(amount)
@@ -35,13 +35,13 @@ def record(library: Library, recorder: Recorder, amount: int) -> Script[Write]:
 
 
 class Bench(cycles.Bench[Write]):
-    """The real library, and the real attributes written to."""
+    """The real library, and writes to the real attributes."""
 
     def __init__(self, library: Library, scripts: dict[int, Script[Write]]) -> None:
         super().__init__(library, scripts)
         self._vfs = library.vfs
         self._before = self._bindings()
-        #: What single writes of the floor took, by attribute.
+        #: The seconds of the floor's single writes, by attribute.
         self.writes: dict[str, list[float]] = {}
 
     def _counting(self) -> AbstractContextManager[Counted]:
@@ -66,7 +66,7 @@ class Bench(cycles.Bench[Write]):
 
 
 def write_rows(writes: dict[str, list[float]]) -> Iterator[Row]:
-    """What the kernel needs for one write to each attribute."""
+    """Yield the kernel's time for one write to each attribute."""
     for attribute, seconds in sorted(writes.items()):
         yield Row(
             benchmark=WRITES,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Discovery on the real sysfs, against bare reads and against pyudev."""
+"""Measure discovery on the real sysfs, against bare reads and against pyudev."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.functional.kernel import sysfs
 NAME, PYUDEV = "real-discovery", "real-pyudev"
 _AIM_AT = 1024
 _AIM, _AIM_PYUDEV = Aim(1.5), Aim(0.1)
-#: So many functions are read in all, but at least three times all of them.
+#: The total number of functions to read; each scan is repeated at least three times.
 _FUNCTIONS = 2000
 
 
 def rows(pfs: Sequence[str], sizes: Sequence[int]) -> Iterator[Row]:
-    """The machine as it is, then with VFs up to each size."""
+    """Yield rows for the machine as it is, then with VFs up to each size."""
     free = list(pfs)
     yield from _rows(_functions())
     for size in sizes:
@@ -36,7 +36,7 @@ def _functions() -> int:
 
 
 def _grow(free: list[str], size: int) -> None:
-    """Make VFs until there are as many functions; no driver takes one."""
+    """Create VFs, bound to no driver, until the machine has ``size`` functions."""
     while (missing := size - _functions()) > 0:
         pf = free.pop(0)
         sysfs.write(pf, "sriov_drivers_autoprobe", "0")

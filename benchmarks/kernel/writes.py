@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the library writes to sysfs, and the same without the library."""
+"""Record the library's writes to sysfs, and repeat them without the library."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Write:
 
     @property
     def attribute(self) -> str:
-        """Which attribute it is, whatever the function."""
+        """Return the name of the attribute, without its function."""
         return os.path.basename(self.path)
 
 
 class Recorder(Kernel):
-    """The running kernel; what is written to it is noted.
+    """The running kernel, with a record of all writes to it.
 
     The library writes in forked children, which close all files.
     """
@@ -42,16 +42,16 @@ class Recorder(Kernel):
             notes.write(json.dumps([path, text]) + "\n")
 
     def take(self) -> tuple[Write, ...]:
-        """What was written since the last time, in its order."""
+        """Return the writes since the last call, in order."""
         lines = self._notes.read_text(encoding="ascii").splitlines()
         self._notes.unlink()
         return tuple(Write(*json.loads(line)) for line in lines)
 
 
 def replay(writes: Sequence[Write]) -> tuple[float, ...]:
-    """Do it again, one after another; the seconds that each took.
+    """Repeat the writes one after another; return the seconds of each.
 
-    :raises OSError: as the kernel refused one.
+    :raises OSError: the kernel rejected a write.
     """
     clock, seconds = time.perf_counter, []
     for write in writes:
