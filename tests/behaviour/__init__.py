@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What os_acc does on a host, said once and shown on two kernels.
+"""Scenarios of os_acc's behaviour on a host, run on two kernels.
 
-The scenarios know :mod:`os_acc` and a :class:`~.host.HostUnderTest`, and
-cannot tell whether that is a simulated kernel or a real one.
+The scenarios use :mod:`os_acc` and a :class:`~.host.HostUnderTest`, and cannot
+distinguish a simulated kernel from a real one.
 """

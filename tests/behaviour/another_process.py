@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service of its own: it makes the library ready, waits, plugs, and says so.
+"""A service in a process of its own initializes os_acc, waits, plugs and reports.
 
-``python -m tests.behaviour.another_process`` reads its options and a request
-from the first line of its input, and the word to go on from the second. The
-request has ``instance``, ``provider``, ``extra_specs``, ``steps`` (``plug``,
-``unplug``), and ``dies_at``: where the process sends itself SIGKILL.
+``python -m tests.behaviour.another_process`` reads its options and a request from
+the first line of its input, and continues after the second. The request has
+``instance``, ``provider``, ``extra_specs``, ``steps`` (``plug``, ``unplug``), and
+``dies_at``: the point at which the process sends itself SIGKILL.
 
 =========== ==============================================================
 dies_at
 =========== ==============================================================
 intent      the intent is on disk, the host is not touched
 bound       the device is bound, the lease is not committed
-sent        the helper was sent the call that binds the device
+sent        the call that binds the device was sent to the helper
 release     the release is on disk, the host is not touched
 =========== ==============================================================
 """
@@ -60,9 +60,9 @@ _POINTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-def main(told: IO[str], tell: IO[str]) -> None:
-    """Do what the request says; the outcome is the last line of the output."""
-    line = told.readline()
+def main(input_: IO[str], output: IO[str]) -> None:
+    """Serve one request; print the outcome as the last line of the output."""
+    line = input_.readline()
     if not line:
         return
     options, request = json.loads(line)
@@ -70,9 +70,9 @@ def main(told: IO[str], tell: IO[str]) -> None:
     if request.get("dies_at"):
         owner, name, replacement = _POINTS[request["dies_at"]]
         setattr(owner, name, replacement)
-    print("ready", file=tell, flush=True)
-    told.readline()
-    print(json.dumps(_outcome(request)), file=tell, flush=True)
+    print("ready", file=output, flush=True)
+    input_.readline()
+    print(json.dumps(_outcome(request)), file=output, flush=True)
     library.end()
 
 

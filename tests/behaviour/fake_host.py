@@ -69,7 +69,7 @@ def _edu(
 
 
 def machine() -> HostSpec:
-    """Return the machine of the kernel lane, as far as scenarios use it."""
+    """Return the machine of the kernel lane, without parts that no scenario uses."""
     near, pf = hosts.nvme_sriov("0000:41", 1, 0), hosts.nvme_sriov("0000:81", 0, 1)
     disk = FunctionSpec(
         PLACES.card[1],
@@ -102,7 +102,7 @@ def machine() -> HostSpec:
 
 
 class _Kernel(FakeKernel):
-    """Answers each privilege context of this one process by its capabilities."""
+    """Gives each privilege context of this one process only its own capabilities."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__(root)
@@ -116,7 +116,7 @@ class _Kernel(FakeKernel):
         return error
 
     def probe_with_capability(self, addresses: list[PciAddress]) -> int:
-        """``inspect`` keeps CAP_DAC_READ_SEARCH."""
+        """Allow it to ``inspect``, which keeps CAP_DAC_READ_SEARCH."""
         self._asking.reads_all = True
         try:
             return _PROBE(addresses)

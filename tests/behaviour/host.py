@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The host that a scenario acts on, whichever kernel runs it."""
+"""The host on which a scenario acts, on either kernel."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _DEVICES = "sys/bus/pci/devices"
 class Places:
     """The functions that every host under test has.
 
-    :ivar pf: an SR-IOV controller of the nvme driver, on NUMA node 1, that
-        can have four VFs.
-    :ivar near: its twin on node 0; nobody makes VFs of it.
+    :ivar pf: an SR-IOV controller of the nvme driver, on NUMA node 1, with up to
+    four VFs.
+    :ivar near: its twin on node 0, which never has VFs.
     :ivar single: a function alone in its group, without a driver, on node 1.
-    :ivar no_reset: likewise, but nothing resets it.
+    :ivar no_reset: as ``single``, but without a reset method.
     :ivar card: two functions of one card and one IOMMU group: the first has
-        no driver, the second has nvme and is a disk.
+    no driver, the second has nvme and is a disk.
     :ivar bridge: a root port.
-    :ivar slot: like ``single``, can be pulled out, and is on no node.
+    :ivar slot: as ``single``, but removable, and on no node.
     """
 
     pf: str
@@ -55,7 +55,7 @@ class Places:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
-    """How a function is bound; None: not at all, no override."""
+    """The binding of a function; None: no driver, no override."""
 
     driver: str | None
     override: str | None = None
@@ -66,15 +66,15 @@ Snapshot = Mapping[str, tuple[Binding, str, str]]
 
 
 class HostUnderTest(abc.ABC):
-    """A host, what happens to it, and what can be seen of it.
+    """A host, the events on it, and its observable state.
 
-    As a context manager it ends as it began: guests have ended, leases are
-    gone, and every function is bound as at first. Where the scenario has
-    passed, that has to be so already but for the VFs.
+    On exit from the context manager the host is as on entry: guests have ended,
+    leases are released, and every function has its first binding. After a passed
+    scenario this has to hold already, except for the VFs.
     """
 
-    #: Seconds that a write has where one is meant to take longer; enough for
-    #: all the others.
+    #: Timeout in seconds of a write that is meant to exceed it; sufficient for all
+    #: other writes.
     short_timeout: float
 
     def __init__(self, places: Places, options: library.Options) -> None:
@@ -95,7 +95,7 @@ class HostUnderTest(abc.ABC):
     ) -> None:
         """Initialize the library with these values of ``device_spec``.
 
-        :param helper_process: the scenario is about the helper's process.
+        :param helper_process: the scenario needs the helper as a process.
         """
         self.options = dataclasses.replace(
             self.options,
@@ -108,11 +108,11 @@ class HostUnderTest(abc.ABC):
         self.again()
 
     def again(self) -> None:
-        """Initialize it once more, as a service that starts does."""
+        """Initialize the library again, as a starting service does."""
         library.make_ready(self.options)
 
     def another_process(self, *steps: str, **request: Any) -> AnotherProcess:
-        """Another service on the same host; see :mod:`.another_process`."""
+        """Start another service on the same host; see :mod:`.another_process`."""
         process = self.launch()
         process.instruct(self.options, {"steps": steps, **request})
         return process
@@ -123,11 +123,11 @@ class HostUnderTest(abc.ABC):
 
     @abc.abstractmethod
     def helper_command(self, *, needed: bool) -> str:
-        """How the privileged helper is started."""
+        """Return the command that starts the privileged helper."""
 
     @contextlib.contextmanager
     def helper_dies_in_call(self) -> Iterator[None]:
-        """SIGKILL for the helper ``base`` once it was sent its next call."""
+        """Kill the helper ``base`` with SIGKILL after it has received its next call."""
         channel = privsep.base.channel
         assert channel is not None
         writer: Any = channel.writer
@@ -135,7 +135,7 @@ class HostUnderTest(abc.ABC):
 
         def send_and_kill(message: object) -> None:
             writer.send = send
-            # Stopped first, so that it cannot answer before it dies.
+            # A stopped helper cannot answer before it dies.
             pids = helpers(self.options, "base")
             for pid in pids:
                 self.signal(pid, signal.SIGSTOP)
@@ -150,10 +150,10 @@ class HostUnderTest(abc.ABC):
     @staticmethod
     @contextlib.contextmanager
     def once_found_free(action: Callable[[], object]) -> Iterator[None]:
-        """Do something right after the library has found a device unused.
+        """Run an action right after the library has found a device unused.
 
-        What is expected to be raised goes around it: what was raised instead
-        tells why no device was ever found unused.
+        A ``pytest.raises`` has to enclose this block: another error than the expected
+        one explains why no device was found unused.
         """
         real, actions = client.Helper.check_free, [action]
 
@@ -171,24 +171,24 @@ class HostUnderTest(abc.ABC):
                 raise
         assert not actions
 
-    # -- what can be seen ----------------------------------------------------
+    # -- observable state ----------------------------------------------------
 
     def binding(self, address: str) -> Binding:
-        """How a function is bound."""
+        """Return the binding of a function."""
         override = self._read(address, "driver_override")
         return Binding(self.driver(address), None if override == "(null)" else override)
 
     def driver(self, address: str) -> str | None:
-        """The driver that has a function."""
+        """Return the driver of a function."""
         link = self._path(address, "driver")
         return os.path.basename(os.readlink(link)) if os.path.islink(link) else None
 
     def exists(self, address: str) -> bool:
-        """Whether the function is on the bus."""
+        """Return whether the function is on the bus."""
         return os.path.exists(self._path(address))
 
     def vfs(self) -> tuple[str, ...]:
-        """The VFs of ``places.pf``, in the order of their indexes."""
+        """Return the VFs of ``places.pf``, in the order of their indexes."""
         names = (f"virtfn{index}" for index in range(4))
         links = (self._path(self.places.pf, name) for name in names)
         return tuple(
@@ -198,16 +198,16 @@ class HostUnderTest(abc.ABC):
         )
 
     def has_node(self, address: str) -> bool:
-        """Whether the node is there by which QEMU opens a function."""
+        """Return whether the device node through which QEMU opens a function exists."""
         return os.path.exists(self.node(address))
 
     def node(self, address: str) -> str:
-        """The path of that node."""
+        """Return the path of that node."""
         group = os.path.basename(os.readlink(self._path(address, "iommu_group")))
         return os.path.join(self.root, "dev/vfio", group)
 
     def snapshot(self) -> Snapshot:
-        """All that os_acc could change."""
+        """Return all state that os_acc could change."""
         return {
             address: (
                 self.binding(address),
@@ -218,9 +218,9 @@ class HostUnderTest(abc.ABC):
         }
 
     def wait_until(self, true: Callable[[], bool]) -> None:
-        """Wait for what happens in another process or in the kernel.
+        """Wait for a condition in another process or in the kernel.
 
-        :raises TimeoutError: it did not.
+        :raises TimeoutError: the condition has not become true.
         """
         deadline = time.monotonic() + _PATIENCE
         while not true():
@@ -228,12 +228,12 @@ class HostUnderTest(abc.ABC):
                 raise TimeoutError(f"{true} stays false")
             time.sleep(0.02)
 
-    # -- what the host's administrator does -----------------------------------
+    # -- actions of the host's administrator -------------------------------------
 
     def bind(
         self, address: str, driver: str | None, override: str | None = None
     ) -> None:
-        """Bind a function by hand, and leave this override behind."""
+        """Bind a function by hand, and set this override."""
         self._write(address, "driver_override", driver or "\n")
         if self.driver(address) is not None:
             self._write(address, "driver/unbind", address)
@@ -242,25 +242,25 @@ class HostUnderTest(abc.ABC):
         self._write(address, "driver_override", override or "\n")
 
     def make_vfs(self, count: int) -> None:
-        """Give ``places.pf`` this many VFs, which no driver takes by itself."""
+        """Create this number of VFs of ``places.pf``, bound to no driver."""
         self._write(self.places.pf, "sriov_drivers_autoprobe", "0")
         self._write(self.places.pf, "sriov_numvfs", str(count))
         self._write(self.places.pf, "sriov_drivers_autoprobe", "1")
 
     def set_node(self, address: str, node: int) -> None:
-        """Correct what the kernel says of a function's NUMA node; -1: none.
+        """Correct the kernel's NUMA node of a function; -1: none.
 
-        Documentation/ABI/testing/sysfs-bus-pci: a way around faulty firmware.
+        Documentation/ABI/testing/sysfs-bus-pci: a workaround for faulty firmware.
         """
         self._write(address, "numa_node", str(node))
 
     @abc.abstractmethod
     def run_vfs(self) -> None:
-        """Give the VFs that exist to the host's nvme driver."""
+        """Bind the existing VFs to the host's nvme driver."""
 
     @abc.abstractmethod
     def wait_until_running(self, address: str) -> None:
-        """Wait until the nvme driver has a function, and stays."""
+        """Wait until the nvme driver has a function and keeps it."""
 
     @abc.abstractmethod
     def store(self, path: str, text: str) -> None:
@@ -268,25 +268,25 @@ class HostUnderTest(abc.ABC):
 
     @abc.abstractmethod
     def load_stub(self, loaded: bool) -> None:
-        """Load pci-stub, a driver that takes what an override gives it."""
+        """Load pci-stub, a driver that binds to a device by its override."""
 
     @abc.abstractmethod
     def swap_to_disk(self, on: bool) -> None:
-        """Let the host use the disk of the card."""
+        """Switch swap space on the disk of the card on or off."""
 
     @abc.abstractmethod
     def reserve_huge_pages(self, node: int, size_kb: int, count: int) -> None:
-        """Have so many huge pages in a NUMA node."""
+        """Reserve this number of huge pages on a NUMA node."""
 
     @abc.abstractmethod
     def switch_cpu(self, cpu: int, on: bool) -> None:
-        """Bring a CPU online, or take it offline."""
+        """Switch a CPU online or offline."""
 
     @abc.abstractmethod
     def signal(self, pid: int, number: int) -> None:
-        """Signal a process of root's."""
+        """Send a signal to a process of root."""
 
-    # -- what guests and people do ---------------------------------------------
+    # -- guests and hotplug -------------------------------------------------------
 
     @abc.abstractmethod
     def hold(self, address: str) -> None:
@@ -302,21 +302,21 @@ class HostUnderTest(abc.ABC):
 
     @abc.abstractmethod
     def pull_out(self) -> None:
-        """Pull out the function of ``places.slot``."""
+        """Remove the function of ``places.slot``."""
 
     @abc.abstractmethod
     def begin_to_pull_out(self) -> None:
-        """Pull at it; while it is held it stays."""
+        """Start to remove it; while it is held it stays."""
 
     @abc.abstractmethod
     def wait_until_pulled_out(self) -> None:
-        """Wait until it has gone, once it is not held any more."""
+        """Wait until it is removed, after its holder has closed it."""
 
     @abc.abstractmethod
     def put_in(self) -> None:
-        """Put it in again."""
+        """Insert it again."""
 
-    # -- beginning and end -------------------------------------------------------
+    # -- setup and teardown ---------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._at_first = self.snapshot()
@@ -341,7 +341,7 @@ class HostUnderTest(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leave nothing behind in this process."""
+        """Release all resources of this process."""
 
     def _tidy(self) -> None:
         self.let_go()
@@ -366,7 +366,7 @@ class HostUnderTest(abc.ABC):
                 with contextlib.suppress(exception.OsAccError):
                     operations.release_device(manager, address, None, force=True)
 
-    # -- within ------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------
 
     def _path(self, address: str, name: str = "") -> str:
         return os.path.join(self.root, _DEVICES, address, name).rstrip("/")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Let an ordinary user reach the Python that root runs.
+"""Give an ordinary user access to root's Python.
 
-A checkout, a virtual environment or the interpreter itself may lie in root's
-home. In a machine that is thrown away, root can open the way to them.
+A checkout, a virtual environment or the interpreter itself may lie in root's home
+directory. In a disposable machine root can make it accessible.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def open_the_way() -> None:
-    """Make all directories on the way to Python's files passable."""
+    """Make all parent directories of Python's files searchable."""
     for goal in (_CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)):
         for directory in (*reversed(goal.resolve().parents), goal.resolve()):
             if not directory.stat().st_mode & stat.S_IXOTH:
@@ -26,8 +26,8 @@ def open_the_way() -> None:
 
 
 def _make_passable(directory: Path) -> None:
-    # The file system below is the host's own, and is not to be changed.
-    # /tmp is an overlay itself, and those cannot be stacked this way.
+    # The file system below is the host's own and must not change. /tmp is an overlay
+    # itself, and overlays cannot be stacked this way.
     above = Path(tempfile.mkdtemp(dir="/run", prefix="passable-"))
     above.chmod(0o711)
     (above / "upper").mkdir(mode=0o711)

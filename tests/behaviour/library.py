@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The library as a service makes it ready, in whatever process."""
+"""Initialize the library as a service does, in any process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from os_acc.privsep import kernel
 from os_acc.testing import FakeKernel
 
 CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
-#: Seconds for three helpers that start at once, in software emulation and on a
-#: machine that others use.
+#: Seconds for three helpers that start at once, in software emulation on a machine
+#: with other work.
 _START = 240.0
-# As Nova registers it (nova/conf/pci.py).
+# Registered as by Nova (nova/conf/pci.py).
 _NOVAS = cfg.MultiStrOpt("device_spec", default=[])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What an operator writes into the configuration.
+    """An operator's configuration.
 
     :ivar root: ``/``, or the tree of a simulated kernel.
     :ivar nova: values of Nova's ``[pci] device_spec``.
     :ivar helper_command: empty on a simulated kernel: privileged code then
-        runs in the calling process.
+    runs in the calling process.
     """
 
     root: str
@@ -45,12 +45,12 @@ class Options:
     helper_command: str = ""
 
     def dump(self) -> str:
-        """As text, for the command line of another process."""
+        """Return the options as text, for the command line of another process."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Options:
-        """What :meth:`dump` wrote."""
+        """Parse a text of :meth:`dump`."""
         fields = json.loads(text)
         for name in ("device_spec", "nova"):
             fields[name] = tuple(fields[name])
@@ -58,7 +58,7 @@ class Options:
 
 
 def make_ready(options: Options) -> None:
-    """``initialize(reset=True)`` with these options."""
+    """Run ``initialize(reset=True)`` with these options."""
     config = cfg.CONF
     _configure(config, options)
     for context in CONTEXTS:
@@ -72,15 +72,15 @@ def make_ready(options: Options) -> None:
 
 
 def end() -> None:
-    """End this process's helpers, and forget what was configured."""
+    """End this process's helpers, and clear the configuration."""
     for context in CONTEXTS:
-        # A helper that was killed has left a broken pipe behind.
+        # A killed helper has left a broken pipe.
         with contextlib.suppress(OSError):
             context.stop()
         context.channel = None
     conf.register(cfg.CONF)
     cfg.CONF.register_opts([_NOVAS], group="pci")
-    # reset() would take away what the contexts themselves have set.
+    # reset() would also remove the options that the contexts themselves have set.
     cfg.CONF.clear()
     for group, name in _OVERRIDDEN:
         cfg.CONF.clear_override(name, group=group)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process of an ordinary user's, in which scenarios run one by one.
+"""A process of an ordinary user that runs scenarios one by one.
 
-It is forked from pytest, which is root, and asks that for what only root can
-do. So the library runs as it does below Nova: it has no privileges, and its
-helper is started by sudo.
+It is forked from pytest, which runs as root and performs the privileged actions of
+the scenarios. The library runs as it does in Nova: without privileges, and with a
+helper that sudo starts.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ScenarioFailed(AssertionError):
 class OrdinaryProcess:
     """Runs jobs on the real host as an ordinary user.
 
-    :param jobs: what it can be asked to run, by name.
-    :param command: how it starts its helpers; empty: as the library does.
-    :param spares: how many other processes will be asked for.
+    :param jobs: the available jobs, selected by name.
+    :param command: the command that starts helpers; empty: the library's default.
+    :param spares: the number of other processes to prepare.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class OrdinaryProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the process id."""
         return self._pid
 
     def run(self, job: Job) -> None:
-        """Run one job; do meanwhile what it asks root for.
+        """Run one job, and meanwhile its requests to root.
 
-        :raises ScenarioFailed: it failed.
+        :raises ScenarioFailed: the job failed.
         """
         self._pipe.send(job.__name__)
         while True:
             if not self._pipe.poll(_PATIENCE):
-                # Else each of the jobs to come would wait as long.
+                # Without the kill, each following job would wait as long.
                 os.kill(self._pid, signal.SIGKILL)
                 raise ScenarioFailed(f"{job.__name__} is silent")
             kind, *rest = self._pipe.recv()
@@ -114,7 +114,7 @@ class OrdinaryProcess:
 
 
 class _Distant:
-    """:class:`RootSide`, at the other end of a pipe."""
+    """A proxy of :class:`RootSide` over a pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -136,7 +136,7 @@ def _become(user: OrdinaryUser) -> None:
     os.setgroups([])
     os.setgid(user.gid)
     os.setuid(user.uid)
-    # Whoever changes users loses its own /proc/self, unless it starts afresh.
+    # After a change of user, /proc/self is inaccessible until an exec.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)
     os.environ.update(HOME=str(user.home), USER=user.name, LOGNAME=user.name)
 

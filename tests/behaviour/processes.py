@@ -23,8 +23,8 @@ class AnotherProcess:
     """A second service that uses the library; see :mod:`.another_process`.
 
     :param to: its standard input; ``of``: its standard output.
-    :param wait: waits for its end and tells its exit status, as
-        :attr:`subprocess.Popen.returncode`.
+    :param wait: waits for its end and returns its exit status, as
+    :attr:`subprocess.Popen.returncode`.
     """
 
     def __init__(self, to: IO[str], of: IO[str], wait: Callable[[], int]) -> None:
@@ -34,7 +34,7 @@ class AnotherProcess:
 
     @classmethod
     def launch(cls) -> AnotherProcess:
-        """Start one."""
+        """Start a process with a new interpreter."""
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.behaviour.another_process"],
             cwd=_CHECKOUT,
@@ -48,9 +48,9 @@ class AnotherProcess:
 
     @classmethod
     def fork(cls, main: Callable[[IO[str], IO[str]], None]) -> AnotherProcess:
-        """Make one out of this process, which has everything imported.
+        """Fork one from this process, which has imported all modules.
 
-        :param main: what it runs, with its standard input and output.
+        :param main: its main function, with its standard input and output.
         """
         (its_input, to), (of, its_output) = os.pipe(), os.pipe()
         pid = os.fork()
@@ -58,8 +58,8 @@ class AnotherProcess:
             os.close(to)
             os.close(of)
             try:
-                with open(its_input) as told, open(its_output, "w") as tell:
-                    main(told, tell)
+                with open(its_input) as input_, open(its_output, "w") as output:
+                    main(input_, output)
             finally:
                 os._exit(0)
         os.close(its_input)
@@ -71,7 +71,7 @@ class AnotherProcess:
         return cls(open(to, "w"), open(of), wait)
 
     def instruct(self, options: Options, request: Mapping[str, Any]) -> None:
-        """Tell it what it is and what to do."""
+        """Send it its options and its request."""
         self._say(json.dumps([options.dump(), request]))
 
     def wait_until_ready(self) -> None:
@@ -79,17 +79,17 @@ class AnotherProcess:
         assert self._of.readline() == "ready\n"
 
     def let_go_on(self) -> None:
-        """Let it go on while this process does, too."""
+        """Let it continue concurrently with this process."""
         self._say("go")
 
     def outcome(self) -> dict[str, Any]:
-        """What came of it."""
+        """Return its outcome."""
         outcome: dict[str, Any] = json.loads(self._of.readline())
         self._end()
         return outcome
 
     def wait_until_killed(self) -> None:
-        """Let it go on to the point where it dies."""
+        """Let it continue to the point at which it dies."""
         self._say("go")
         assert self._end() == -signal.SIGKILL
 
@@ -105,7 +105,7 @@ class AnotherProcess:
 
 
 def helpers(options: Options, context: str) -> frozenset[int]:
-    """The processes that run a privileged context for this host."""
+    """Return the processes that run a privileged context for this host."""
     found = set()
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

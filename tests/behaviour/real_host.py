@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The host under test on a real kernel, seen by an ordinary user."""
+"""The host under test on a real kernel, from an ordinary user's process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .processes import AnotherProcess
 
 
 class Root(Protocol):
-    """:class:`.root_side.RootSide`, in this process or far away."""
+    """:class:`.root_side.RootSide`, in this process or behind a pipe."""
 
     def store(self, path: str, text: str) -> None: ...
     def bring_online(self, pf: str) -> None: ...
@@ -35,14 +35,14 @@ class Root(Protocol):
     def pcie_error(self) -> None: ...
 
 
-#: sudo has a path of its own, on which a virtual environment is not.
+#: sudo has a path of its own, which does not contain a virtual environment.
 SUDO = shlex.join(["sudo", "-n", str(Path(sys.executable).parent / "privsep-helper")])
 
 
 class RealHost(HostUnderTest):
-    """This machine; root's part in it is played by somebody else."""
+    """This machine; another object acts as root on it."""
 
-    # One start of a process alone takes seconds in software emulation.
+    # In software emulation, the start of a process alone takes seconds.
     short_timeout = 30.0
 
     def __init__(
@@ -123,7 +123,7 @@ class RealHost(HostUnderTest):
         self.root_side.put_in()
 
     def close(self) -> None:
-        """The next scenario uses the same helpers."""
+        """Keep the helpers: the next scenario uses them."""
 
     def _nvme_state(self, address: str) -> str:
         for path in Path(self._path(address, "nvme")).glob("nvme*/state"):
@@ -140,5 +140,5 @@ def _lines(path: str) -> list[str]:
     try:
         return Path(path).read_text(encoding="ascii").splitlines()
     except OSError:
-        # The driver is just leaving.
+        # The driver is being unbound.
         return []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What root does to the real machine while scenarios run as somebody else."""
+"""Root's actions on the real machine, while scenarios run as an ordinary user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RootSide:
 
     @property
     def places(self) -> Places:
-        """The machine in the words of the scenarios."""
+        """Return the machine's functions by their names in the scenarios."""
         return Places(
             pf=self._machine.pf_node1,
             near=self._machine.pf_node0,
@@ -41,7 +41,7 @@ class RootSide:
         )
 
     def close(self) -> None:
-        """End the guest, and close the slot."""
+        """End the guest, and fill the slot again."""
         self.let_go()
         if self._hotplug is not None:
             self._hotplug.close()
@@ -51,7 +51,7 @@ class RootSide:
         sysfs.store(Path("/", path), text)
 
     def bring_online(self, pf: str) -> None:
-        """Make the VFs controllers that the nvme driver can run."""
+        """Bring VFs online as controllers that the nvme driver can run."""
         nvme.bring_online(pf)
 
     def load(self, module: str, loaded: bool) -> None:
@@ -65,7 +65,7 @@ class RootSide:
         subprocess.run(["swapon", node], check=True)
 
     def swap_off(self, node: str) -> None:
-        """Do not use it any more."""
+        """Stop using it as swap space."""
         subprocess.run(["swapoff", node], check=True)
 
     def signal(self, pid: int, number: int) -> None:
@@ -73,7 +73,7 @@ class RootSide:
         os.kill(pid, number)
 
     def look_at(self, pid: int) -> tuple[dict[str, str], str, list[str]]:
-        """What /proc tells of a process: status, working directory, open files."""
+        """Return /proc's facts of a process: status, working directory, open files."""
         place = Path("/proc", str(pid))
         lines = (place / "status").read_text().splitlines()
         status = dict(line.split(":\t", 1) for line in lines)
@@ -85,13 +85,13 @@ class RootSide:
         self._guest = InnerGuest(self._qemu, addresses)
 
     def attached(self) -> frozenset[str]:
-        """The functions that the guest's QEMU has on the guest's bus."""
+        """Return the functions that the guest's QEMU has on the guest's bus."""
         return frozenset() if self._guest is None else self._guest.attached()
 
     def let_go(self) -> None:
         """End the guest, if there is one."""
         guest, self._guest = self._guest, None
-        # A write that waited for this takes the node away meanwhile.
+        # A write that waited for the guest may remove the node at this moment.
         with contextlib.suppress(FileNotFoundError):
             if guest is not None:
                 guest.close()
@@ -101,23 +101,23 @@ class RootSide:
         os.chown(node, self._qemu.uid, self._qemu.gid)
 
     def pull_out(self) -> None:
-        """Pull a function out of its slot."""
+        """Remove a function from its slot."""
         self._slot().remove()
 
     def begin_to_pull_out(self) -> None:
-        """Ask the kernel for the function, which a guest may hold."""
+        """Request the function's removal, which a guest may delay."""
         self._slot().request_removal()
 
     def wait_until_pulled_out(self) -> None:
-        """Wait until the kernel has given it."""
+        """Wait until the kernel has removed it."""
         self._slot().wait_removed()
 
     def put_in(self) -> None:
-        """Put it in again."""
+        """Insert it again."""
         self._slot().insert()
 
     def pcie_error(self) -> None:
-        """Let the root port of the PF report an error that harms nothing."""
+        """Let the root port of the PF report a harmless error."""
         self._slot().pcie_error(lane.PORT_ID_OF_PF)
 
     def _slot(self) -> Hotplug:

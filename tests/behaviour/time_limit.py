@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An end to waiting for a call that may never return."""
+"""A time limit for a call that may never return."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Result = TypeVar("_Result")
 
 
 def in_time(call: Callable[[], _Result], seconds: float = 240.0) -> _Result:
-    """What a call returns or raises.
+    """Return the result of a call, or raise its error.
 
-    :param seconds: many times what it needs where nothing hangs.
-    :raises TimeoutError: it has not ended; its thread is left to itself.
+    :param seconds: many times the duration of a call that does not hang.
+    :raises TimeoutError: it has not ended; its thread is abandoned.
     """
     ended: futures.Future[_Result] = futures.Future()
 

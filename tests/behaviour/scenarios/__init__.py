@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The scenarios; :data:`ALL` of them."""
+"""The scenarios; :data:`ALL` lists them."""
 
 from . import (
     crashes,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What most scenarios do: find a provider, plug, count."""
+"""Steps of most scenarios: find a provider, plug, count."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Scenario = Callable[[HostUnderTest], None]
 #: Every scenario, in the order of the files.
 ALL: list[Scenario] = []
 FOUR_VFS = 4
-#: Seconds; far below what :func:`unplug` waits for an unplug that hangs, and far
-#: above what a machine that stands still for a while needs.
+#: Seconds; far below the timeout of :func:`unplug` for a hanging unplug, and far
+#: above the pauses of a stalled machine.
 UNPLUG_TIMEOUT = 90.0
 
 
 def scenario(function: Scenario) -> Scenario:
-    """Make a function one of the scenarios."""
+    """Register a function as a scenario."""
     ALL.append(function)
     return function
 
 
 def instance() -> dict[str, str]:
-    """A new instance, as Nova describes it."""
+    """Return a new instance in Nova's form."""
     return {"uuid": str(uuid.uuid4()), "name": "guest"}
 
 
 def only_provider() -> Provider:
-    """The one provider that the host offers."""
+    """Return the only provider that the host offers."""
     (provider,) = service.get().providers()
     return provider
 
 
 def offered() -> set[str]:
-    """The addresses of all devices that the host offers."""
+    """Return the addresses of all offered devices."""
     return {
         str(handle.address)
         for provider in service.get().providers()
@@ -52,13 +52,13 @@ def offered() -> set[str]:
 
 
 def refusals() -> dict[str, str]:
-    """Why devices that were named are not offered, as the operator sees it."""
+    """Return the operator's reasons why named devices are not offered."""
     refused = service.get().discover().refused
     return {str(each.address): str(each) for each in refused}
 
 
 def flavor(provider: Provider, amount: int = 1) -> dict[str, str]:
-    """Extra specs that ask for what a provider offers."""
+    """Return extra specs that request a provider's resource class and traits."""
     return {f"resources1:{provider.device.resource_class}": str(amount)}
 
 
@@ -69,30 +69,30 @@ def plug(guest: dict[str, str], amount: int = 1) -> list[dict[str, Any]]:
 
 
 def unplug(guest: dict[str, str]) -> int:
-    """Unplug devices that are held; a hang is a failure of this call alone."""
+    """Unplug devices; a hang is a failure of this call alone."""
     return in_time(lambda: os_acc.unplug(guest))
 
 
 def devices(entries: list[dict[str, Any]]) -> list[str]:
-    """The addresses of entries."""
+    """Return the addresses of entries."""
     return [entry["pci_id"] for entry in entries]
 
 
 def vfs(host: HostUnderTest) -> dict[str, Any]:
-    """The specification that makes four VFs and offers them."""
+    """Return the specification that creates four VFs and offers them."""
     return {"address": host.places.pf, "num_vfs": FOUR_VFS}
 
 
 def single(host: HostUnderTest) -> dict[str, Any]:
-    """The specification that offers the single function."""
+    """Return the specification that offers the single function."""
     return {"address": host.places.single}
 
 
 def card(host: HostUnderTest) -> dict[str, Any]:
-    """The specification that offers the card of two functions."""
+    """Return the specification that offers the card of two functions."""
     return {"address": host.places.card[1]}
 
 
 def recorded() -> str:
-    """All that is recorded of leases, as text to compare."""
+    """Return all records of leases, as text to compare."""
     return json.dumps(os_acc.attached(), sort_keys=True)

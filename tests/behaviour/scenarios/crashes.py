@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Processes that are killed in the middle of something."""
+"""A process killed during an operation leaves no leaked devices or leases."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def a_service_killed_before_its_commit_is_rolled_back(host: HostUnderTest) -> No
 
 @scenario
 def what_a_dead_service_has_sent_its_helper_is_refused(host: HostUnderTest) -> None:
-    """The call reaches the kernel's side after the plug was rolled back."""
+    """The call reaches the privileged side after the rollback of the plug."""
     host.start(single(host), helper_process=True)
     before, guest = host.snapshot(), instance()
     ours = helpers(host.options, "base")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices that come and go while the library runs."""
+"""Devices are removed and inserted while the library runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a guest gets by where it is, as the kernel says where its devices are."""
+"""The devices of a guest match its NUMA cells and the kernel's nodes of the devices."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.expected_errors import has
 from ..host import HostUnderTest
 from .common import FOUR_VFS, flavor, instance, only_provider, scenario, unplug, vfs
 
-#: Where the guest is.
+#: The guest's NUMA cell.
 CELL = 0
-#: Of VFs in the order of their addresses: the nearest is not the first.
+#: The nodes of VFs in the order of their addresses: the nearest is not the first.
 VF_NODES = (1, None, 0, None)
 
 
@@ -139,7 +139,7 @@ def a_guest_of_both_cells_gets_one_of_each_from_one_card(host: HostUnderTest) ->
 
 @contextlib.contextmanager
 def _spread(host: HostUnderTest) -> Iterator[dict[int | None, str]]:
-    """One VF on each node, and two on none; a VF of each."""
+    """Move one VF to each node, and two to none; yield a VF of each node."""
     before = {vf: _node(host, vf) for vf in host.vfs()}
     at = dict(zip(VF_NODES, before, strict=True))
     try:
@@ -157,7 +157,7 @@ def _move(host: HostUnderTest, place: str, node: int | None) -> None:
 
 
 def _places(host: HostUnderTest) -> tuple[str, str, str]:
-    """A device on node 0, one on node 1, and one on none."""
+    """Return a device on node 0, one on node 1, and one on none."""
     return host.places.near, host.places.single, host.places.slot
 
 
@@ -182,7 +182,7 @@ def _plug(
 
 
 def _allowed(host: HostUnderTest, place: str) -> dict[str, bool]:
-    """What Nova's policies say, with the kernel's own numbers."""
+    """Return the verdicts of Nova's policies, from the kernel's own numbers."""
     node = _node(host, place)
     return {
         "required": node == CELL,
@@ -208,7 +208,7 @@ def _node(host: HostUnderTest, place: str) -> int | None:
 
 
 def _package(host: HostUnderTest, node: int) -> int:
-    """The package of the one CPU of a node; both machines have it so."""
+    """Return the package of a node's CPU; on both machines a node has one CPU."""
     cpu = int(_read(host, f"sys/devices/system/node/node{node}/cpulist"))
     path = f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"
     return int(_read(host, path))

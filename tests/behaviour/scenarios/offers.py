@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a host offers, and what it does not."""
+"""A host offers only eligible devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an operator does past Nova."""
+"""Actions of an operator that bypass Nova."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .common import instance, offered, plug, scenario, single
 def a_device_that_cannot_go_back_is_quarantined_until_released(
     host: HostUnderTest,
 ) -> None:
-    """The driver that it had is not loaded any more."""
+    """The device's previous driver is no longer loaded."""
     address = host.places.single
     host.load_stub(True)
     host.bind(address, "pci-stub", "pci-stub")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plugging what is free."""
+"""A plug leases free devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is refused, and that nothing has changed then."""
+"""A rejected request changes nothing."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def malformed_arguments_are_refused_before_anything_happens(
 
 @scenario
 def a_driver_that_refuses_the_device_is_told_and_undone(host: HostUnderTest) -> None:
-    """vfio-pci takes no PF that has VFs; these come at the last moment."""
+    """vfio-pci rejects a PF with VFs; these VFs appear at the last moment."""
     address = host.places.pf
     host.start({"address": address})
     before, guest = host.snapshot(), instance()
@@ -174,7 +174,7 @@ def vfs_of_a_pf_that_somebody_has_are_not_offered(host: HostUnderTest) -> None:
 
 @scenario
 def a_pf_of_which_somebody_has_a_vf_is_not_offered(host: HostUnderTest) -> None:
-    """Not even where the VF has gone: its lease has not."""
+    """A leased VF that has disappeared still blocks the offer of its PF."""
     host.make_vfs(2)
     host.start({"address": host.places.pf})
     guest = instance()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What NUMA cells a host has, and where its devices are."""
+"""The NUMA cells of a host, and the cells of its devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc.objects.pci import PciAddress
 from ..host import HostUnderTest
 from .common import scenario
 
-#: KiB; every x86 has them.
+#: KiB; every x86 supports this size.
 HUGE = 2048
 
 
@@ -28,7 +28,7 @@ def each_cell_has_its_cpus_and_its_memory(host: HostUnderTest) -> None:
     for cell in (near, far):
         assert cell.pcpuset == cell.cpuset
         assert cell.socket == _package_of_cpu(host, cell.id)
-        # A GiB, less what firmware and kernel have taken before anybody counted.
+        # A GiB, less the memory that firmware and kernel have reserved.
         assert 512 < cell.memory < 1024
         assert _paged(cell) == cell.memory
 
@@ -86,7 +86,7 @@ def _offline(host: HostUnderTest, cpu: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # All scenarios to come need it.
+        # All following scenarios need it.
         host.switch_cpu(cpu, True)
 
 
@@ -107,5 +107,5 @@ def _package_of_cpu(host: HostUnderTest, cpu: int) -> int:
 
 
 def _paged(cell: NUMACell) -> int:
-    """MiB in pages of any size."""
+    """Return the MiB in pages of any size."""
     return sum(pages.size_kb * pages.total for pages in cell.mempages) // 1024

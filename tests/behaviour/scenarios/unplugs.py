@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Unplugging gives the host back what it had."""
+"""An unplug restores the prior bindings of the host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices that somebody still holds."""
+"""Devices that a process still holds stay unsettled."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def a_restart_leaves_the_devices_of_running_guests_alone(
 
 @scenario
 def a_write_that_does_not_return_stops_nobody_else(host: HostUnderTest) -> None:
-    """A guest starts after the last look, so that the unbind blocks."""
+    """A guest starts after the last usage check, so that the unbind blocks."""
     host.start(
         vfs(host),
         write_timeout=host.short_timeout,
