@@ -11,7 +11,7 @@ import pytest
 
 from os_acc.exception import ErrorReason, OsAccError, ServiceError, ServiceType
 
-#: A reason stands for the class to which it belongs as well.
+#: A reason also implies its class.
 Expected = type[OsAccError] | ErrorReason | ServiceType
 
 
@@ -44,7 +44,7 @@ def raises(
 
 
 def kind_of(error: OsAccError) -> Expected:
-    """Return the reason of an error, or its class where it has none."""
+    """Return the reason of an error, or its class if it has none."""
     return error.reason or type(error)
 
 

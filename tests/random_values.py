@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Values that nobody expects, and right ones with something wrong in them.
+"""Random invalid values, and valid values with one fault.
 
-All of it follows from a seed: the same seed makes the same values.
+All values depend on a seed only: the same seed gives the same values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEPTH = 100_000
 
 
 class Number(int):
-    """A number that shows itself as something else."""
+    """A number whose text is something else."""
 
     def __format__(self, _spec: str) -> str:
         return "../../../../outside/file"
@@ -30,7 +30,7 @@ class Number(int):
 
 
 class Text(str):
-    """A text that is another one when it is written."""
+    """A text whose encoding is another text."""
 
     __slots__ = ()
 
@@ -42,13 +42,13 @@ class Text(str):
 
 
 class Row(tuple[Any, ...]):
-    """A tuple of a kind of its own, as a record is."""
+    """A subclass of tuple, as a record is."""
 
     __slots__ = ()
 
 
 class Array:
-    """Much like an array of numpy's: no truth, and an answer to everything."""
+    """As an array of numpy: without a truth value, and with elementwise equality."""
 
     dtype = "int64"
 
@@ -76,13 +76,13 @@ class Array:
 
 
 class Mute:
-    """It cannot even be shown."""
+    """A value whose repr() raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
 
-#: A class that only has the name of a common one.
+#: A class with the name of a built-in one.
 Pretender = type("dict", (), {})
 
 
@@ -96,7 +96,7 @@ def _nest(inner: object, wrap: Callable[[object], object]) -> object:
     return inner
 
 
-#: Made once: their size is the point.
+#: Built once, because of their size.
 HUGE: tuple[object, ...] = (
     "x" * 4_000_000,
     "\ud800" * 1_000_000,
@@ -133,9 +133,9 @@ _OTHERS: tuple[object, ...] = (
 
 
 class RandomValues:
-    """What a seed makes.
+    """The values of a seed.
 
-    :param familiar: texts that mean something where the values go.
+    :param familiar: texts that are meaningful at the tested places.
     """
 
     def __init__(self, seed: str, familiar: Sequence[str] = ()) -> None:
@@ -152,7 +152,7 @@ class RandomValues:
         return self.pick(self._texts)
 
     def value(self, depth: int = 3) -> object:
-        """Anything."""
+        """Return any value."""
         draw = self.random.random()
         if draw < 0.002:
             return self.pick(HUGE)
@@ -168,7 +168,7 @@ class RandomValues:
         return {self.text(): value for value in values}
 
     def near(self, value: object) -> object:
-        """The value, with one thing changed, somewhere in it."""
+        """Return the value with one change, at some depth."""
         if isinstance(value, tuple | list) and value and self.happens(0.8):
             items = list(value)
             index = self.random.randrange(len(items))
@@ -196,7 +196,7 @@ class RandomValues:
 
     def _number_near(self, value: int) -> object:
         if value.bit_length() > 256:
-            # Some of what follows cannot be made of it.
+            # Some of the following changes fail for such a number.
             return ~value
         change: Sequence[Callable[[], object]] = (
             lambda: value + self.pick((1, -1, 8, 256, 2**16, 2**31, 2**32, 2**64)),
@@ -276,7 +276,7 @@ class _Shown(reprlib.Repr):
 
 
 def shown(values: object) -> str:
-    """The values, as far as they can be shown."""
+    """Return the values as text, as far as they have one."""
     try:
         return _Shown().repr(values)[:4000]
     except Exception as error:  # noqa: BLE001 - some of it is made to raise

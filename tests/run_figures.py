@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a run has shown, in figures: for its last lines, and for the manual.
+"""Figures of a test run, for its last lines and for the manual.
 
-What a test has counted travels in its report, so that a figure is right
-however many processes the tests were spread over.
+The figures of a test are in its report: they are correct for any number of test
+processes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _KEY = "figure"
 def note(node: pytest.Item, name: str, number: int) -> None:
     """Add to a figure, if this test passes.
 
-    :param name: what is counted, as it is printed.
+    :param name: the printed name of the figure.
     """
     # record_property() warns of JUnit's newer format, which is not ours.
     node.user_properties.append((_KEY, (name, number)))
 
 
 def counts(name: str) -> Callable[..., None]:
-    """A fixture: its test adds one to a figure, if it passes."""
+    """Return a fixture that adds one to a figure for each passed test."""
 
     @pytest.fixture
     def counted(request: pytest.FixtureRequest) -> None:
@@ -41,7 +41,7 @@ def counts(name: str) -> Callable[..., None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the figures of a run be kept."""
+    """Add the option that stores the figures of a run."""
     parser.addoption(
         "--figures",
         metavar="FILE",
@@ -56,7 +56,7 @@ def pytest_terminal_summary(
     passed = [
         report
         for report in terminalreporter.getreports("passed")
-        # The report of a test's teardown has its properties once more.
+        # The report of a test's teardown repeats its properties.
         if getattr(report, "when", "") == "call"
     ]
     figures: collections.Counter[str] = collections.Counter()
@@ -74,7 +74,7 @@ def pytest_terminal_summary(
 
 
 def _commit(checkout: Path) -> str:
-    """The commit that is tested, marked where files differ from it."""
+    """Return the tested commit, marked if files differ from it."""
     describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
     command = ["git", "-C", str(checkout), *describe]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

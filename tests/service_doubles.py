@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cloud whose services answer from memory, and may answer anything instead.
+"""A cloud whose services answer from memory, with any answer if required.
 
-Nothing is sent: :class:`Cloud` stands where requests hands a request to urllib3,
-so that all of keystoneauth1 and of os_acc is in between.
+Nothing is sent: :class:`Cloud` replaces the transport between requests and
+urllib3, so that all of keystoneauth1 and os_acc takes part.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from tests.unit.profiles.profile_examples import profile
 URL: Final = "http://cloud.invalid"
 IMAGE: Final = "d5ca2f11-3108-4426-a11c-a959987565df"
 _PARTS: Final = ("image", "placement", "accelerator", "compute")
-#: More than any call needs: one that goes on asking without end fails.
+#: More than any call needs: a call that repeats requests endlessly fails.
 _MOST_REQUESTS: Final = 400
 
-#: What is answered: the body as it is sent, and header fields.
+#: The status, the body as sent, and header fields.
 Answer = tuple[int, bytes, dict[str, str]]
-#: Makes an answer of the right one, a value of JSON.
+#: Makes an answer from the correct one, a value of JSON.
 Change = Callable[[int, str, int, Any], Answer]
 
 
 def right(_number: int, _path: str, status: int, body: Any) -> Answer:
-    """Answer what the service answers."""
+    """Answer correctly."""
     return status, b"" if body is None else json.dumps(body).encode(), {}
 
 
 class Cloud:
     """Keystone, Glance, Placement, Cyborg and Nova.
 
-    :ivar change: makes the answer that is sent.
+    :ivar change: makes the sent answer from the correct one.
     :ivar asked: "method path" of the requests of the last call.
     """
 
@@ -72,19 +72,19 @@ class Cloud:
         }
 
     def conf(self, service: Service) -> cfg.ConfigOpts:
-        """Return how a service is reached."""
+        """Return the configuration of a service."""
         return self._confs[service.group.name]
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
-        """Let requests end here."""
+        """Answer requests from this object."""
         name = "requests.adapters.HTTPAdapter.send"
-        with mock.patch(name, lambda adapter, asked, **_: self._send(adapter, asked)):
+        with mock.patch(name, lambda adapter, sent, **_: self._send(adapter, sent)):
             yield
         self.placement.end()
 
     def reset(self) -> None:
-        """Let everything be as it was."""
+        """Restore the first state."""
         self.asked.clear()
         double = self.placement
         double.providers = {NODE: Provider(NODE, "node1", None)}
@@ -98,13 +98,13 @@ class Cloud:
         double.traits, double.classes = {"HW_NIC_SRIOV"}, {"VCPU", "PGPU"}
 
     def _send(
-        self, adapter: requests.adapters.HTTPAdapter, asked: requests.PreparedRequest
+        self, adapter: requests.adapters.HTTPAdapter, sent: requests.PreparedRequest
     ) -> requests.Response:
-        assert asked.headers["Accept-Encoding"] == "identity"
-        path = asked.path_url
-        self.asked.append(f"{asked.method} {path}")
+        assert sent.headers["Accept-Encoding"] == "identity"
+        path = sent.path_url
+        self.asked.append(f"{sent.method} {path}")
         assert len(self.asked) <= _MOST_REQUESTS
-        status, body = self._answered(asked.method or "", path, asked.body)
+        status, body = self._answered(sent.method or "", path, sent.body)
         number = len(self.asked) - 1
         status, data, headers = self.change(number, path, status, body)
         raw = urllib3.HTTPResponse(
@@ -114,7 +114,7 @@ class Cloud:
             preload_content=False,
             decode_content=False,
         )
-        answer: requests.Response = adapter.build_response(asked, raw)
+        answer: requests.Response = adapter.build_response(sent, raw)
         if path.endswith("/auth/tokens"):
             answer.headers["X-Subject-Token"] = "a token"
         return answer
@@ -130,8 +130,8 @@ class Cloud:
                     {kind: f"{URL}/{kind}" for kind in kinds}
                 )
             case _, "placement", _:
-                told = json.loads(body) if body else None
-                return self.placement._answered(method, f"/{rest}", told)
+                values = json.loads(body) if body else None
+                return self.placement._answered(method, f"/{rest}", values)
             case _, "image", "v2/images":
                 return 200, {"images": [_IMAGE]}
             case _, "image", _:
@@ -146,7 +146,7 @@ class Cloud:
                 return 200, None
             case _, "compute", _:
                 return 200, {"extra_specs": {"hw:x": "1", "trait_a_0:CUSTOM_B": "x"}}
-        # A redirection may lead anywhere.
+        # A redirection may have any target.
         return 404, {}
 
 
@@ -167,9 +167,9 @@ _IMAGE: Final = {
 
 
 def _conf(service: Service) -> cfg.ConfigOpts:
-    told = keystone_double.credentials(URL, "secret")
+    values = keystone_double.credentials(URL, "secret")
     delays = ("connect_retry_delay", "status_code_retry_delay")
-    return keystone_double.config(service, {**told, **dict.fromkeys(delays, 0)})
+    return keystone_double.config(service, {**values, **dict.fromkeys(delays, 0)})
 
 
 def _soon() -> float:
@@ -177,7 +177,7 @@ def _soon() -> float:
 
 
 def _publish(cloud: Cloud) -> object:
-    # Its own way of making options does not matter: these lead to the cloud.
+    # The options that it makes itself are replaced by those of the cloud.
     service = Publishing(cloud.placement)
     service.publisher._client = _client(cloud)
     return service.sync(ONE, TWO, seconds=600.0)
@@ -195,7 +195,7 @@ def _of_placement(
     )
 
 
-#: Every question that is asked of a service, by its name.
+#: Each call to a service, by name.
 CALLS: Final[dict[str, Callable[[Cloud], Any]]] = {
     "image": lambda cloud: Glance(cloud.conf(glance.SERVICE)).image(IMAGE, _soon()),
     "images": lambda cloud: list(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Run a share of the tests, or of what one long test tries.
+"""Run a share of the tests, or of the items of one long test.
 
 ``--share=NUMBER`` divides each kind of long test by the divisor of its kind. As
 many consecutive numbers as the divisor select everything, each item once. The
@@ -10,7 +10,7 @@ same number selects the same items, on any machine and in any order.
 ``@pytest.mark.share(2)`` divides single tests, and ``share(1)`` selects a test
 always. The place of a test among the shares follows from its node id, so that
 adding, removing or reordering other tests moves nothing; ``share(10, place=3)``
-sets the place, where few tests of a kind have to be spread evenly. A test that
+sets the place, if a few tests of a kind have to be spread evenly. A test that
 divides its own items calls :meth:`Share.select`. Without the option all tests
 and all items are selected.
 """
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import pytest
 
 _T = TypeVar("_T")
-#: A test without a mark is divided by what its node id begins with.
+#: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
     # The lane of the lowest versions; all others run all unit tests.
     "tests/unit/": 5,
@@ -44,7 +44,7 @@ _KEY = "share"
 class Share:
     """The share of a run.
 
-    :ivar number: of the share, or None in a full run.
+    :ivar number: the number of the share, or None in a full run.
     """
 
     number: int | None = None
@@ -52,33 +52,33 @@ class Share:
     def select(self, items: Sequence[_T], divisor: int) -> Sequence[_T]:
         """Return every ``divisor``-th item, and all items in a full run.
 
-        :param items: in an order that each run has; sort them where it varies.
+        :param items: in the same order in each run; sort them if it varies.
         """
         if self.number is None:
             return items
         return items[self.number % divisor :: divisor]
 
     def reduce(self, count: int, divisor: int) -> int:
-        """Divide the number of repetitions of something that has no items."""
+        """Divide the number of repetitions, for a test without items."""
         return count if self.number is None else count // divisor
 
     def has(self, place: int, divisor: int) -> bool:
-        """Whether something at a fixed place belongs to this share."""
+        """Return whether an item at a fixed place belongs to this share."""
         return self.number is None or (place - self.number) % divisor == 0
 
 
 def of(config: pytest.Config) -> Share:
-    """The share that this run was asked for."""
+    """Return the share that this run was started with."""
     return Share(config.getoption(_OPTION))
 
 
 def place_of(node_id: str) -> int:
-    """The place of a test among the shares; the same in every run."""
+    """Return the place of a test among the shares; the same in every run."""
     return zlib.crc32(node_id.encode())
 
 
 def belongs(item: pytest.Item, share: Share) -> bool:
-    """Whether a share has a test."""
+    """Return whether a test belongs to a share."""
     if mark := item.get_closest_marker("share"):
         divisor, place = _read(*mark.args, **mark.kwargs)
     else:
@@ -99,7 +99,7 @@ def _divisor_of(node_id: str) -> int:
 
 @pytest.fixture(scope="session")
 def share(pytestconfig: pytest.Config) -> Share:
-    """The share of this run, for a test that divides its own items."""
+    """Return the share of this run, for a test that divides its own items."""
     return of(pytestconfig)
 
 
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Report the selection to the process that shows it, from a worker of xdist."""
+    """Report the selection from a worker of xdist to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_KEY] = session.config.stash.get(_SELECTED, None)
@@ -149,7 +149,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Keep what a worker has reported; each has collected the same tests."""
+    """Store a worker's report; all workers have collected the same tests."""
     if reported := getattr(node, "workeroutput", {}).get(_KEY):
         node.config.stash[_SELECTED] = reported
 
@@ -157,7 +157,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print the share, and how many tests it has."""
+    """Print the share and its number of tests."""
     share = of(config)
     if share.number is None:
         return
