@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests against a real kernel; :mod:`.lane` boots the machine they need."""
+"""Tests against a real kernel; :mod:`.lane` boots their machine."""

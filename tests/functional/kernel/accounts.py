@@ -22,12 +22,12 @@ class OrdinaryUser:
 
     @classmethod
     def named(cls, name: str) -> OrdinaryUser:
-        """The account ``name``; :mod:`.inside` made it."""
+        """Return the account ``name``, which :mod:`.inside` has created."""
         entry = pwd.getpwnam(name)
         return cls(name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """``argv`` as root would start it for this user."""
+        """Return the command that runs ``argv`` as this user, started by root."""
         ids = [f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups"]
         return ["setpriv", *ids, "--", *argv]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What every test on the real kernel stands on."""
+"""Fixtures of the tests on the real kernel."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from .machine import Machine
 
 @pytest.fixture(scope="session")
 def the_machine() -> Machine:
-    """The inventory of the test devices."""
+    """Return the inventory of the test devices."""
     return machine.find()
 
 
 @pytest.fixture(scope="session")
 def ordinary_user() -> OrdinaryUser:
-    """Who runs Nova: an unprivileged account that may use sudo."""
+    """Return the unprivileged account of Nova, which may use sudo."""
     return OrdinaryUser.named(inside.COMPUTE[0])
 
 
 @pytest.fixture(scope="session")
 def vm_user() -> OrdinaryUser:
-    """Who runs QEMU: an unprivileged account that may not use sudo."""
+    """Return the unprivileged account of QEMU, which may not use sudo."""
     return OrdinaryUser.named(inside.VM[0])
 
 
 @pytest.fixture
 def inner_guest(vm_user: OrdinaryUser) -> Iterator[Callable[..., InnerGuest]]:
-    """``inner_guest(bdf, ...)`` starts a guest that holds these functions."""
+    """Yield ``inner_guest(bdf, ...)``, which starts a guest with these functions."""
     with ExitStack() as guests:
 
         def start(*bdfs: str) -> InnerGuest:
@@ -51,7 +51,7 @@ def inner_guest(vm_user: OrdinaryUser) -> Iterator[Callable[..., InnerGuest]]:
 
 @pytest.fixture
 def hotplug(the_machine: Machine) -> Iterator[Hotplug]:
-    """The slot of :attr:`.Machine.hotplug`; full again when the test ends."""
+    """Yield the slot of :attr:`.Machine.hotplug`; fill it again afterwards."""
     slot = Hotplug(the_machine.hotplug)
     try:
         yield slot
@@ -61,7 +61,7 @@ def hotplug(the_machine: Machine) -> Iterator[Hotplug]:
 
 @pytest.fixture
 def kernel_log() -> Iterator[KernelLog]:
-    """The kernel's log from here on."""
+    """Yield the kernel's log from here on."""
     log = KernelLog()
     yield log
     log.close()
@@ -69,9 +69,9 @@ def kernel_log() -> Iterator[KernelLog]:
 
 @pytest.fixture
 def idle_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
-    """Four VFs of :attr:`.Machine.pf_node1` that no driver has taken."""
+    """Yield four VFs of :attr:`.Machine.pf_node1`, bound to no driver."""
     pf = the_machine.pf_node1
-    # Else nvme takes each offline VF and lets it go half a second later.
+    # With autoprobe, nvme binds each offline VF and releases it half a second later.
     sysfs.write(pf, "sriov_drivers_autoprobe", "0")
     sysfs.write(pf, "sriov_numvfs", "4")
     yield sysfs.virtual_functions(pf)
@@ -83,20 +83,20 @@ def idle_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
 def running_vfs(
     the_machine: Machine, idle_vfs: tuple[str, ...], kernel_log: KernelLog
 ) -> tuple[str, ...]:
-    """The same VFs, run by the host's nvme driver."""
+    """Return the same VFs, bound to the host's nvme driver."""
     nvme.bring_online(the_machine.pf_node1)
     sysfs.write(the_machine.pf_node1, "sriov_drivers_autoprobe", "1")
     for vf in idle_vfs:
         sysfs.store(sysfs.BUS / "drivers_probe", vf)
     for _ in idle_vfs:
-        # The link is there at once; this is when the driver stays.
+        # The driver link appears at once; this message shows that the driver stays.
         kernel_log.wait_for("default/read/poll queues")
     return idle_vfs
 
 
 @pytest.fixture(scope="session")
 def fpga_cards(the_machine: Machine) -> Iterator[tuple[Card, Card]]:
-    """A card with one port and one with two, both on the kernel's DFL driver."""
+    """Yield a card with one port and one with two, both on the kernel's DFL driver."""
     cards = (
         Card(the_machine.fpga, dfl.INTERFACE),
         Card(the_machine.plain_fpga, dfl.OTHER_INTERFACE, ports=2),
@@ -109,13 +109,13 @@ def fpga_cards(the_machine: Machine) -> Iterator[tuple[Card, Card]]:
 
 @pytest.fixture
 def fpga(fpga_cards: tuple[Card, Card]) -> Card:
-    """The card with one port, powered on just now; the driver has it."""
+    """Return the card with one port, just powered on and bound to the driver."""
     dfl.power_on(fpga_cards[0])
     return fpga_cards[0]
 
 
 @pytest.fixture
 def fpga_of_two(fpga_cards: tuple[Card, Card]) -> Card:
-    """The card with two ports, likewise."""
+    """Return the card with two ports, just powered on and bound to the driver."""
     dfl.power_on(fpga_cards[1])
     return fpga_cards[1]

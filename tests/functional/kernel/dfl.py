@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The kernel's DFL drivers, used by hand: what os_acc is held against."""
+"""Use the kernel's DFL drivers by hand, as the reference for os_acc."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .dfl_card import Card
 DRIVER = sysfs.BUS / "drivers" / "dfl-pci"
 MANAGERS = Path("/sys/class/fpga_manager")
 REGIONS = Path("/sys/class/fpga_region")
-#: What bitstreams for the two cards have to be built for, and what a card
-#: holds when it is powered on.
+#: The interface id of the two cards, and the function that a card has after
+#: power-on.
 INTERFACE = uuid.UUID("9926ab6d-6c92-5a68-aabc-a7d84c545738")
 OTHER_INTERFACE = uuid.UUID("69528db6-eb31-577a-8c36-68f9faa081f6")
 FIRST_FUNCTION = uuid.UUID("d8424dc4-a4a3-4413-8fd9-4e9a4bc0a3a1")
@@ -34,7 +34,7 @@ _PORT_PR = struct.Struct("<IIIIQ")
 
 
 def load() -> None:
-    """Insert the modules, and let dfl-pci have the cards that are laid out."""
+    """Insert the modules, and bind the prepared cards to dfl-pci."""
     for name in dfl_build.MODULES:
         subprocess.run(["insmod", dfl_build.BUILD / f"{name}.ko"], check=True)
     sysfs.store(DRIVER / "new_id", PRODUCT)
@@ -42,9 +42,9 @@ def load() -> None:
 
 @contextlib.contextmanager
 def preceded_by(module: str, *bdfs: str) -> Iterator[None]:
-    """Load another driver of these cards, and have the bus ask it before dfl-pci.
+    """Load another driver of these cards, and let the bus probe it before dfl-pci.
 
-    The cards are with dfl-pci at the beginning, as they are at the end.
+    The cards are bound to dfl-pci at the beginning and at the end.
     """
     subprocess.run(["rmmod", "dfl-pci"], check=True)
     for bdf in bdfs:
@@ -59,7 +59,7 @@ def preceded_by(module: str, *bdfs: str) -> Iterator[None]:
 
 
 def power_on(card: Card) -> None:
-    """Power a card on, and let the driver find it."""
+    """Power a card on, and let the driver probe it."""
     sysfs.write(card.bdf, "driver_override", "\n")
     sysfs.unbind(card.bdf)
     card.power_on_function(FIRST_FUNCTION)
@@ -67,57 +67,57 @@ def power_on(card: Card) -> None:
 
 
 def bind(bdf: str) -> None:
-    """Let dfl-pci have a card that has no driver."""
+    """Bind a card without a driver to dfl-pci."""
     sysfs.store(sysfs.BUS / "drivers_probe", bdf)
 
 
 def fme(bdf: str) -> Path:
-    """The platform device of the card's management engine."""
+    """Return the platform device of the card's management engine."""
     (found,) = (sysfs.DEVICES / bdf).glob("fpga_region/region*/dfl-fme.*")
     return found
 
 
 def port(bdf: str, number: int = 0) -> Path:
-    """The platform device of one of its ports."""
+    """Return the platform device of one of its ports."""
     found = (sysfs.DEVICES / bdf).glob("fpga_region/region*/dfl-port.*")
     (match,) = (each for each in found if read(each / "id") == str(number))
     return match
 
 
 def afu_id(bdf: str, number: int = 0) -> str:
-    """What a port says that it holds.
+    """Return the function id that a port reports.
 
-    :raises OSError: as the kernel refused it.
+    :raises OSError: as raised by the kernel.
     """
     return read(port(bdf, number) / "afu_id")
 
 
 def compat_ids(bdf: str) -> set[str]:
-    """What the card's regions say that bitstreams have to be built for."""
+    """Return the interface ids that the card's regions report."""
     regions = fme(bdf).glob("dfl-fme-region.*/fpga_region/region*")
     return {read(each / "compat_id") for each in regions}
 
 
 def manager(bdf: str) -> Path:
-    """The card's FPGA manager."""
+    """Return the card's FPGA manager."""
     (found,) = fme(bdf).glob("dfl-fme-mgr.*/fpga_manager/fpga*")
     return found
 
 
 def state(bdf: str) -> tuple[str, str]:
-    """The manager's ``state`` and ``status``."""
+    """Return the manager's ``state`` and ``status``."""
     return read(manager(bdf) / "state"), read(manager(bdf) / "status")
 
 
 def node(device: Path) -> Path:
-    """The node of an engine or a port."""
+    """Return the device node of an engine or a port."""
     return Path("/dev", device.name)
 
 
 def program(bdf: str, payload: bytes, number: int = 0) -> None:
     """Program a region, as any client of the driver would.
 
-    :raises OSError: as the kernel refused it.
+    :raises OSError: as raised by the kernel.
     """
     fd = os.open(node(fme(bdf)), os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -127,7 +127,7 @@ def program(bdf: str, payload: bytes, number: int = 0) -> None:
 
 
 def port_pr(fd: int, payload: bytes, number: int = 0, flags: int = 0) -> None:
-    """DFL_FPGA_FME_PORT_PR."""
+    """Call the ioctl DFL_FPGA_FME_PORT_PR."""
     buffer = ctypes.create_string_buffer(payload, len(payload))
     address = ctypes.addressof(buffer)
     size = _PORT_PR.size
@@ -136,5 +136,5 @@ def port_pr(fd: int, payload: bytes, number: int = 0, flags: int = 0) -> None:
 
 
 def read(path: Path) -> str:
-    """An attribute, without the newline at its end."""
+    """Read an attribute, without the newline at its end."""
     return path.read_text(encoding="ascii").strip()

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Build the kernel's FPGA drivers, which Debian's kernels come without.
+"""Build the kernel's FPGA drivers, which Debian's kernels do not contain.
 
-They are built out of tree, against the headers of the kernel that the machine
-boots, from Debian's own package of the kernel's source. What comes of it stays
-in ``build/dfl``; nothing of the kernel is part of this repository, and nothing
-of it is given away.
+They are built out of tree, against the headers of the machine's kernel, from
+Debian's own package of the kernel's source. The results stay in ``build/dfl``;
+no part of the kernel is in this repository, and none is distributed.
 
 ``python tests/functional/kernel/dfl_build.py /boot/vmlinuz-<release>``
 """
@@ -22,7 +21,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[3]
 BUILD = CHECKOUT / "build" / "dfl"
 
-#: What each module is switched on by, in the order in which they go in.
+#: The configuration symbol of each module, in the order of insertion.
 MODULES = {
     "fpga-mgr": "FPGA",
     "fpga-bridge": "FPGA_BRIDGE",
@@ -35,15 +34,15 @@ MODULES = {
     "dfl-afu": "FPGA_DFL_AFU",
     "dfl-pci": "FPGA_DFL_PCI",
 }
-#: A port acknowledges its reset within 1 ms, says dfl-afu-main.c. The card of
-#: the tests is played by a process, which a busy machine may keep waiting for
-#: longer than that: it is the one thing that is not as in the kernel.
+#: A port acknowledges its reset within 1 ms, according to dfl-afu-main.c. A process
+#: simulates the card of the tests, and a busy machine may delay it longer: this
+#: timeout is the only difference from the kernel.
 _PATIENCE = "#define RST_POLL_TIMEOUT 1000 "
 _MORE_PATIENCE = "#define RST_POLL_TIMEOUT 5000000 "
 
 
 def build(kernel: Path) -> None:
-    """Have the modules for ``kernel`` (its file in /boot) in :data:`BUILD`.
+    """Build the modules for ``kernel`` (its file in /boot) in :data:`BUILD`.
 
     :raises SystemExit: a package is missing, or they do not compile.
     """
@@ -84,7 +83,7 @@ def _commands(headers: Path, source: Path) -> list[list[str]]:
     switches = [f"CONFIG_{switch}=m" for switch in MODULES.values()]
     unpack = ["tar", "--extract", f"--directory={BUILD}", f"--file={source}"]
     return [
-        # Most of the time goes into this, and xz alone would use one core.
+        # Most of the time is spent here, and xz alone would use one core.
         [*unpack, "--use-compress-program=xz -T0", str(tree.relative_to(BUILD))],
         ["make", "-j2", "-C", str(headers), f"M={tree}", *switches, "modules"],
     ]
@@ -101,7 +100,7 @@ def _identity(kernel: Path, symbols: Path, source: Path, recipe: Path) -> str:
     contents = hashlib.sha256()
     for path in (kernel, symbols, recipe):
         contents.update(path.read_bytes())
-    # Too big to be read each time.
+    # The file is too large to be read each time.
     package = source.stat()
     return f"{contents.hexdigest()} {package.st_size} {package.st_mtime_ns}\n"
 

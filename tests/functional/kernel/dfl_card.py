@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An FPGA card: memory behind BAR 0, and a thread that plays the hardware.
+"""An FPGA card: memory behind BAR 0, and a thread that simulates the hardware.
 
 The registers are those of the kernel's drivers/fpga/dfl.h, dfl-fme-mgr.c and
 of Documentation/fpga/dfl.rst.
@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from . import sysfs
 
-#: Seconds between two looks of the hardware at its registers, and how long
-#: something may take to come about.
+#: Seconds between two polls of the registers by the hardware, and the timeout of a
+#: wait.
 _TICK = 0.001
 DEADLINE = 300.0
 
@@ -43,14 +43,14 @@ _COMMAND, _MEMORY = 0x4, 0x2
 class Error:
     """One of the errors that the hardware reports: its bit of FME_PR_ERR.
 
-    :ivar status: what the kernel then says in fpga_manager's ``status``.
+    :ivar status: the kernel's text in fpga_manager's ``status``.
     """
 
     bit: int
     status: str
 
 
-#: FPGA_MGR_STATUS_*, as fpga-mgr.c names them.
+#: FPGA_MGR_STATUS_*, with the names of fpga-mgr.c.
 ERRORS = (
     Error(0, "reconfig operation error"),
     Error(1, "reconfig CRC error"),
@@ -63,7 +63,7 @@ ERRORS = (
 class Card:
     """A card with one region behind each of its ports.
 
-    :ivar interface_id: what a bitstream for it has to be built for.
+    :ivar interface_id: the interface id of its bitstreams.
     """
 
     def __init__(self, bdf: str, interface_id: uuid.UUID, ports: int = 1) -> None:
@@ -94,65 +94,65 @@ class Card:
                 self._hold(port, function)
 
     def next_function(self, function: uuid.UUID) -> None:
-        """What the next bitstream implements; all later ones, too."""
+        """Set the function that the next and all later bitstreams implement."""
         with self._turn:
             self._next, self._errors, self._completes = function, 0, True
 
     def fail_with(self, *bits: int) -> None:
-        """Report these errors whenever a bitstream has been pushed."""
+        """Report these errors after each pushed bitstream."""
         with self._turn:
             self._errors, self._completes = sum(1 << bit for bit in bits), True
 
     def never_complete(self) -> None:
-        """Take what is pushed, and never say that it is done."""
+        """Accept pushed bitstreams, and never report completion."""
         with self._turn:
             self._completes = False
 
     def complete(self) -> None:
-        """Say so after all."""
+        """Report completion again, also for the current bitstream."""
         with self._turn:
             self._completes = True
 
     def wait_until_pushed(self) -> None:
-        """Wait for a bitstream that has been pushed and is not complete.
+        """Wait for a pushed bitstream that is not complete.
 
-        :raises TimeoutError: there was none.
+        :raises TimeoutError: none was pushed.
         """
         self._wait(lambda: bool(self._get(_PR + _PR_CONTROL) & _PR_COMPLETE))
 
     def wait_until_idle(self) -> None:
-        """Wait until nothing that was pushed is to be completed.
+        """Wait until no pushed bitstream has to be completed.
 
-        :raises TimeoutError: something still is.
+        :raises TimeoutError: one is still incomplete.
         """
         self._wait(lambda: not self._get(_PR + _PR_CONTROL) & _PR_COMPLETE)
 
     def function(self, port: int = 0) -> uuid.UUID:
-        """What a region holds."""
+        """Return the function in a region."""
         afu = self._port(port) + _AFU
         high, low = self._get(afu + _GUID_HIGH), self._get(afu + _GUID_LOW)
         return uuid.UUID(int=high << 64 | low)
 
     def in_reset(self, port: int = 0) -> bool:
-        """Whether the port is held in reset, so that nobody can use its function."""
+        """Return whether the port is held in reset: its function is unusable."""
         return bool(self._get(self._port(port) + _PORT_CONTROL) & _RESET)
 
     def last_word(self) -> int:
-        """The last 32 bits that were pushed."""
+        """Return the last 32 bits that were pushed."""
         return self._get(_PR + _PR_DATA)
 
     def programmed_count(self) -> int:
-        """How many bitstreams have been completed since power-on, failed or not."""
+        """Return the number of bitstreams completed since power-on, failed or not."""
         return len(self._programmed)
 
     def programmed_ports(self) -> tuple[int, ...]:
-        """For which ports they were."""
+        """Return the ports of these bitstreams."""
         return tuple(self._programmed)
 
     def close(self) -> None:
-        """Stop playing.
+        """Stop the simulation.
 
-        :raises Exception: what the hardware had stumbled over.
+        :raises Exception: the error that has ended the hardware's thread.
         """
         self._stopped.set()
         self._hardware.join()
@@ -163,7 +163,7 @@ class Card:
 
     def _map(self) -> mmap.mmap:
         device = sysfs.DEVICES / self.bdf
-        # Not by ``enable``: it counts, and the driver's own would do nothing.
+        # Not through ``enable``: it counts, and the driver's own call would do nothing.
         with open(device / "config", "r+b", buffering=0) as config:
             config.seek(_COMMAND)
             command = int.from_bytes(config.read(2), "little") | _MEMORY
@@ -212,7 +212,7 @@ class Card:
 
     def _tick(self) -> None:
         if self._get(0) != _header(_TYPE_FIU, _ID_FME, _PR):
-            # Nobody answers while the function does not decode its memory.
+            # Reads fail while the function does not decode its memory.
             return
         for number in self._ports:
             place = self._port(number) + _PORT_CONTROL
@@ -236,8 +236,9 @@ class Card:
         elif self._next is not None:
             self._hold(port, self._next)
         self._programmed.append(port)
-        # The driver waits for _PR_START, and touches the register no more. So
-        # the next reset is acknowledged when it has been seen.
+        # The driver waits for _PR_START, and then does not touch the register.
+        # Therefore the
+        # next reset is acknowledged once it is seen.
         self._put(_PR + _PR_CONTROL, control & _PR_PORT)
 
     def _wait(self, condition: Callable[[], bool]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What root does to an FPGA card while a job runs as somebody else."""
+"""Root's actions on an FPGA card, while a job runs as an ordinary user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .machine import Machine
 
 
 class FpgaSide(RootSide):
-    """The hardware of a card, beside what all hosts have."""
+    """The hardware of a card, in addition to the devices of all hosts."""
 
     def __init__(self, machine: Machine, qemu: OrdinaryUser, card: Card) -> None:
         super().__init__(machine, qemu)
@@ -31,7 +31,7 @@ class FpgaSide(RootSide):
         self._events: pyudev.Monitor | None = None
 
     def card(self) -> str:
-        """Its address."""
+        """Return its address."""
         return self._card.bdf
 
     def next_function(self, function: str) -> None:
@@ -47,42 +47,42 @@ class FpgaSide(RootSide):
         self._card.never_complete()
 
     def complete(self) -> None:
-        """Complete what is under way, and all that follows."""
+        """Complete the current programming, and all following ones."""
         self._card.complete()
         self._card.wait_until_idle()
 
     def holds(self) -> str:
-        """The function that the hardware holds."""
+        """Return the function in the hardware."""
         return str(self._card.function())
 
     def programmed(self) -> int:
-        """How many bitstreams have been completed."""
+        """Return the number of completed bitstreams."""
         return self._card.programmed_count()
 
     def is_untouched(self) -> bool:
-        """Whether the driver was asked for nothing since it has the card."""
+        """Return whether the driver has made no request to it since the binding."""
         return dfl.state(self._card.bdf) == ("unknown", "")
 
     def record(self) -> None:
-        """Begin to record what is pushed."""
+        """Begin to record the pushed payload."""
         self._pushed = self._recording.enter_context(dfl_trace.recorded())
 
     def recorded(self) -> bytes:
-        """Stop; what was pushed meanwhile."""
+        """Stop recording; return the recorded payload."""
         assert self._pushed is not None
         with self._recording:
             return self._pushed.payload()
 
     def watch_drivers(self) -> None:
-        """Begin to note which drivers take the card."""
+        """Begin to note the drivers that bind to the card."""
         self._events = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
         self._events.filter_by("pci")
         self._events.start()
 
     def drivers(self) -> tuple[str, ...]:
-        """The drivers that have taken it since, by the kernel's uevents."""
+        """Return the drivers that have bound to it since, by the kernel's uevents."""
         assert self._events is not None
-        # The last event that counts.
+        # This event marks the end.
         sysfs.write(self._card.bdf, "uevent", "change")
         found, end = [], time.monotonic() + DEADLINE
         while time.monotonic() < end:
@@ -96,11 +96,11 @@ class FpgaSide(RootSide):
         raise TimeoutError(f"the kernel does not report a change of {self._card.bdf}")
 
     def open_port(self) -> None:
-        """Use the card's port, as a program of the host's does."""
+        """Open the card's port, as a program on the host does."""
         self._fd = os.open(dfl.node(dfl.port(self._card.bdf)), os.O_RDWR)
 
     def close_port(self) -> None:
-        """Do not use it any more."""
+        """Close the port again."""
         os.close(self._fd)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which words the DFL driver pushes into an FPGA, from within the kernel.
+"""Record the words that the DFL driver pushes into an FPGA, inside the kernel.
 
-A register keeps the last word alone. So the instruction by which
-fme_mgr_write() stores each of them (``FME_PR_DATA``, offset 0x18) is probed:
+A register keeps only the last word. Therefore a probe is set on the instruction
+by which fme_mgr_write() stores each of them (``FME_PR_DATA``, offset 0x18):
 Documentation/trace/kprobetrace.rst.
 """
 
@@ -25,15 +25,15 @@ _OURS = _TRACING / "instances" / "dfl"
 _FUNCTION, _MODULE = "fme_mgr_write", "dfl-fme-mgr"
 _STORE = re.compile(r"^ *([0-9a-f]+):\s+mov +%(r\w+),0x18\(%r\w+\)$", re.MULTILINE)
 _OVERRUN = re.compile(r"^overrun: (\d+)$", re.MULTILINE)
-#: For each CPU; a word takes about 50 bytes.
+#: The buffer of each CPU; a word takes about 50 bytes.
 _KIBIBYTES = "8192"
 
 
 class Pushed:
-    """What has been pushed, to all cards."""
+    """The pushed payload of all cards."""
 
     def payload(self) -> bytes:
-        """The words so far, as the bytes that they were made of.
+        """Return the bytes of all words so far.
 
         :raises LookupError: the kernel has lost some.
         """
@@ -48,7 +48,7 @@ class Pushed:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Pushed]:
-    """Record what is pushed in here."""
+    """Record pushed words until the end of the block."""
     offset, register = _instruction()
     place = f"{_MODULE.replace('-', '_')}:{_FUNCTION}+{offset:#x}"
     sysfs.store(_PROBES, f"p:dfl/word {place} word=%{register}:x32")
@@ -64,7 +64,7 @@ def recorded() -> Iterator[Pushed]:
 
 
 def _instruction() -> tuple[int, str]:
-    """Where in the function it is, and the register with the word."""
+    """Return the instruction's offset in the function, and the register of the word."""
     listing = subprocess.run(
         ["objdump", "--disassemble=" + _FUNCTION, "--no-show-raw-insn", _module()],
         capture_output=True,

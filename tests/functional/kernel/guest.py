@@ -14,17 +14,17 @@ from . import sysfs
 from .accounts import OrdinaryUser
 from .qmp import Qmp, QmpError
 
-#: Seconds QEMU may take to end.
+#: Seconds that QEMU may take to end.
 DEADLINE = 120.0
 
 
 class InnerGuest:
     """A running guest with host functions, started as libvirt starts one.
 
-    QEMU is an ordinary user's, which owns the group nodes and may lock
-    memory. When the constructor returns, the functions are attached.
+    QEMU runs as an ordinary user that owns the group nodes and may lock memory. The
+    functions are attached when the constructor returns.
 
-    :raises QmpError: QEMU did not start; the message is its own.
+    :raises QmpError: QEMU did not start; the message is QEMU's own.
     """
 
     def __init__(self, user: OrdinaryUser, bdfs: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class InnerGuest:
                 raise QmpError(errors.read().decode()) from error
 
     def attached(self) -> frozenset[str]:
-        """The host addresses of the functions that ``info pci`` lists."""
+        """Return the host addresses of the functions in ``info pci``."""
         listed = {
             device["qdev_id"]
             for bus in self._qmp.execute("query-pci")
@@ -61,26 +61,26 @@ class InnerGuest:
         )
 
     def info_pci(self) -> str:
-        """What ``info pci`` of the human monitor prints."""
+        """Return the output of ``info pci`` of the human monitor."""
         text: str = self._qmp.execute(
             "human-monitor-command", **{"command-line": "info pci"}
         )
         return text
 
     def end(self) -> None:
-        """Shut the guest down and take the nodes back, as libvirt does."""
+        """Shut the guest down and return the nodes to root, as libvirt does."""
         if self.process.poll() is None:
             self._qmp.execute("quit")
             self.process.wait(DEADLINE)
             self._take_nodes_back()
 
     def kill(self) -> None:
-        """End QEMU with SIGKILL; the nodes stay its user's."""
+        """Kill QEMU with SIGKILL; its user keeps the nodes."""
         self.process.kill()
         self.process.wait(DEADLINE)
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """End all processes that still run."""
         self.end()
         self._qmp.close()
 
@@ -97,7 +97,7 @@ class InnerGuest:
             *("-mon", "chardev=qmp,mode=control"),
             *devices,
         ]
-        # Raised before the user changes: VFIO_MAP_DMA locks all of its memory.
+        # Set before the change of user: VFIO_MAP_DMA locks all of the guest's memory.
         return ["prlimit", "--memlock=unlimited:unlimited", *user.command(qemu)]
 
     def _take_nodes_back(self) -> None:

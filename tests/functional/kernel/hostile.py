@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the service's user can try, once it is taken over; run as that user.
+"""Attacks of a compromised service, run as the service's user.
 
-``python -m tests.functional.kernel.hostile <job> <helper> [arguments]``: it ends
-with 0 where a helper has refused all that it has to refuse.
+``python -m tests.functional.kernel.hostile <job> <helper> [arguments]`` exits with 0
+if a helper has rejected every request that it has to reject.
 
 :param helper: the command that starts a helper, in one word.
 """
@@ -38,26 +38,26 @@ _MILLISECONDS = 60_000
 
 
 def status(text: str) -> dict[str, str]:
-    """The fields of proc(5), ``status``."""
+    """Parse the fields of ``status`` of proc(5)."""
     return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
 def sets(pid: int) -> list[int]:
-    """The capability sets of a process, in the order of the kernel."""
+    """Return the capability sets of a process, in the order of the kernel."""
     found = status(Path(f"/proc/{pid}/status").read_text())
     assert found["NoNewPrivs"] == "1"
     return [int(found[name], 16) for name in _SETS]
 
 
 def refused(client: HostileClient, name: str, *args: object) -> None:
-    """Ask for a call that a helper must refuse."""
+    """Make a call that a helper has to reject."""
     kind, error, *_ = client.call(name, *args)
     assert kind == REFUSED, name
     assert error in ("builtins.ImportError", "builtins.NameError"), error
 
 
 def import_and_run(helper: list[str]) -> None:
-    """Ask each helper for modules that run a program, and for such a call."""
+    """Let each helper import modules that run a program, and make such a call."""
     for context in CONTEXTS:
         with serving(context, helper) as client:
             assert os.stat(f"/proc/{client.pid}").st_uid == 0
@@ -71,7 +71,7 @@ def import_and_run(helper: list[str]) -> None:
 
 
 def gain_privileges(helper: list[str]) -> None:
-    """Have a step of a vendor start a program, and import a module."""
+    """Let a vendor's step start a program and import a module."""
     kept = 1 << capabilities.CAP_DAC_READ_SEARCH
     with serving(f"{VENDOR}.context", helper) as client:
         refused(client, "antigravity.x")
@@ -91,11 +91,11 @@ def gain_privileges(helper: list[str]) -> None:
 
 
 def bind_what_is_not_named(helper: list[str], own: str, pf: str, *others: str) -> None:
-    """Ask for all that root's configuration does not name, and for what it does.
+    """Request all that root's configuration does not name, and all that it names.
 
     :param own: a configuration of this user's, which names every device and asks
-        for more capabilities.
-    :param pf: what root's configuration names, with four VFs.
+    for more capabilities.
+    :param pf: the card that root's configuration names, with four VFs.
     """
     with serving("base", [*helper, "--config-file", own]) as client:
         assert sets(client.pid) == [0] * 5
@@ -112,25 +112,25 @@ def bind_what_is_not_named(helper: list[str], own: str, pf: str, *others: str) -
         vf = os.path.basename(os.readlink(f"/sys/bus/pci/devices/{pf}/virtfn0"))
         assert _take(client, vf).outcome == Outcome.OK
         assert functions.driver(PciAddress.parse(vf)) == "vfio-pci"
-    # Another helper goes by the record as well.
+    # Another helper also follows the record.
     with serving("base", [*helper, "--config-file", own]) as client:
         assert _give_back(client, vf, "pci-stub").outcome == Outcome.OK
         assert functions.driver(PciAddress.parse(vf)) == ""
 
 
 def bind_without_a_limit(helper: list[str], own: str, other: str) -> None:
-    """Take what a configuration of this user's names, where root's does not count."""
+    """Take devices that a user's configuration names and root's does not restrict."""
     with serving("base", [*helper, "--config-file", own]) as client:
         assert _take(client, other).outcome == Outcome.OK
         assert _give_back(client, other, "").outcome == Outcome.OK
 
 
 def program(helper: list[str], own: str, card: str, image: str, attempts: str) -> None:
-    """Ask for an FPGA card to be programmed.
+    """Request the programming of an FPGA card.
 
     :param image: a file of the cache, which is named after its digest.
     :param attempts: a list of JSON: the signature of an attempt, as
-        ``os_acc.privsep.fpga.program`` takes it, with outcome and step of the answer.
+    ``os_acc.privsep.fpga.program`` takes it, with outcome and step of the answer.
     """
     algorithm, digest = os.path.basename(image).split("-")
     place, (parts, identity), _group = _target(card)

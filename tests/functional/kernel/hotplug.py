@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Pull a function out of the machine, and put it back.
+"""Remove a function from the machine, and insert it again.
 
-The machine asks its own hypervisor, over a virtio port that is connected to
-QEMU's monitor.
+The machine sends the request to its own hypervisor, over a virtio port that is
+connected to QEMU's monitor.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class Hotplug:
         self._qmp.negotiate()
 
     def remove(self) -> None:
-        """Pull the device out; the kernel has let it go when this returns."""
+        """Remove the device; the kernel has released it when this returns."""
         self.request_removal()
         self.wait_removed()
 
     def request_removal(self) -> None:
-        """Ask the kernel for the device, which may be held."""
+        """Request the removal of the device, which may be held."""
         self._qmp.forget_events()
         self._qmp.execute("device_del", id=lane.HOTPLUG_ID)
 
     def wait_removed(self) -> None:
-        """Wait until the kernel has let the device go."""
+        """Wait until the kernel has released the device."""
         self._qmp.wait_event("DEVICE_DELETED", device=lane.HOTPLUG_ID)
 
     def insert(self) -> None:
-        """Put a device in; it is on the bus when this returns."""
+        """Insert a device; it is on the bus when this returns."""
         monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
         monitor.filter_by("pci")
         monitor.start()
@@ -51,7 +51,7 @@ class Hotplug:
         )
         end = time.monotonic() + DEADLINE
         while (left := end - time.monotonic()) > 0:
-            # None also when libudev dropped an event of another subsystem.
+            # None also after libudev has dropped an event of another subsystem.
             device = monitor.poll(left)
             if device is None or device.sys_name != self.address:
                 continue
@@ -70,7 +70,7 @@ class Hotplug:
         )
 
     def close(self) -> None:
-        """Leave the slot as it was found."""
+        """Restore the slot's first state."""
         if not sysfs.exists(self.address):
             self.insert()
         self._qmp.close()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the machine of :mod:`.lane` runs as root: prepare it, then pytest.
+"""Prepare the machine of :mod:`.lane` as root, then run pytest.
 
 ``inside.py <results folder> <tag of the host's files> [pytest arguments]``.
 Standard library alone.
@@ -18,33 +18,33 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MODULES = ("vfio-pci", "vfio_iommu_type1", "nvme", "virtio_console")
 
-#: Where the host's files are mounted whole, and what the machine may write of
-#: them (into memory), as virtme-ng has it.
+#: The mount point of the host's files, and the directories that the machine may
+#: write (into memory), as with virtme-ng.
 _HOST = Path("/run/host-files")
 _WRITABLE = ("etc", "home", "opt", "srv", "tmp", "usr", "var")
-#: Of the machine's own kernel.
+#: File systems of the machine's own kernel.
 _OWN = ("dev", "proc", "run", "sys")
 
-#: Who runs Nova (may use sudo) and who runs QEMU (may not): name, uid.
+#: The users of Nova (may use sudo) and of QEMU (may not): name, uid.
 COMPUTE = ("compute", 2001)
 VM = ("vm", 2002)
 
 
 def prepare(results: Path, tag: str) -> None:
-    """Make a machine that has booted ready for whatever runs in it."""
+    """Prepare a booted machine for any job."""
     keep_files(results, tag)
-    # modprobe tells what it could not load.
+    # modprobe reports the modules that it could not load.
     subprocess.run(["modprobe", "--all", *MODULES], check=True)
 
 
 def keep_files(results: Path, tag: str) -> None:
-    """Mount the host's files over themselves, so that the kernel keeps them.
+    """Mount the host's files over themselves, with the kernel's cache.
 
-    As virtme-ng mounts them each look at a path and each start of a program
-    asks the host anew (Documentation/filesystems/9p.rst, ``cache``): a third of
+    As virtme-ng mounts them, each path lookup and each start of a program sends a
+    request to the host (Documentation/filesystems/9p.rst, ``cache``): a third of
     the time that it takes to start Python in software emulation.
 
-    :param results: what the machine writes, for the host to see at once.
+    :param results: the machine's output, which the host has to see at once.
     :param tag: of the device that exports the host's files once more.
     """
     _HOST.mkdir()
@@ -58,7 +58,7 @@ def keep_files(results: Path, tag: str) -> None:
         if files.name in _WRITABLE:
             upper, work = above / files.name, above / f"{files.name}-work"
             upper.mkdir(parents=True)
-            # Who may write there is what the upper layer says.
+            # The upper layer's mode decides about write access.
             upper.chmod(stat.S_IMODE(files.stat().st_mode))
             work.mkdir()
             layers = f"xino=off,lowerdir={files},upperdir={upper},workdir={work}"
@@ -94,7 +94,7 @@ def allow_sudo(name: str) -> None:
 
 
 def run_pytest(results: Path, arguments: list[str]) -> int:
-    """Run the tests of this folder; pytest's exit status."""
+    """Run the tests of this folder; return pytest's exit status."""
     binaries = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
     environment = {
         "PATH": binaries,
@@ -120,7 +120,7 @@ def run_pytest(results: Path, arguments: list[str]) -> int:
 
 
 def report(results: Path, job: Callable[[], int]) -> int:
-    """Do the job; its beginning and status go where :mod:`.lane` finds them."""
+    """Run the job; write its beginning and status to the files of :mod:`.lane`."""
     (results / "began").touch()
     status = job()
     unfinished = results / "status.new"

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The kernel's log, as something to wait on."""
+"""Wait for messages of the kernel's log."""
 
 from __future__ import annotations
 
 import os
 import select
 
-#: Seconds a message may take.
+#: The timeout of a message in seconds.
 DEADLINE = 120.0
 
 
 class KernelLog:
-    """What the kernel logs from now on (``/dev/kmsg``)."""
+    """The kernel's log from now on (``/dev/kmsg``)."""
 
     def __init__(self) -> None:
         self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.lseek(self._fd, 0, os.SEEK_END)
 
     def wait_for(self, *words: str) -> str:
-        """The first record that contains all of ``words``.
+        """Return the first record that contains all of ``words``.
 
-        :raises TimeoutError: there was none.
+        :raises TimeoutError: none has appeared.
         """
         while select.select([self._fd], [], [], DEADLINE)[0]:
             record = os.read(self._fd, 8192).decode("utf-8", "replace")

@@ -6,9 +6,9 @@
 
 The machine boots the newest kernel of ``/boot`` on this host's own file
 system (copy on write), always by software emulation: that works everywhere,
-nested KVM does not. It exits 0 when tests ran and all passed, as pytest does
-when they failed, and 70 when the machine gave no result. What the machine
-said stays in ``build/kernel-lane``.
+nested KVM does not. The exit status is 0 if tests ran and all passed, pytest's
+status if tests failed, and 70 if the machine gave no result. The machine's output
+stays in ``build/kernel-lane``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ POWEROFF_DEADLINE = 60.0
 #: EX_SOFTWARE of sysexits.h: no test failed, the lane did.
 NO_RESULT = 70
 
-#: The root ports that have something behind them, by their fixed addresses.
+#: The root ports with devices behind them, by their fixed addresses.
 PORT_NVME_NODE0 = "0000:40:00.0"
 PORT_NVME_NODE1 = "0000:80:00.0"
 PORT_EDU_NODE1 = "0000:80:01.0"
@@ -58,17 +58,17 @@ CARD_EDU = "0000:00:11.0"
 CARD_NVME = "0000:00:11.1"
 PLAIN_FPGA = "0000:00:14.0"
 PORT_ID_OF_PF = "port-nvme-node1"
-#: QEMU's names of what is hot-plugged, and where.
+#: QEMU's ids of the hot-plugged device and its port.
 HOTPLUG_ID = "spare"
 HOTPLUG_BUS = "port-hotplug"
 #: The mount tag of the host's files; see :func:`.inside.keep_files`.
 FILES_TAG = "os-acc.files"
-#: The virtio port on which the machine talks QMP to its own hypervisor.
+#: The virtio port over which the machine sends QMP to its own hypervisor.
 QMP_PORT = "os-acc.qmp"
 
 
 def root_port(name: str, bus: str, address: str, chassis: int) -> str:
-    """A root port, ``port-<name>``."""
+    """Return the options of a root port, ``port-<name>``."""
     slot = address.split(":")[2].split(".")[0]
     return (
         f"-device pcie-root-port,id=port-{name},chassis={chassis},"
@@ -77,7 +77,7 @@ def root_port(name: str, bus: str, address: str, chassis: int) -> str:
 
 
 def sriov_nvme(name: str, vfs: int = 4) -> str:
-    """An NVMe controller with as many VFs, behind ``port-<name>``."""
+    """Return an NVMe controller with ``vfs`` VFs, behind ``port-<name>``."""
     return (
         f"-device nvme-subsys,id=subsys-{name} "
         f"-device nvme,id={name},serial={name},subsys=subsys-{name},"
@@ -87,7 +87,7 @@ def sriov_nvme(name: str, vfs: int = 4) -> str:
 
 
 def qemu_options(results: Path) -> str:
-    """The devices of the machine, as options of QEMU 7.2 or newer."""
+    """Return the devices of the machine, as options of QEMU 7.2 or newer."""
     # An abstract name: a path in a deep checkout exceeds sun_path.
     monitor = f"path=os-acc-kernel-lane-{os.getpid()},abstract=on"
     return " ".join(
@@ -107,7 +107,7 @@ def qemu_options(results: Path) -> str:
             "-device edu,bus=port-edu-node1",
             f"-device edu,id={HOTPLUG_ID},bus={HOTPLUG_BUS}",
             "-device edu,bus=pcie.0,addr=0x10",
-            # Memory behind BAR 0; dfl_card.py makes FPGA cards of them.
+            # Memory behind BAR 0; dfl_card.py makes FPGA cards of these devices.
             "-device bochs-display,vgamem=16M,bus=port-fpga-node1",
             "-device bochs-display,vgamem=16M,bus=pcie.0,addr=0x14",
             # A card of two functions without ACS: one IOMMU group, and the
@@ -115,7 +115,7 @@ def qemu_options(results: Path) -> str:
             "-device edu,bus=pcie.0,addr=0x11.0x0,multifunction=on",
             f"-drive if=none,id=disk,format=raw,file={results}/disk.img",
             "-device nvme,serial=card,drive=disk,bus=pcie.0,addr=0x11.0x1",
-            # All behind a conventional bridge share its requester id.
+            # All functions behind a conventional bridge share its requester id.
             "-device pcie-pci-bridge,id=legacy,bus=port-legacy",
             "-device edu,bus=legacy,addr=1 -device edu,bus=legacy,addr=2",
             # QEMU connects the port to its own monitor: hot plug from inside.
@@ -129,7 +129,7 @@ def qemu_options(results: Path) -> str:
 
 
 def host_files() -> str:
-    """The host's files once more, for :func:`.inside.keep_files`; as options."""
+    """Return options that export the host's files, for :func:`.inside.keep_files`."""
     return (
         "-fsdev local,id=files,path=/,readonly=on,security_model=none,multidevs=remap "
         f"-device virtio-9p-pci,fsdev=files,mount_tag={FILES_TAG},bus=pcie.0,addr=0x18"
@@ -137,7 +137,7 @@ def host_files() -> str:
 
 
 def newest_kernel() -> Path:
-    """The newest installed kernel image.
+    """Return the newest installed kernel image.
 
     :raises SystemExit: none is installed.
     """
@@ -153,15 +153,15 @@ def newest_kernel() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a machine is booted for.
+    """The job of a booted machine.
 
-    :ivar name: of the lane, for what it prints.
+    :ivar name: the name of the lane, for its output.
     :ivar results: the folder that the machine may write; it is emptied first.
-    :ivar disk: the name of the raw file in there that is a disk of 64 MiB.
+    :ivar disk: the name of a raw file in that folder, a disk of 64 MiB.
     :ivar devices: options of QEMU.
-    :ivar script: what root runs in there; see :func:`.inside.report`.
+    :ivar script: the script that root runs in the machine; see :func:`.inside.report`.
     :ivar log: the file in the results folder that is shown as it grows.
-    :ivar arguments: of the kernel.
+    :ivar arguments: arguments of the kernel.
     """
 
     name: str
@@ -174,19 +174,19 @@ class Job:
 
 
 def tests_job(pytest_args: list[str]) -> Job:
-    """The tests of this folder."""
+    """Return the job that runs the tests of this folder."""
     inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), FILES_TAG)
     script = (*inside, *pytest_args)
     devices = qemu_options(RESULTS)
-    # Else the kernel takes the registers away from whoever plays the FPGA's
-    # hardware, once it has a driver; and its driver would be the display's.
+    # Without relaxed iomem, a driver would take the registers from the process that
+    # simulates the FPGA; without the blacklist, it would be the display's driver.
     arguments = "intel_iommu=on iomem=relaxed modprobe.blacklist=bochs"
     log = "pytest.log"
     return Job("kernel lane", RESULTS, "disk.img", devices, script, log, arguments)
 
 
 def machine_command(kernel: Path, job: Job) -> list[str]:
-    """How virtme-ng boots ``kernel`` and runs the job's script there as root."""
+    """Return virtme-ng's command that boots ``kernel`` and runs the script as root."""
     return [
         str(Path(sys.executable).parent / "vng"),
         *("--run", str(kernel), "--disable-kvm", "--user", "root"),
@@ -201,14 +201,14 @@ def machine_command(kernel: Path, job: Job) -> list[str]:
 
 @dataclass(slots=True)
 class Attempt:
-    """One boot of the machine, and what came of it."""
+    """One boot of the machine, and its result."""
 
     began: bool = False
     status: int | None = None
 
 
 class Machine:
-    """The running machine, followed through the files that it writes."""
+    """The running machine, followed through its output files."""
 
     def __init__(self, kernel: Path, job: Job) -> None:
         self._job = job
@@ -227,7 +227,7 @@ class Machine:
             )
 
     def follow(self) -> Attempt:
-        """Show the job's output as it comes, until the machine has ended."""
+        """Show the job's output as it grows, until the machine has ended."""
         attempt = Attempt()
         start = time.monotonic()
         deadline = start + BOOT_DEADLINE
@@ -246,7 +246,7 @@ class Machine:
         return attempt
 
     def end(self) -> None:
-        """Kill what is left of the machine."""
+        """Kill the remaining processes of the machine."""
         if self._process.poll() is None:
             # QEMU is a child of virtme-ng's, in the same process group.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -260,7 +260,7 @@ class Machine:
         return True
 
     def _status(self) -> int | None:
-        # Renamed into place by the machine, so it is never half written.
+        # The machine renames it into place: it is never half written.
         path = self._results / "status"
         return int(path.read_text()) if path.exists() else None
 
@@ -288,8 +288,8 @@ def boot_once(kernel: Path, job: Job) -> Attempt:
 
 
 def boot(kernel: Path, job: Job) -> Attempt:
-    """Boot the machine, and once more where the job did not even begin."""
-    # The host's files are read-only in there, and emulation compiles slowly.
+    """Boot the machine, and a second time if the job has not even begun."""
+    # The machine sees the host's files read-only, and emulation compiles slowly.
     for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests", PACKAGES):
         compileall.compile_dir(folder, quiet=2, workers=0)
     attempt = boot_once(kernel, job)
@@ -300,7 +300,7 @@ def boot(kernel: Path, job: Job) -> Attempt:
 
 
 def counts(kernel: Path) -> str:
-    """One line with what pytest counted."""
+    """Return one line with pytest's counts."""
     suites = list(ElementTree.parse(RESULTS / "junit.xml").iter("testsuite"))
 
     def total(name: str) -> int:
@@ -313,7 +313,7 @@ def counts(kernel: Path) -> str:
 
 
 def console_tail(results: Path) -> str:
-    """The last lines of the console, without terminal control."""
+    """Return the last lines of the console, without terminal control."""
     console = (results / "console.log").read_text("utf-8", "replace")
     plain = re.sub(r"\x1b(\[[0-9;?=]*[A-Za-z]|[A-Za-z])|[^\x20-\x7e\n]", "", console)
     return "\n".join(plain.splitlines()[-20:])
@@ -321,7 +321,7 @@ def console_tail(results: Path) -> str:
 
 @contextmanager
 def exclusively(results: Path) -> Iterator[None]:
-    """Wait for another run in this checkout: its results are still written."""
+    """Wait for another run in this checkout, which still writes its results."""
     results.parent.mkdir(exist_ok=True)
     with open(results.with_suffix(".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -336,7 +336,7 @@ def end_when_told() -> None:
     signals = (signal.SIGTERM, signal.SIGINT)
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        # Nothing may come between what was begun and its cleanup.
+        # No signal may interrupt between a step and its cleanup.
         for each in signals:
             signal.signal(each, signal.SIG_IGN)
         sys.exit(128 + number)
@@ -346,7 +346,7 @@ def end_when_told() -> None:
 
 
 def main(pytest_args: list[str]) -> int:
-    """Boot, run, report; the exit status of the lane."""
+    """Boot, run, report; return the exit status of the lane."""
     kernel = newest_kernel()
     builder = (sys.executable, str(HERE / "dfl_build.py"), str(kernel))
     if subprocess.run(builder, check=False).returncode:
@@ -357,7 +357,7 @@ def main(pytest_args: list[str]) -> int:
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
     if not pytest_args:
-        # A full run: tools/figures.py accepts no other.
+        # Only a full run writes figures: tools/figures.py accepts no other.
         FIGURES.parent.mkdir(exist_ok=True)
         shutil.copyfile(RESULTS / "figures.json", FIGURES)
     print(f"kernel lane: {counts(kernel)}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which function of the machine is good for what, found from sysfs."""
+"""The functions of the machine by their purpose, found from sysfs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Machine:
     :ivar pf_node0: an SR-IOV NVMe controller (nvme, four VFs) on node 0.
     :ivar pf_node1: its twin on node 1.
     :ivar edu_node1: alone behind a root port of node 1, without a driver;
-        only a bus reset.
+    only a bus reset.
     :ivar edu: on the root bus, without a node, a driver or any reset.
     :ivar card: an ``edu`` and an NVMe controller (nvme, a disk of 64 MiB) in
-        one slot and one IOMMU group.
+    one slot and one IOMMU group.
     :ivar legacy: a conventional bridge and the two ``edu`` behind it, all of
-        one IOMMU group.
+    one IOMMU group.
     :ivar legacy_bridge: that bridge.
-    :ivar hotplug: the ``edu`` that can be pulled out; without a node.
-    :ivar fpga: what :class:`.dfl_card.Card` can be played on, alone behind a
-        root port of node 1, without a driver; only a bus reset.
-    :ivar plain_fpga: likewise, on the root bus, without a node or any reset.
+    :ivar hotplug: the removable ``edu``; without a node.
+    :ivar fpga: a device on which :class:`.dfl_card.Card` can be simulated, alone behind
+    a root port of node 1, without a driver; only a bus reset.
+    :ivar plain_fpga: the same kind, on the root bus, without a node or any reset.
     """
 
     pf_node0: str
@@ -42,13 +42,13 @@ class Machine:
 
 
 def behind(port: str, device: int = 0) -> str:
-    """The address of function 0 of a device behind a bridge."""
+    """Return the address of function 0 of a device behind a bridge."""
     bus = int(sysfs.read(port, "secondary_bus_number"))
     return f"{port[:4]}:{bus:02x}:{device:02x}.0"
 
 
 def find() -> Machine:
-    """The machine this runs in."""
+    """Return the functions of the running machine."""
     bridge = behind(lane.PORT_LEGACY)
     return Machine(
         pf_node0=behind(lane.PORT_NVME_NODE0),

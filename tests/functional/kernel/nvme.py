@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Give the VFs of an NVMe controller what a host driver needs.
+"""Configure the VFs of an NVMe controller for a host driver.
 
-A fresh VF is offline and has no queues: the nvme driver takes it, finds it
-not ready half a second later, and lets it go. NVMe Base Specification 2.0,
+A fresh VF is offline and has no queues: the nvme driver binds it, finds it
+not ready half a second later, and releases it. NVMe Base Specification 2.0,
 section 5.26 (Virtualization Management).
 """
 
@@ -25,7 +25,7 @@ _NVME_IOCTL_ADMIN_CMD = 0xC0484E41
 
 
 def bring_online(pf: str) -> None:
-    """Make the VFs of ``pf`` controllers that a host driver can run."""
+    """Bring the VFs of ``pf`` online as controllers that a host driver can run."""
     (controller,) = (sysfs.DEVICES / pf / "nvme").iterdir()
     fd = os.open(Path("/dev") / controller.name, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the manual says that a privileged process has, and what one has."""
+"""Compare the privileges of a helper process with those in the manual."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE = 60.0
 
 
 def documented() -> dict[str, dict[str, str]]:
-    """For each context the facts of the manual's table, by their names."""
+    """Return the facts of the manual's table for each context, by their names."""
     table = _MANUAL.read_text().partition(".. list-table::")[2]
     rows: list[list[str]] = []
     for line in table.splitlines():
@@ -43,7 +43,7 @@ def documented() -> dict[str, dict[str, str]]:
 
 
 def facts(host: RealHost, pid: int) -> dict[str, str]:
-    """The same facts of a process."""
+    """Return the same facts of a process."""
     status, directory, files = host.root_side.look_at(pid)
     return {
         **{name: _words({*status[name].split()}) for name in ("Uid", "Gid")},
@@ -58,7 +58,7 @@ def facts(host: RealHost, pid: int) -> dict[str, str]:
 
 
 def the_helper(host: RealHost, context: str) -> int:
-    """The process that serves a context, which has no worker now."""
+    """Return the process that serves a context and has no worker now."""
     (pid,) = helpers(host.options, context)
     return pid
 
@@ -66,7 +66,7 @@ def the_helper(host: RealHost, context: str) -> int:
 def are_as_documented(host: RealHost) -> None:
     """Compare all helpers of a host with the manual.
 
-    The one that programs FPGAs is started as a plug that needs it would.
+    The helper that programs FPGAs is started as by a plug that needs it.
     """
     client.Helper(_PATIENCE).start(time.monotonic() + _PATIENCE, [privsep.image])
     table = documented()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""QEMU's machine protocol, spoken to the hypervisor or to an inner guest.
+"""A client of QEMU's machine protocol, for the hypervisor or an inner guest.
 
 Specification: ``docs/interop/qmp-spec.txt`` of QEMU.
 """
@@ -13,12 +13,12 @@ import os
 import select
 from typing import Any
 
-#: Seconds one answer or event may take on a slow, emulated machine.
+#: The timeout of one answer or event in seconds, on a slow, emulated machine.
 DEADLINE = 120.0
 
 
 class QmpError(Exception):
-    """QEMU refused a command, or is gone."""
+    """QEMU has rejected a command or has ended."""
 
 
 class Qmp:
@@ -47,7 +47,7 @@ class Qmp:
         return answer["return"]
 
     def forget_events(self) -> None:
-        """Drop the events that have come before."""
+        """Drop all earlier events."""
         self._events.clear()
 
     def wait_event(self, name: str, **data: object) -> None:

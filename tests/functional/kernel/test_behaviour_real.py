@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The behaviour scenarios on the real kernel, as an ordinary user with sudo."""
+"""The behaviour scenarios pass on the real kernel, as an ordinary user with sudo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
 counted = counts("behaviour scenarios on the real kernel")
-#: So many scenarios are about a second service.
+#: The number of scenarios with a second service.
 SPARES = 5
 
 

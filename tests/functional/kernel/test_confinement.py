@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a hostile client that runs as the service's user gets of a helper."""
+"""A hostile client with the service's user gains nothing from a helper."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PRIVILEGED = Path("/etc/os-acc/privileged.conf")
 SIGNER = "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
 KIND = "RSA-PSS"
 UNSIGNED = ("", "", "", "")
-#: With all that a lax sudoers file would let through.
+#: The command allows everything that a lax sudoers file would allow.
 HELPER = shlex.join(
     [
         *("sudo", "-n", "env", f"PYTHONPATH={lane.CHECKOUT}", f"BROWSER={BROWSER}"),
@@ -45,7 +45,7 @@ HELPER = shlex.join(
 
 @pytest.fixture
 def attack(ordinary_user: OrdinaryUser) -> Iterator[Callable[..., None]]:
-    """``attack(job, ...)`` runs a job of :mod:`.hostile` as the service's user."""
+    """Yield ``attack(job, ...)``, which runs a job of :mod:`.hostile` as the user."""
     interpreter_access.open_the_way()
     BROWSER.parent.mkdir(parents=True, exist_ok=True)
     BROWSER.write_text(f"#!/bin/sh\ncat /proc/self/status > {STARTED}\n")
@@ -66,7 +66,7 @@ def attack(ordinary_user: OrdinaryUser) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def own(ordinary_user: OrdinaryUser) -> str:
-    """A configuration that the service's user has written."""
+    """Return a configuration that the service's user has written."""
     path = ordinary_user.home / "own.conf"
     path.write_text(
         "[os_acc]\ndevice_spec = {}\n[os_acc_base]\ncapabilities = CAP_SYS_ADMIN\n"
@@ -77,7 +77,7 @@ def own(ordinary_user: OrdinaryUser) -> str:
 
 @pytest.fixture
 def privileged(the_machine: Machine) -> Iterator[Path]:
-    """Root's configuration: the VFs of one card."""
+    """Write root's configuration: the VFs of one card."""
     PRIVILEGED.parent.mkdir(parents=True)
     entry = f'{{"address": "{the_machine.pf_node1}", "num_vfs": 4}}'
     PRIVILEGED.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
@@ -119,7 +119,7 @@ def test_a_configuration_that_the_client_can_write_limits_nothing(
 
 @pytest.fixture
 def image(ordinary_user: OrdinaryUser) -> Path:
-    """An image that the service's user has put into the cache."""
+    """Return an image that the service's user has put into the cache."""
     content = b"a bitstream" * 64
     digest = Digest("sha512", hashlib.sha512(content).hexdigest())
     path = ordinary_user.home / "state" / DIRECTORY / digest.file_name
@@ -131,7 +131,7 @@ def image(ordinary_user: OrdinaryUser) -> Path:
 
 @pytest.fixture
 def limit_programming(image: Path) -> Iterator[Callable[[str, str], None]]:
-    """``limit_programming(card, signature)`` writes root's configuration."""
+    """Yield ``limit_programming(card, signature)``: it writes root's configuration."""
     certificates = PRIVILEGED.parent / "certificates"
     certificates.mkdir(parents=True)
     pem = signing_keys.certificate(signing_keys.key(KIND, 0)).public_bytes(Encoding.PEM)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""FPGA regions, programmed through the library on the kernel's DFL driver."""
+"""The library programs FPGA regions on the kernel's DFL driver."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ERRORS = (
 def process_of(
     the_machine: Machine, vm_user: OrdinaryUser, fpga_cards: tuple[Card, Card]
 ) -> Iterator[Callable[[OrdinaryUser], OrdinaryProcess]]:
-    """``process_of(user)`` runs jobs on the card with one port in a new process."""
+    """Yield ``process_of(user)``: a process for jobs on the card with one port."""
     with ExitStack() as processes:
 
         def start(user: OrdinaryUser) -> OrdinaryProcess:
@@ -71,17 +71,17 @@ def process_of(
 def process(
     process_of: Callable[[OrdinaryUser], OrdinaryProcess], ordinary_user: OrdinaryUser
 ) -> OrdinaryProcess:
-    """A process of the ordinary user's: to start helpers takes longest of all."""
+    """Return a process of the ordinary user, shared because helpers start slowly."""
     return process_of(ordinary_user)
 
 
 def payload(function: str) -> bytes:
-    """What the hardware is given to hold a function."""
+    """Return the payload that puts a function into the hardware."""
     return uuid.UUID(function).bytes * 64 + b"the last words of it"
 
 
 def make_ready(host: RealHost, *, write_timeout: float = 240.0) -> None:
-    """Initialize the library as a service that has this configuration."""
+    """Initialize the library as a service with this configuration."""
     home = Path(host.options.state_path).parent
     (home / "images").mkdir(exist_ok=True)
     file = home / "os_acc.conf"
@@ -114,7 +114,7 @@ def upload(
     interface: uuid.UUID = dfl.INTERFACE,
     tags: tuple[str, ...] = ("FPGA",),
 ) -> str:
-    """Put a bitstream where images are; its id."""
+    """Put a bitstream into the image directory; return its id."""
     shelf = Path(host.options.state_path).parent / "images"
     content = bitstreams.gbs(str(interface), function, payload(function))
     image_id = str(uuid.uuid4())
@@ -143,9 +143,9 @@ def plug(
 ) -> dict[str, str]:
     """Plug the card for a new instance.
 
-    :param image: what the instance boots from.
-    :param trait: what its flavor requires, beside the requested bitstream.
-    :param target: who is to have the card.
+    :param image: the image that the instance boots from.
+    :param trait: the trait that its flavor requires, beside the requested bitstream.
+    :param target: the future holder of the card.
     """
     guest = {"uuid": str(uuid.uuid4()), "name": "guest", "image_id": image}
     (provider,) = service.get().providers()
@@ -161,13 +161,13 @@ def plug(
 
 
 def unplug(host: RealHost, guest: dict[str, str]) -> None:
-    """Give the card back; the host has it again."""
+    """Unplug the card; the host has it again."""
     assert os_acc.unplug(guest) == 1
     assert host.binding(host.root_side.card()) == DFL
 
 
 def traits() -> frozenset[str]:
-    """What the provider of the card says of what it holds."""
+    """Return the traits of the card's provider for the contents of its region."""
     (provider,) = service.get().providers()
     return frozenset(each for each in provider.device.traits if "_FUNCTION_" in each)
 
@@ -181,16 +181,16 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     booted = upload(host, "guest", CRYPTO, tags=())
     first = traits()
 
-    # A function that is there already.
+    # A function that the region holds already.
     unplug(host, plug(host, trait=min(first)))
-    # Of a card that a guest could program itself, nobody believes it.
+    # The card was guest-writable: the contents of its region are unverified.
     assert traits() == frozenset()
     with pytest.raises(
         exception.RegionUnusable, check=has(reason=exception.RegionReason.MISMATCH)
     ):
         plug(host, trait=min(first))
 
-    # A device as it is.
+    # The card as it is, without a request for a function.
     unplug(host, plug(host))
     assert (hardware.holds(), hardware.programmed()) == (str(dfl.FIRST_FUNCTION), 0)
 
@@ -205,7 +205,7 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     hardware.let_go()
     unplug(host, guest)
 
-    # What no guest has had is not programmed again.
+    # A region that no guest has had is not programmed again.
     unplug(host, plug(host, bitstream_name="gzip", target="none"))
     assert (hardware.holds(), hardware.programmed()) == (GZIP, 2)
     after = traits()
@@ -216,7 +216,7 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     unplug(host, plug(host, trait=min(after)))
     assert (hardware.holds(), hardware.programmed()) == (GZIP, 2)
 
-    # What the instance's own image asks for.
+    # The request of the instance's own image.
     hardware.next_function(CRYPTO)
     unplug(host, plug(host, image=booted))
     unplug(host, plug(host, function_name="crypto"))
@@ -236,7 +236,7 @@ def only_what_is_built_for_a_card_reaches_it(host: RealHost) -> None:
     own = upload(host, "gzip", GZIP)
     hardware.open_port()
     try:
-        # Whoever has the port open when the driver leaves is killed.
+        # An unbind of the driver kills any process that has the port open.
         with pytest.raises(exception.DeviceInUse):
             plug(host, bitstream_id=own)
         with pytest.raises(exception.DeviceInUse):
@@ -282,12 +282,12 @@ def a_card_that_never_completes_is_waited_for_in_vain(host: RealHost) -> None:
     hardware.complete()
     hardware.next_function(CRYPTO)
     unplug(host, plug(host, bitstream_id=crypto))
-    # Sooner than the kernel, which gives up after 8 s.
+    # Shorter than the kernel's timeout of 8 s.
     make_ready(host, write_timeout=4.0)
     hardware.never_complete()
     with pytest.raises(exception.DeviceStuck):
         plug(host, bitstream_id=gzip)
-    # The write that still goes on keeps the card.
+    # The unfinished write keeps the card leased.
     assert len(os_acc.attached()) == 1
     hardware.next_function(GZIP)
     hardware.complete()
@@ -313,7 +313,7 @@ def no_other_driver_takes_a_card(host: RealHost) -> None:
     hardware.next_function(GZIP)
     hardware.watch_drivers()
     unplug(host, plug(host, bitstream_id=gzip))
-    # The card begins anew with its driver, as its port is held in reset.
+    # The driver is bound anew, because the port is held in reset.
     assert hardware.drivers() == (DFL.driver, VFIO.driver, DFL.driver)
     assert hardware.holds() == GZIP
 
@@ -331,7 +331,7 @@ def it_is_programmed_anew(host: RealHost) -> None:
     assert os_acc.attached() == {}
     before = hardware.programmed()
     guest = plug(host, bitstream_name="gzip")
-    # It is not believed, though it does hold that.
+    # The contents are unverified, although the hardware holds the function.
     assert (hardware.holds(), hardware.programmed()) == (GZIP, before + 1)
     unplug(host, guest)
 
@@ -370,7 +370,7 @@ def test_as_an_ordinary_user(process: OrdinaryProcess, job: Job) -> None:
 def test_no_other_driver_takes_a_card(
     process: OrdinaryProcess, the_machine: Machine
 ) -> None:
-    # bochs-drm matches what the cards really are.
+    # bochs-drm matches the cards' real ids.
     with dfl.preceded_by("bochs", the_machine.fpga, the_machine.plain_fpga):
         process.run(no_other_driver_takes_a_card)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the kernel's DFL driver does with a card. Raw ioctls, no os_acc."""
+"""The kernel's DFL driver handles a card as os_acc expects. Raw ioctls, no os_acc."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LAST_WORD = int.from_bytes(PAYLOAD[-4:], "little")
 
 @pytest.fixture
 def two_nodes(fpga: Card) -> tuple[os.PathLike[str], os.PathLike[str]]:
-    """The nodes of the card's engine and of its port."""
+    """Return the nodes of the card's engine and of its port."""
     return dfl.node(dfl.fme(fpga.bdf)), dfl.node(dfl.port(fpga.bdf))
 
 
 def refusal(number: int, step: Callable[[], object]) -> None:
-    """The kernel refuses a step."""
+    """Check that the kernel rejects a step."""
     with pytest.raises(OSError) as refused:  # noqa: PT011 - the number counts
         step()
     assert refused.value.errno == number
@@ -185,7 +185,7 @@ def test_a_node_opened_exclusively_has_no_other_user(
 def test_unbinding_does_not_ask_who_has_the_engine_open(
     fpga: Card, two_nodes: tuple[os.PathLike[str], os.PathLike[str]]
 ) -> None:
-    # Not the port: who closes that one afterwards is killed by an oops.
+    # Not the port: an oops kills the process that closes it afterwards.
     engine, _port = two_nodes
     fd = os.open(engine, os.O_RDWR)
     try:
@@ -206,7 +206,7 @@ def test_a_card_comes_back_from_vfio_with_what_it_holds(fpga: Card) -> None:
     sysfs.rebind(fpga.bdf, "vfio-pci")
     assert sysfs.driver(fpga.bdf) == "vfio-pci"
     assert not (sysfs.DEVICES / fpga.bdf / "fpga_region").exists()
-    # The id that was written to new_id once is good for this, too.
+    # The id is in new_id already; this binding needs no second write.
     sysfs.rebind(fpga.bdf, None)
     assert sysfs.driver(fpga.bdf) == "dfl-pci"
     assert dfl.afu_id(fpga.bdf) == FUNCTION.hex

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The library on the real kernel, by its public interface alone."""
+"""The library works on the real kernel through its public interface alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNBIND = "/sys/bus/pci/drivers/vfio-pci/unbind"
 
 @pytest.fixture
 def run_as(the_machine: Machine, vm_user: OrdinaryUser) -> Callable[..., None]:
-    """``run_as(user, job, command)`` runs a job in a process of that user's."""
+    """Return ``run_as(user, job, command)``: it runs a job in a process of the user."""
 
     def run(user: OrdinaryUser, job: Job, command: str = "") -> None:
         process = OrdinaryProcess(user, RootSide(the_machine, vm_user), [job], command)
@@ -55,14 +55,14 @@ def run_as(the_machine: Machine, vm_user: OrdinaryUser) -> Callable[..., None]:
 
 @pytest.fixture
 def nova_conf(the_machine: Machine) -> Callable[[OrdinaryUser], None]:
-    """``nova_conf(user)`` writes nova-compute's configuration for a user."""
+    """Return ``nova_conf(user)``: it writes nova-compute's configuration for a user."""
 
     def write(user: OrdinaryUser) -> None:
         NOVA.mkdir(exist_ok=True)
         NOVA_CONF.write_text(
             "[os_acc]\n"
             f"state_path = {user.home}/os_acc\n"
-            # Three helpers are started, one by one, in software emulation.
+            # Three helpers start one after another in software emulation.
             "initialize_timeout = 300\n"
             "helper_start_timeout = 240\n"
             f'device_spec = {{"address": "{the_machine.pf_node1}", "num_vfs": 4}}\n'
@@ -72,7 +72,7 @@ def nova_conf(the_machine: Machine) -> Callable[[OrdinaryUser], None]:
 
 
 def capabilities(pid: int | str) -> int:
-    """The effective capabilities of a process (proc(5), CapEff)."""
+    """Return the effective capabilities of a process (proc(5), CapEff)."""
     lines = Path("/proc", str(pid), "status").read_text().splitlines()
     fields = dict(line.split(":\t", 1) for line in lines)
     return int(fields["CapEff"], 16)
@@ -107,7 +107,7 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
     assert host.root_side.attached() == set(inside)
 
     with pytest.raises(exception.DevicesUnreleased) as left:
-        # A hang is a failure of this test, not of all that come after it.
+        # A hang fails this test alone and does not block the following ones.
         in_time(lambda: os_acc.unplug(guest))
     assert left.value.released == ()
     assert {address for address, _ in left.value.unreleased} == set(inside)
@@ -130,7 +130,7 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
 
 
 def one_vf_is_plugged_and_unplugged(host: RealHost) -> None:
-    """With nothing but what stands in nova.conf."""
+    """Use only the options of nova.conf."""
     cfg.CONF(["--config-file", str(NOVA_CONF)], project="nova")
     os_acc.initialize()
     before = host.snapshot()
@@ -142,7 +142,7 @@ def one_vf_is_plugged_and_unplugged(host: RealHost) -> None:
 
 
 def one_vf_is_plugged_through_rootwrap(host: RealHost) -> None:
-    # As nova.utils.get_root_helper() has it, but for where the program lies.
+    # The command of nova.utils.get_root_helper(), except for the program's path.
     rootwrap = ["sudo", "-n", str(BINARIES / "oslo-rootwrap"), str(ROOTWRAP_CONF)]
     priv_context.init(root_helper=rootwrap)
     one_vf_is_plugged_and_unplugged(host)
@@ -150,7 +150,7 @@ def one_vf_is_plugged_through_rootwrap(host: RealHost) -> None:
 
 def one_vf_is_plugged_by_root(host: RealHost) -> None:
     assert os.getuid() == 0
-    # Nobody's leave is needed, so that there need be no sudo at all.
+    # Root needs no sudo: this PATH has none.
     os.environ["PATH"] = str(BINARIES)
     one_vf_is_plugged_and_unplugged(host)
 
@@ -164,7 +164,7 @@ def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
     helper = privileges.the_helper(host, "base")
     group = os.readlink(f"/sys/bus/pci/devices/{held}/iommu_group")
     host.root_side.hand_over(f"/dev/vfio/{os.path.basename(group)}")
-    # A guest starts after the last look, so that the unbind blocks.
+    # A guest starts after the last usage check, so that the unbind blocks.
     with (
         pytest.raises(exception.DevicesUnreleased),
         host.once_found_free(lambda: host.root_side.hold(held)),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The machine has what the other tests count on. Raw sysfs, no os_acc."""
+"""The machine has the properties that the other tests assume. Raw sysfs, no os_acc."""
 
 from __future__ import annotations
 

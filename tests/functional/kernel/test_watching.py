@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the kernel says of its devices, and what Placement is told then.
+"""The monitor publishes the changes that the kernel reports of its devices.
 
-Nobody asks the library to look: without a watcher nothing here would change.
+The tests never request a scan: without the monitor no inventory would change.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .machine import Machine  # noqa: E402
 NODE, NODE_UUID = "node1", "10000000-9999-4999-8999-999999999999"
 
 
-def told() -> dict[str, tuple[int, int]]:
-    """(total, reserved) of each provider of ours that Nova would be told of."""
+def published_units() -> dict[str, tuple[int, int]]:
+    """Return (total, reserved) of each of our providers, as published to Nova."""
     tree = FakeProviderTree()
     tree.new_root(NODE, NODE_UUID)
     os_acc.update_provider_tree(tree, NODE)
@@ -44,41 +44,41 @@ def told() -> dict[str, tuple[int, int]]:
 
 
 def start(host: RealHost, *claims: dict[str, object]) -> None:
-    # Nothing is looked at because it is old.
+    # No snapshot expires by its age.
     snapshots.MAX_AGE = 86_400.0
     host.start(*claims)
 
 
 def a_device_that_is_pulled_out_and_put_in_is_told(host: RealHost) -> None:
     start(host, {"address": host.places.slot})
-    ((name, before),) = told().items()
+    ((name, before),) = published_units().items()
     assert before == (1, 0)
     host.pull_out()
-    host.wait_until(lambda: not told())
+    host.wait_until(lambda: not published_units())
     host.put_in()
-    host.wait_until(lambda: told() == {name: (1, 0)})
+    host.wait_until(lambda: published_units() == {name: (1, 0)})
 
 
 def a_number_of_vfs_that_changes_is_told(host: RealHost) -> None:
     pf = host.places.pf
     start(host, {"address": pf.rsplit(".", 1)[0] + ".*"})
-    ((name, before),) = told().items()
+    ((name, before),) = published_units().items()
     assert before == (1, 0), "the PF itself, while it has no VFs"
     host.make_vfs(4)
-    host.wait_until(lambda: (4, 0) in told().values())
+    host.wait_until(lambda: (4, 0) in published_units().values())
     host.make_vfs(0)
-    host.wait_until(lambda: told() == {name: (1, 0)})
+    host.wait_until(lambda: published_units() == {name: (1, 0)})
 
 
 def a_driver_that_changes_is_told(host: RealHost) -> None:
     single = host.places.single
     start(host, {"address": single})
-    assert told()
-    # On VFIO, and leased to nobody: somebody may have it.
+    assert published_units()
+    # Bound to VFIO and not leased: it may be in use.
     host.bind(single, "vfio-pci")
-    host.wait_until(lambda: not told())
+    host.wait_until(lambda: not published_units())
     host.bind(single, None)
-    host.wait_until(lambda: (1, 0) in told().values())
+    host.wait_until(lambda: (1, 0) in published_units().values())
 
 
 def a_pcie_error_and_its_recovery_are_heard(host: RealHost) -> None:
@@ -97,38 +97,39 @@ def a_pcie_error_and_its_recovery_are_heard(host: RealHost) -> None:
     host.root_side.pcie_error()
     host.wait_until(lambda: (host.places.pf, "SUCCESSFUL_RECOVERY") in heard)
     assert (host.places.pf, "BEGIN_RECOVERY") in heard
-    host.wait_until(lambda: (1, 0) in told().values())
+    host.wait_until(lambda: (1, 0) in published_units().values())
 
 
 def types_of_mediated_devices_that_come_and_go_are_told(host: RealHost) -> None:
-    # The kernel tells of them as of a change of the function that offers them
-    # (mdev_register_parent()), and is made to say just that. No driver in this
-    # machine offers any: what one would offer is said in its place.
+    # The kernel reports them as a change of their parent function
+    # (mdev_register_parent()), and here it is made to send this event. No driver in
+    # this
+    # machine offers any; a stand-in replaces the driver's offer.
     single, offered = host.places.single, set[str]()
     read = pci.mdev_types
 
     def types(root: str, address: PciAddress) -> frozenset[str]:
         return frozenset(offered) if str(address) == single else read(root, address)
 
-    def tell() -> None:
+    def send_event() -> None:
         host.store(f"sys/bus/pci/devices/{single}/uevent", "change")
 
     start(host, {"address": single})
-    # As Nova's [devices] enabled_mdev_types has it.
+    # As with Nova's option [devices] enabled_mdev_types.
     catalog = service.get().catalog
     catalog._rules = dataclasses.replace(
         catalog._rules, nova_mdev_types=frozenset({"t-1"})
     )
-    ((name, before),) = told().items()
+    ((name, before),) = published_units().items()
     assert before == (1, 0)
     pci.mdev_types = types
     try:
         offered.add("t-1")
-        tell()
-        host.wait_until(lambda: not told())
+        send_event()
+        host.wait_until(lambda: not published_units())
         offered.clear()
-        tell()
-        host.wait_until(lambda: told() == {name: (1, 0)})
+        send_event()
+        host.wait_until(lambda: published_units() == {name: (1, 0)})
     finally:
         pci.mdev_types = read
 
