@@ -19,17 +19,17 @@ from nova.virt import fake
 
 NODE, NODE_UUID = "node1", "10000000-9999-4999-8999-999999999999"
 PROJECT = "20000000-9999-4999-8999-999999999999"
-#: The newest that Placement 16 has.
+#: The latest microversion of Placement 16.
 NEWEST = "1.39"
 
-#: ``update_provider_tree`` of a virt driver, as os_acc has it.
+#: ``update_provider_tree`` of a virt driver, with os_acc's signature.
 Update = Callable[[Any, str], None]
 
 
 class _Driver(fake.FakeDriver):  # type: ignore[misc]
-    """Tells Nova of processors, memory and disk; and lets os_acc add to it."""
+    """Publishes processors, memory and disk, and lets os_acc add to the tree."""
 
-    #: Without a tracker of Nova's for PCI devices there are none of these.
+    #: Without Nova's PCI tracker, these capabilities are not available.
     capabilities = fake.FakeDriver.capabilities | {
         "supports_remote_managed_ports": False
     }
@@ -43,9 +43,9 @@ class _Driver(fake.FakeDriver):  # type: ignore[misc]
 
 
 class Nova(test.TestCase):  # type: ignore[misc]
-    """One compute node, with nova-compute's own way to Placement.
+    """A compute node with nova-compute's own client of Placement.
 
-    :ivar config: where nova-compute finds its provider configuration.
+    :ivar config: the directory of nova-compute's provider configuration.
     """
 
     def __init__(self, update: Update, config: Path) -> None:
@@ -60,12 +60,12 @@ class Nova(test.TestCase):  # type: ignore[misc]
         self.start()
 
     def runTest(self) -> None:
-        """Nothing: the tests are elsewhere."""
+        """Do nothing: the tests are in other classes."""
 
-    # -- what nova-compute does ---------------------------------------------------
+    # -- actions of nova-compute --------------------------------------------------
 
     def start(self) -> None:
-        """Start nova-compute: it knows nothing of before, and publishes."""
+        """Start nova-compute without earlier state, and publish."""
         driver = _Driver(None)
         driver.update = self._update
         driver.init_host(NODE)
@@ -75,14 +75,14 @@ class Nova(test.TestCase):  # type: ignore[misc]
         self.cycle(startup=True)
 
     def cycle(self, *, startup: bool = False) -> None:
-        """Publish, as it does once a minute and in each claim."""
+        """Publish, as nova-compute does once a minute and in each claim."""
         node = objects.ComputeNode(uuid=NODE_UUID, hypervisor_hostname=NODE)
         self._tracker._update_to_placement(context.get_admin_context(), node, startup)
 
     def configure(self, provider: str, classes: Mapping[str, int]) -> None:
-        """Let a provider.yaml add classes to a provider, from the next start on."""
+        """Add classes to a provider with a provider.yaml, from the next start on."""
         additional = [{name: _record(total)} for name, total in classes.items()]
-        told = {
+        content = {
             "meta": {"schema_version": "1.0"},
             "providers": [
                 {
@@ -91,38 +91,38 @@ class Nova(test.TestCase):  # type: ignore[misc]
                 }
             ],
         }
-        (self._provider_config / "provider.yaml").write_text(yaml.safe_dump(told))
+        (self._provider_config / "provider.yaml").write_text(yaml.safe_dump(content))
 
-    # -- what Placement has -------------------------------------------------------
+    # -- contents of Placement ----------------------------------------------------
 
     def get(self, path: str) -> Any:
-        """The answer to a question."""
+        """Return the answer to a GET request."""
         found = self._http._fake_get(None, path, version=NEWEST)
         assert found.status_code == 200, found.text
         return found.json()
 
     def text(self, provider: str) -> str:
-        """Everything that Placement says of a provider."""
+        """Return all of Placement's data of a provider, as text."""
         path = f"/resource_providers/{provider}"
         parts = ("", "/inventories", "/traits", "/aggregates", "/allocations")
         return json.dumps([self.get(path + part) for part in parts], sort_keys=True)
 
     def tree(self) -> dict[str, Any]:
-        """The providers of the node, by name."""
+        """Return the providers of the node, by name."""
         found = self.get(f"/resource_providers?in_tree={NODE_UUID}")
         return {each["name"]: each for each in found["resource_providers"]}
 
     def units(self, provider: str) -> dict[str, tuple[int, int]]:
-        """(total, reserved) of each class of a provider."""
+        """Return (total, reserved) of each class of a provider."""
         found = self.get(f"/resource_providers/{provider}/inventories")["inventories"]
         return {name: (each["total"], each["reserved"]) for name, each in found.items()}
 
     def traits(self, provider: str) -> frozenset[str]:
-        """The traits of a provider."""
+        """Return the traits of a provider."""
         found = self.get(f"/resource_providers/{provider}/traits")
         return frozenset(found["traits"])
 
-    # -- what others do -----------------------------------------------------------
+    # -- actions of other services ------------------------------------------------
 
     def make(
         self,
@@ -132,7 +132,7 @@ class Nova(test.TestCase):  # type: ignore[misc]
         *traits: str,
         aggregate: str = "",
     ) -> str:
-        """Make a provider, and what it has; its uuid."""
+        """Create a provider with inventories and traits; return its uuid."""
         made = str(uuid.uuid4())
         about = {"name": name, "uuid": made, "parent_provider_uuid": parent}
         self._write("post", "/resource_providers", about)
@@ -147,7 +147,7 @@ class Nova(test.TestCase):  # type: ignore[misc]
         return made
 
     def set_classes(self, provider: str, classes: Mapping[str, int]) -> None:
-        """Give a provider just these classes."""
+        """Set exactly these classes of a provider."""
         for name in classes:
             if name.startswith("CUSTOM_"):
                 self._write("put", f"/resource_classes/{name}", None)
@@ -159,7 +159,7 @@ class Nova(test.TestCase):  # type: ignore[misc]
         )
 
     def set_traits(self, provider: str, *traits: str) -> None:
-        """Give a provider just these traits."""
+        """Set exactly these traits of a provider."""
         for name in traits:
             if name.startswith("CUSTOM_"):
                 self._write("put", f"/traits/{name}", None)
@@ -170,7 +170,7 @@ class Nova(test.TestCase):  # type: ignore[misc]
         )
 
     def allocate(self, taken: Mapping[str, Mapping[str, int]]) -> str:
-        """Let an instance have this; its uuid."""
+        """Allocate these amounts to an instance; return its uuid."""
         consumer = str(uuid.uuid4())
         self._write(
             "put",

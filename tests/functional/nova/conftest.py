@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's own API in this process, as its own functional tests have it."""
+"""Run Nova's own API in this process, as its own functional tests do."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-# Before anything of Nova's is imported, it is told to use threads, as it does
-# in service; and its tests come first, which keep eventlet from being imported.
+# Set before any import of Nova: it uses threads, as in service. These tests run
+# first, and prevent the import of eventlet.
 os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "true"
 import nova.tests.functional
 from nova import test
@@ -32,12 +32,12 @@ class _Server(test.TestCase):  # type: ignore[misc]
         self.api = self.useFixture(fixtures.OSAPIFixture("v2.1")).admin_api
 
     def runTest(self) -> None:
-        """Nothing: the tests are elsewhere."""
+        """Do nothing: the tests are in other classes."""
 
 
 @pytest.fixture(scope="module")
 def compute_api() -> Iterator[Any]:
-    """An administrator's client of Nova's API; it has Nova's default flavors."""
+    """Yield an administrator's client of Nova's API, with Nova's default flavors."""
     server = _Server()
     server.setUp()
     try:

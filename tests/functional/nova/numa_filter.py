@@ -8,7 +8,7 @@ from os_acc.objects.numa import NUMALimits
 
 
 class ExactNUMAFilter(filters.BaseHostFilter):
-    """Hosts whose cells can carry a guest and its networks, without Nova's quirks."""
+    """Pass hosts whose cells fit a guest and its networks, without Nova's quirks."""
 
     RUN_ON_REBUILD = False
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hosts, guests, networks and devices as Nova has them."""
+"""Convert hosts, guests, networks and devices to Nova's objects."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def guest(topology: InstanceNUMATopology) -> Any:
 
 
 def limits(question: Question) -> Any:
-    """As Nova has them: networks get lost with limits that are not judged."""
+    """Return Nova's limits: with unlimited resources, Nova drops the networks."""
     return None if question.limits is None else limits_with_networks(question)
 
 
 def limits_with_networks(question: Question) -> Any:
-    """As they have to be for networks to be judged, whether limits are or not."""
+    """Return limits with which Nova checks networks, limited or not."""
     ratios = question.limits or NUMALimits(math.inf, math.inf)
     return objects.NUMATopologyLimits(
         cpu_allocation_ratio=ratios.cpu_allocation_ratio,
@@ -53,7 +53,7 @@ def limits_with_networks(question: Question) -> Any:
 
 
 class _Cells:
-    """A host that its devices know; a copy of them has the same."""
+    """A host for its devices; a copy of the devices keeps it."""
 
     def __init__(self, topology: NUMATopology) -> None:
         self.cells = topology.cells

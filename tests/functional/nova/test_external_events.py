@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What becomes of accelerator requests, told to Nova's API."""
+"""Nova's API accepts the events of accelerator requests."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from os_acc.objects.accelerator_request import (
     RequestState,
 )
 
-#: Nova's first microversion that knows the event.
+#: The first microversion of Nova that has the event.
 FIRST = "2.82"
 PLACE = "/os-server-external-events"
 
 
 @pytest.fixture(params=[FIRST, "latest"])
 def api(compute_api: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Nova's API, which knows of events of accelerator requests."""
+    """Return Nova's API at a microversion with events of accelerator requests."""
     compute_api.microversion = request.param
     yield compute_api
     compute_api.microversion = None
@@ -35,7 +35,7 @@ def api(compute_api: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request(AcceleratorRequest):
-    """One that is in a state without having what leads to that."""
+    """A request in a given state, without the data of that state."""
 
     reached: RequestState = RequestState.INITIAL
 
@@ -45,7 +45,7 @@ class _Request(AcceleratorRequest):
 
 
 def in_state(state: RequestState) -> _Request:
-    """A request of an instance."""
+    """Return a request of an instance."""
     instance, provider = uuidutils.generate_uuid(), uuidutils.generate_uuid()
     return _Request(
         uuidutils.generate_uuid(),
@@ -58,7 +58,7 @@ def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> 
     body = serialize.events(in_state(state) for state in RequestState)
     assert len(body["events"]) == len(RESOLVED)
     answer = api.api_post(PLACE, body, check_response_status=[207])
-    # It has understood each of them, and has no such server.
+    # Nova has parsed each event, and has no such server.
     answered = [(each["tag"], each["code"]) for each in answer.body["events"]]
     assert answered == [(each["tag"], 404) for each in body["events"]]
 

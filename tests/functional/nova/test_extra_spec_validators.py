@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova refuses a misspelt key of os_acc when the flavor is made."""
+"""Nova rejects a misspelt key of os_acc when the flavor is created."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nova.tests.functional.api import client
 from os_acc import exception
 from os_acc.scheduling import accel_keys
 
-#: From here on the API judges extra specs; the newest one does as well.
+#: From this microversion on, including the latest, the API validates extra specs.
 JUDGING = "2.86"
 IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
 FPGA = "resources1:CUSTOM_ACCELERATOR_FPGA"
@@ -55,7 +55,7 @@ WRONG = [
 
 @pytest.fixture
 def flavor(compute_api: Any) -> Iterator[str]:
-    """A flavor without extra specs; its id."""
+    """Yield the id of a flavor without extra specs."""
     about = {"name": "f", "vcpus": 1, "ram": 64, "disk": 1, "id": "os-acc"}
     compute_api.post_flavor({"flavor": about})
     yield "os-acc"
@@ -64,7 +64,7 @@ def flavor(compute_api: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def at(api: Any, microversion: str) -> Iterator[None]:
-    """Let the client speak a microversion for a while."""
+    """Use a microversion until the end of the block."""
     api.microversion = microversion
     try:
         yield
@@ -73,12 +73,12 @@ def at(api: Any, microversion: str) -> Iterator[None]:
 
 
 def refusal(api: Any, flavor_id: str, specs: dict[str, str]) -> str:
-    """What Nova says to extra specs that it does not take."""
+    """Return Nova's message for rejected extra specs."""
     with pytest.raises(client.OpenStackApiException) as caught:
         api.post_extra_spec(flavor_id, {"extra_specs": specs})
     assert caught.value.response.status_code == 400
-    told: str = caught.value.response.json()["badRequest"]["message"]
-    return told
+    text: str = caught.value.response.json()["badRequest"]["message"]
+    return text
 
 
 @pytest.mark.parametrize(("key", "value"), RIGHT)
@@ -92,15 +92,15 @@ def test_a_flavor_may_have_what_os_acc_reads_and_what_others_do(
     assert compute_api.get_extra_specs(flavor) == specs
 
 
-@pytest.mark.parametrize(("key", "value", "told"), WRONG)
+@pytest.mark.parametrize(("key", "value", "text"), WRONG)
 def test_a_key_that_os_acc_would_refuse_is_refused_with_its_hint(
-    compute_api: Any, flavor: str, key: str, value: str, told: str
+    compute_api: Any, flavor: str, key: str, value: str, text: str
 ) -> None:
     with at(compute_api, JUDGING):
         message = refusal(compute_api, flavor, {FPGA: "1", key: value})
     assert message.startswith("Validation failed; ")
     assert key in message
-    assert told in message
+    assert text in message
     assert compute_api.get_extra_specs(flavor) == {}
 
 
@@ -135,7 +135,7 @@ def test_nova_judges_any_key_as_os_acc_does(key: str, value: str) -> None:
 
 
 def accepted_by_nova(key: str, value: str) -> bool:
-    """Whether Nova's validation, with everything that it has loaded, takes it."""
+    """Return whether Nova's validation, with all its loaded validators, accepts it."""
     try:
         validators.validate(key, value)
     except nova_exception.ValidationError:
@@ -144,7 +144,7 @@ def accepted_by_nova(key: str, value: str) -> bool:
 
 
 def accepted_by_os_acc(key: str, value: str) -> bool:
-    """Whether os_acc takes it, or leaves it to others."""
+    """Return whether os_acc accepts it, or leaves it to other services."""
     try:
         accel_keys.check(key, value)
     except exception.InvalidExtraSpec:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The NUMA nodes of networks: os_acc and Nova's libvirt driver read the same."""
+"""os_acc and Nova's libvirt driver read the same NUMA nodes of networks."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Register = Callable[[cfg.ConfigOpts], None]
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> None:
-    """Nova's objects, of which its driver makes a topology."""
+    """Register Nova's objects, from which its driver builds a topology."""
     objects.register_all()
 
 
 def register_statically(conf: cfg.ConfigOpts) -> None:
-    """What Nova registers when it is imported."""
-    # Else all configurations would share the values of one group.
+    """Register the options that Nova registers at import."""
+    # Otherwise all configurations would share the values of one group.
     with mock.patch.object(neutron, "neutron_group", cfg.OptGroup("neutron")):
         neutron.register_opts(conf)
 
@@ -61,7 +61,7 @@ def configuration(
     tunnel: list[int],
     order: tuple[Register, ...],
 ) -> cfg.ConfigOpts:
-    """Options of Nova and of ours, registered in this order.
+    """Build options of Nova and of os_acc, registered in this order.
 
     :param physnets: None: listed without nodes.
     """
@@ -79,7 +79,7 @@ def configuration(
 
 
 def capabilities() -> Any:
-    """The same host as libvirt tells it."""
+    """Return the same host in the form of libvirt."""
     cells = [
         SimpleNamespace(
             id=cell.id,
@@ -99,7 +99,7 @@ def capabilities() -> Any:
 
 
 def novas(conf: cfg.ConfigOpts) -> NUMATopology:
-    """What Nova's libvirt driver makes of that host and these options."""
+    """Return the topology of Nova's libvirt driver for that host and these options."""
     libvirt = SimpleNamespace(
         _has_numa_support=lambda: True,
         _host=SimpleNamespace(get_capabilities=capabilities),
@@ -113,17 +113,17 @@ def novas(conf: cfg.ConfigOpts) -> NUMATopology:
 
 
 def ours(conf: cfg.ConfigOpts) -> NUMATopology:
-    """What os_acc makes of them."""
+    """Return os_acc's topology for the same host and options."""
     return NetworkAffinity.load(conf).on(HOST)
 
 
 BOTH = (network_options.register, neutron.register_dynamic_opts)
 orders = st.sampled_from((BOTH, BOTH[::-1], BOTH * 2))
-#: None of the host's: 4 and 9.
+#: The host has no nodes 4 and 9.
 nodes = st.lists(st.sampled_from((0, 0, 1, 1, 2, 3, 4, 9)), max_size=4, unique=True)
 listed = st.dictionaries(
     st.sampled_from(("foo", "bar", "baz", "physnet-1")),
-    # Given and empty is where the two differ.
+    # Nova and os_acc differ for an option that is present and empty.
     st.none() | nodes.filter(bool),
     max_size=4,
 )
@@ -173,7 +173,7 @@ def test_what_is_there_twice_is_an_error_in_os_acc_alone() -> None:
 
 
 def test_nova_itself_may_be_imported_after_the_options_were_registered() -> None:
-    """Nova registers ``[neutron] physnets`` with a help of its own then."""
+    """Nova registers ``[neutron] physnets`` again, with its own help text."""
     conf = cfg.ConfigOpts()
     conf(args=[], default_config_files=[])
     network_options.register(conf)

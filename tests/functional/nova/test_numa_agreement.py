@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where a guest fits, its devices and networks: Nova and os_acc agree.
+"""Nova and os_acc agree on the fit of a guest, its devices and its networks.
 
-With its quirks, Nova is asked as it is. Without them, its own function looks at
-one permutation at a time, with a guest that it has not touched before, always
-has limits for the networks to travel in, and leaves the devices to Hall's
-condition.
+With its quirks, Nova's function runs unchanged. Without them, it runs on one
+permutation at a time, with a new guest, always with limits that contain the
+networks, and with Hall's condition in place of its check of devices.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from tests.run_figures import note
 from tests.unit.numa import cases, oracle
 from tests.unit.numa.quirks import QUIRKS, Quirk
 
-#: Of each kind: 10,000.
+#: The cases of each kind: 10,000 in all.
 CASES, SEEDS = 500, range(20)
 seeds = pytest.mark.parametrize("seed", SEEDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> None:
-    """Nova's objects; what it tells of each pinning would fill the report."""
+    """Register Nova's objects, and silence its logging of each pinning."""
     objects.register_all()
     logging.getLogger(hardware.__name__).setLevel(logging.WARNING)
 
@@ -48,7 +47,7 @@ def drawn_cells(dice: random.Random, question: Question) -> list[int]:
     return dice.sample(ids, dice.randint(0, min(4, len(ids))))
 
 
-def told(seed: int, number: int, question: Question) -> str:
+def case_of(seed: int, number: int, question: Question) -> str:
     return f"case {number} of seed {seed}: {question}"
 
 
@@ -75,15 +74,15 @@ def test_the_same_pools_are_near_enough(
         ours = nova.near_enough(
             question.host, chosen, question.pools, question.requests[0]
         )
-        assert [pool.name for pool in ours] == theirs, told(seed, number, question)
-        # And there are enough of them just where ours allows as many.
+        assert [pool.name for pool in ours] == theirs, case_of(seed, number, question)
+        # The number of devices suffices exactly when os_acc allows as many.
         all_of_them = frozenset(pool.name for pool in question.pools)
         anyhow = devices.DeviceRequest(
             "r", question.requests[0].count, all_of_them, question.requests[0].policy
         )
         short = devices.unserved(question.host, chosen, question.pools, [anyhow])
         enough = sum(pool.count for pool in ours) >= anyhow.count
-        assert enough is not bool(short), told(seed, number, question)
+        assert enough is not bool(short), case_of(seed, number, question)
         counted[str(enough)] += 1
     assert min(counted["True"], counted["False"]) > CASES // 10
     note(request.node, "Nova agrees: pools near enough", CASES)
@@ -102,14 +101,14 @@ def test_the_same_requests_are_served(
             question.host, question.pools
         ).support_requests(numa_objects.device_requests(question.requests), None, guest)
         asked = (question.host, chosen, question.pools, question.requests)
-        assert nova.served_in_turn(*asked) is theirs, told(seed, number, question)
+        assert nova.served_in_turn(*asked) is theirs, case_of(seed, number, question)
         exact = not devices.unserved(*asked)
         counted["served"] += theirs
         counted["refused"] += not theirs
         counted["refused, and could be served"] += exact and not theirs
-        assert exact or not theirs, told(seed, number, question)
+        assert exact or not theirs, case_of(seed, number, question)
         if len(question.requests) == 1 and not question.requests[0].also_matching:
-            assert exact is theirs, told(seed, number, question)
+            assert exact is theirs, case_of(seed, number, question)
             counted["alone"] += 1
     assert counted["refused, and could be served"]
     assert min(counted[each] for each in ("served", "refused", "alone")) > CASES // 10
@@ -145,7 +144,7 @@ def test_the_same_networks_are_carried(
         chosen = drawn_cells(dice, question)
         host = numa_objects.host(question.host)
         for cell, ours in zip(host.cells, question.host.cells, strict=True):
-            # A host that declares nothing of its networks may leave them out.
+            # A host without network information may lack the field.
             if ours.network_info == NUMANetworkInfo() and dice.random() < 0.5:
                 delattr(cell, "_obj_network_metadata")
         theirs = hardware._numa_cells_support_network_metadata(
@@ -154,13 +153,13 @@ def test_the_same_networks_are_carried(
             convert.networks_to_nova(question.networks, objects),
         )
         carried = networks.carried(question.host, chosen, question.networks)
-        assert carried is theirs, told(seed, number, question)
+        assert carried is theirs, case_of(seed, number, question)
         counted[theirs] += 1
     assert min(counted[True], counted[False]) > CASES // 10
     note(request.node, "Nova agrees: networks carried", CASES)
 
 
-# -- the whole -------------------------------------------------------------------
+# -- the whole fit ---------------------------------------------------------------
 
 
 def ids_of(topology: Any) -> tuple[int, ...] | None:
@@ -168,12 +167,12 @@ def ids_of(topology: Any) -> tuple[int, ...] | None:
 
 
 def asked_of_nova(question: Question, stats: Any) -> tuple[int, ...] | None:
-    """Nova's answer to a guest that it has not seen before."""
+    """Return Nova's answer for a new guest."""
     return ids_of(fitted_by_nova(question, stats, numa_objects.limits(question)))
 
 
 def fitted_by_nova(question: Question, stats: Any, limits: Any) -> Any:
-    """The guest's cells as Nova leaves them; None: they do not fit."""
+    """Return the guest's cells after Nova's fit; None: they do not fit."""
     with mock.patch.object(
         hardware.CONF.compute,
         "packing_host_numa_cells_allocation_strategy",
@@ -199,7 +198,7 @@ def test_with_its_quirks_nova_s_answer_is_the_same(
         question = cases.question(dice)
         stats = numa_objects.device_stats(question.host, question.pools)
         theirs = asked_of_nova(question, stats)
-        assert nova.fit_as_nova(question) == theirs, told(seed, number, question)
+        assert nova.fit_as_nova(question) == theirs, case_of(seed, number, question)
         counted["fits"] += theirs is not None
         counted["does not fit"] += theirs is None
         exact = fit_to_host(question)
@@ -219,7 +218,7 @@ def test_nova_has_each_quirk(quirk: Quirk, request: pytest.FixtureRequest) -> No
 
 
 def test_nova_may_pin_a_cell_to_the_cpus_of_another_or_to_none() -> None:
-    """So no verdict of ours says which CPUs it will be."""
+    """Therefore os_acc's verdict does not name the CPUs."""
     question = QUIRKS[
         "the emulator has no CPU where the verdict is of another cell"
     ].question
@@ -233,7 +232,7 @@ def test_nova_may_pin_a_cell_to_the_cpus_of_another_or_to_none() -> None:
 
 
 class ExactStats:
-    """Devices of which Nova is told whether all requests can be met at once."""
+    """Devices that report to Nova whether all requests can be met at once."""
 
     def __init__(self, question: Question) -> None:
         self.pools = [numa_objects.pool_of(pool) for pool in question.pools]
@@ -247,13 +246,13 @@ class ExactStats:
 
 
 def nova_without_leaks(question: Question) -> tuple[int, ...] | None:
-    """The first permutation in Nova's order that Nova itself lets pass alone."""
+    """Return the first permutation, in Nova's order, that Nova itself accepts alone."""
     orders: list[list[Any]] = []
     permutations: list[Any] = []
 
     def instead(cells: list[Any], number: int) -> list[Any]:
         orders.append(cells)
-        # By id: each call has objects of its own.
+        # By id, because each call has objects of its own.
         return [[_by_id(cells, each) for each in ids] for ids in permutations]
 
     def asked() -> tuple[int, ...] | None:
@@ -286,7 +285,7 @@ def test_without_its_quirks_nova_s_answer_is_the_exact_one(
         question = cases.question(dice, most_host=4, most_guest=3)
         theirs = nova_without_leaks(question)
         found = fit_to_host(question)
-        assert (found.cells if found.fits else None) == theirs, told(
+        assert (found.cells if found.fits else None) == theirs, case_of(
             seed, number, question
         )
         counted[found.fits] += 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What goes from os_acc's values to Nova's own objects and back is the same."""
+"""A conversion from os_acc's values to Nova's objects and back changes nothing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ guests = st.builds(
 
 
 def over_the_wire(made: Any) -> Any:
-    """As Nova's services send it to each other."""
+    """Serialize and parse an object, as between Nova's services."""
     return type(made).obj_from_primitive(made.obj_to_primitive())
 
 
@@ -138,7 +138,7 @@ def test_limits_carry_ratios_and_networks() -> None:
 
 
 def novas(networks: Sequence[Network]) -> InstanceNUMANetworks:
-    """What Nova asks for when a guest is created on these networks."""
+    """Return Nova's request for a guest that is created on these networks."""
     described = {
         str(number): {
             "provider:network_type": network.network_type,

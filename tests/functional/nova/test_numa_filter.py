@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The filter that the manual shows passes just those hosts that can carry a guest."""
+"""The manual's filter passes exactly the hosts that fit a guest."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_guest_without_cells_passes_anywhere() -> None:
 
 def test_where_it_is_not_found_out_the_claim_decides() -> None:
     many = tuple(NUMACell(cell, frozenset({cell}), memory=64) for cell in range(17))
-    # One more than there are: only the bound keeps it from being refused.
+    # The host has one cell less: only the bound prevents a rejection.
     cells = (InstanceNUMACell(frozenset({0}), memory=1),) * 18
     guest = InstanceNUMATopology(cells)
     spec = objects.RequestSpec(numa_topology=numa_objects.guest(guest))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The query that os_acc makes of a flavor is the one that Nova makes of it."""
+"""os_acc and Nova make the same query from a flavor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ traits = st.dictionaries(
     st.sampled_from(("required", "forbidden", "preferred", "")),
     max_size=5,
 )
-#: A flavor that names a device profile, and has little besides.
+#: A flavor that names a device profile, with few other keys.
 named = st.fixed_dictionaries(
     {expansion.KEY: st.just("one")},
     optional={
@@ -50,8 +50,8 @@ named = st.fixed_dictionaries(
         "group_policy": st.sampled_from(("none", "isolate", "None", "")),
     },
 )
-#: Its groups. Of one alone os_acc may say a policy where Nova says none: beside a
-#: group of the flavor's own of which Nova drops everything. Placement does not care.
+#: The groups of the profile. For a single group os_acc may send a policy and Nova
+#: none, if Nova drops a whole group of the flavor. Placement's answer is the same.
 profiles = st.lists(
     st.sampled_from(
         (
@@ -71,12 +71,12 @@ others = st.dictionaries(
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> None:
-    """Nova's objects, by which a request for a server is told."""
+    """Register Nova's objects, which represent a request for a server."""
     objects.register_all()
 
 
 def nova_s(flavor: Mapping[str, str], profile: Sequence[Mapping[str, str]] = ()) -> str:
-    """What Nova's scheduler makes of a flavor with these extra specs.
+    """Return the query of Nova's scheduler for a flavor with these extra specs.
 
     :param profile: the groups of the device profile that it names.
     """
@@ -102,7 +102,7 @@ def nova_s(flavor: Mapping[str, str], profile: Sequence[Mapping[str, str]] = ())
 
 
 def os_acc_s(flavor: Mapping[str, str]) -> str:
-    """What os_acc makes of it."""
+    """Return os_acc's query for it."""
     request = extra_specs.parse(flavor)
     return allocation_candidates.query(
         allocation_candidates.filled(request, vcpus=VCPUS, memory_mb=RAM, disk_gb=DISK)
@@ -124,7 +124,7 @@ def test_whatever_can_be_asked_for_is_asked_for_as_nova_does(
 
 
 class Cyborg:
-    """Who has the one profile that a flavor names."""
+    """A Cyborg with the profile that a flavor names."""
 
     def __init__(self, groups: Sequence[Mapping[str, str]]) -> None:
         self._found = parser.read({"name": "one", "groups": groups})
@@ -148,7 +148,7 @@ def test_what_a_device_profile_adds_is_asked_for_as_nova_does(
 
 
 def refused_by_placement(query: str) -> bool:
-    """Whether Placement 16 answers 400, by the rules that it answers by."""
+    """Return whether Placement 16 answers 400, according to its own rules."""
     asked = dict(parse.parse_qsl(query, keep_blank_values=True))
     suffixes = {name.removeprefix("resources") for name in asked if "resources" in name}
     return (

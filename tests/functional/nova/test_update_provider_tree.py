@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What comes of ``update_provider_tree`` where Nova passes it on to Placement.
+"""Nova passes the results of ``update_provider_tree`` on to Placement.
 
 Nova's own resource tracker calls a virt driver that calls os_acc, and its report
-client writes what has changed into Placement.
+client writes the changes into Placement.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NAMED = [
 
 
 def otherwise(resource_class: str) -> list[str]:
-    """The same, with another resource class for the GPU."""
+    """Return the same specification, with another resource class for the GPU."""
     named = {"address": "0000:17:00.*", "resource_class": resource_class}
     return [*NAMED[:2], json.dumps(named)]
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[TestHost]:
-    """An FPGA card with two regions, a card with four VFs, and a GPU."""
+    """Yield an FPGA card with two regions, a card with four VFs, and a GPU."""
     spec = HostSpec(
         (
             *hosts.gpu("0000:17", 0),
@@ -52,7 +52,7 @@ def bench(tmp_path: Path) -> Iterator[TestHost]:
 
 @pytest.fixture
 def nova(bench: TestHost, tmp_path: Path) -> Iterator[compute.Nova]:
-    """nova-compute, which has been started on that host."""
+    """Start nova-compute on that host."""
     configuration = tmp_path / "provider_config"
     configuration.mkdir()
     found = compute.Nova(
@@ -67,12 +67,12 @@ def nova(bench: TestHost, tmp_path: Path) -> Iterator[compute.Nova]:
 
 
 def seen(bench: TestHost, nova: compute.Nova) -> None:
-    """The service looks at the host, and Nova publishes."""
+    """Scan the host in the service, and publish with Nova."""
     bench.manager.discover()
     nova.cycle()
 
 
-# -- what is there ---------------------------------------------------------------
+# -- published devices -----------------------------------------------------------
 
 
 def test_placement_has_what_the_host_offers(
@@ -111,7 +111,7 @@ def test_the_same_again_writes_nothing(
 def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
     bench: TestHost, nova: compute.Nova
 ) -> None:
-    """What tests without Nova are built on comes to the same."""
+    """The double in tests without Nova gives the same result."""
     double = provider_tree.FakeProviderTree()
     double.new_root(NODE, NODE_UUID)
     bench.manager.update_provider_tree(double, NODE)
@@ -127,7 +127,7 @@ def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
             assert nova.get(path)["inventories"] == found.inventory
 
 
-# -- what others have ------------------------------------------------------------
+# -- data of other services ------------------------------------------------------
 
 
 def test_what_others_have_is_the_same_byte_for_byte(
@@ -142,7 +142,7 @@ def test_what_others_have_is_the_same_byte_for_byte(
     )
     agent = nova.make(f"{NODE}:NIC Switch agent", NODE_UUID, {})
     port = nova.make(f"{NODE}:eth0", agent, {"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
-    # Of our form, but not ours.
+    # A provider with os_acc's form of name, but not os_acc's.
     lookalike = nova.make(f"{NODE}_accel_of_somebody_else", NODE_UUID, {GRAPHICS: 2})
     disk = nova.make(
         "shared", None, {"DISK_GB": 9}, "MISC_SHARES_VIA_AGGREGATE", aggregate=site
@@ -188,7 +188,7 @@ def test_a_provider_yaml_adds_a_class_to_one_of_ours(
         assert nova.units(gpu.uuid) == {GRAPHICS: (1, 0), "CUSTOM_MORE": (7, 0)}
 
 
-# -- what is allocated -----------------------------------------------------------
+# -- allocations -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("again", [compute.Nova.cycle, compute.Nova.start])
@@ -229,7 +229,7 @@ def test_it_stays_beside_what_is_leased(bench: TestHost, nova: compute.Nova) -> 
     nova.start()
     units = nova.units(nic.uuid)
     assert units["CUSTOM_SLICE"] == (3, 0)
-    # What Placement is told of a class that goes is what is leased of it.
+    # The total of a class that is being removed is the leased amount.
     assert units[NETWORK] == (1, 0)
     bench.unplug(1)
     seen(bench, nova)

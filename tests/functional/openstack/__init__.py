@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The library against OpenStack's own services, on loopback."""
+"""Tests of the library against OpenStack's own services, on loopback."""

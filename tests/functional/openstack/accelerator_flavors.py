@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Flavors that ask for accelerators, and the life of the guests that have them."""
+"""Flavors with accelerators, and the guests that are created from them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.functional.openstack.placement_site import (
 )
 from tests.unit.fpga import upload
 
-#: What goes to which: (group, provider), of this host's accelerators alone.
+#: The pairs (group, provider) of this host's accelerators alone.
 Mapped = frozenset[tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """What one group asks for.
+    """The request of one group.
 
-    :ivar programmed: it requests a function, each guest another one.
+    :ivar programmed: it requests a function, another one for each guest.
     """
 
     resource_class: str
@@ -50,7 +50,7 @@ ONE_GPU, ONE_VF = Asked(GPU), Asked(NETWORK)
 class Flavor:
     """Groups, numbered from 1.
 
-    :ivar policy: '' where there is but one.
+    :ivar policy: '' if there is only one group.
     """
 
     groups: tuple[Asked, ...]
@@ -63,11 +63,11 @@ class Flavor:
 
     @property
     def devices(self) -> int:
-        """How many devices a guest gets."""
+        """Return the number of devices of a guest."""
         return sum(asked.amount for asked in self.groups)
 
     def specs(self, functions: Mapping[str, str]) -> dict[str, str]:
-        """The extra specs.
+        """Return the extra specs.
 
         :param functions: the function that a group requests.
         """
@@ -80,7 +80,7 @@ class Flavor:
         return specs
 
     def requested_functions(self) -> dict[str, str]:
-        """A function that no region has yet, for each group that requests one."""
+        """Return an unused function for each group that requests a function."""
         return {
             suffix: str(uuid.uuid4())
             for suffix, asked in self.numbered
@@ -88,7 +88,7 @@ class Flavor:
         }
 
     def request(self) -> FlavorRequest:
-        """With what every guest has besides: a processor, and some memory."""
+        """Return the request, with the processor and memory that every guest has."""
         request = extra_specs.parse(self.specs(self.requested_functions()))
         return allocation_candidates.filled(request, vcpus=1, memory_mb=1, disk_gb=0)
 
@@ -117,7 +117,7 @@ class Candidate:
         )
 
     def selected(self, *, with_mappings: bool) -> dict[str, Any]:
-        """As it is passed to plug."""
+        """Return the candidate in the form of plug's argument."""
         selected: dict[str, Any] = {"allocations": self.allocations}
         if with_mappings:
             selected["mappings"] = {s: list(rps) for s, rps in self.mappings.items()}
@@ -125,19 +125,19 @@ class Candidate:
 
 
 class Customers:
-    """Guests on one host, from the scheduler's question to their end.
+    """Guests on one host, from the scheduler's query to their end.
 
-    :ivar guests: the devices of those who are there, by the guests' uuids.
+    :ivar guests: the devices of the running guests, by the guests' uuids.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.guests: dict[str, tuple[str, ...]] = {}
 
-    # -- what Placement says -----------------------------------------------------
+    # -- answers of Placement -----------------------------------------------------
 
     def candidates(self, flavor: Flavor) -> list[Candidate]:
-        """Every candidate for a flavor on this host."""
+        """Return every candidate for a flavor on this host."""
         return [
             Candidate(
                 each["allocations"],
@@ -147,10 +147,10 @@ class Customers:
         ]
 
     def view(self) -> dict[str, tuple[Any, frozenset[str]]]:
-        """What Placement has of all providers, as the scheduler sees them.
+        """Return Placement's data of all providers, as the scheduler reads them.
 
-        Of each what there is and what is used of it, and its traits, but for
-        those of what a region holds.
+        The data are inventory, usage and traits, without the traits of a region's
+        contents.
         """
         request = extra_specs.parse({"resources:VCPU": "1"})
         return {
@@ -162,15 +162,15 @@ class Customers:
         }
 
     def _answer(self, request: FlavorRequest) -> Any:
-        # This host alone, as Nova asks where a host is forced: other tests have
-        # left theirs.
+        # Limited to this host, as in Nova's query for a forced host: other tests leave
+        # their hosts behind.
         query = f"{allocation_candidates.query(request)}&in_tree={self.site.node}"
         return self.site.placement.candidates(query)
 
-    # -- what the host has -------------------------------------------------------
+    # -- state of the host -------------------------------------------------------
 
     def offered(self) -> dict[str, frozenset[str]]:
-        """The addresses of the devices of each provider that are in order."""
+        """Return the addresses of the offered devices of each provider."""
         return {
             each.uuid: frozenset(
                 str(handle.address)
@@ -181,12 +181,12 @@ class Customers:
         }
 
     def free(self) -> frozenset[str]:
-        """The addresses of devices that no guest has."""
+        """Return the addresses of devices that no guest has."""
         theirs = itertools.chain.from_iterable(self.guests.values())
         return frozenset[str]().union(*self.offered().values()).difference(theirs)
 
     def held(self) -> dict[str, str]:
-        """What the hardware of each region holds."""
+        """Return the contents of each region in the hardware."""
         kernel = self.site.kernel
         held = kernel.held_by_hardware(FPGA_A) + kernel.held_by_hardware(FPGA_B)
         return dict(zip(REGIONS, held, strict=True))
@@ -194,10 +194,10 @@ class Customers:
     # -- guests -------------------------------------------------------------------
 
     def live_on_each(self, flavor: Flavor, candidates: Sequence[Candidate]) -> int:
-        """Let guests live without mappings, one after the other; how many.
+        """Run guests without mappings, one after another; return their number.
 
-        One on what each candidate takes: nothing else is said there, and any of
-        Placement's mappings of just that is right.
+        One guest runs on the allocations of each candidate: without mappings, any of
+        Placement's mappings for exactly these allocations is correct.
         """
         found = self.offered()
         meant: dict[Taken, set[Mapped]] = {}
@@ -211,7 +211,7 @@ class Customers:
         return len(alone)
 
     def live_as_mapped(self, flavor: Flavor, candidates: Sequence[Candidate]) -> int:
-        """Let guests live as the mappings of each candidate say; how many."""
+        """Run guests with the mappings of each candidate; return their number."""
         found, before = self.offered(), self.view()
         for candidate in candidates:
             right = {candidate.mapped(found)}
@@ -227,7 +227,7 @@ class Customers:
         *,
         with_mappings: bool,
     ) -> None:
-        """One guest, which leaves the host as it has found it."""
+        """Run one guest, and check that the host is unchanged afterwards."""
         before = self.site.kernel.snapshot()
         consumer = self._scheduled(candidate)
         selected = candidate.selected(with_mappings=with_mappings)
@@ -241,20 +241,20 @@ class Customers:
         self.site.published()
 
     def settle(self, flavor: Flavor) -> tuple[str, ...]:
-        """A guest comes and stays, on the first candidate; its devices."""
+        """Start a guest on the first candidate and keep it; return its devices."""
         candidate = self.candidates(flavor)[0]
         consumer = self._scheduled(candidate)
         self._plugged(consumer, flavor, candidate.selected(with_mappings=False))
         return self.guests[consumer]
 
     def leave(self, consumer: str) -> None:
-        """A guest ends."""
+        """End a guest."""
         devices = self.guests.pop(consumer)
         assert self.site.manager.unplug({"uuid": consumer}) == len(devices)
         self.site.placement.free(consumer)
 
     def end(self) -> None:
-        """All guests that are there end."""
+        """End all guests."""
         for consumer in list(self.guests):
             self.leave(consumer)
 
@@ -268,7 +268,7 @@ class Customers:
     def _plugged(
         self, consumer: str, flavor: Flavor, selected: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """What a guest gets, which is what its flavor asks for."""
+        """Plug a guest; check its devices against its flavor and return its entries."""
         requested_functions, free, held = (
             flavor.requested_functions(),
             self.free(),
@@ -292,7 +292,7 @@ class Customers:
     def _check_devices(
         self, flavor: Flavor, entries: Sequence[Mapping[str, Any]], free: frozenset[str]
     ) -> None:
-        """As many as each group asks for, each ready, and nobody else's."""
+        """Check the number of devices for each group, and that each was free."""
         assert Counter(each["request_group"] for each in entries) == {
             suffix: asked.amount for suffix, asked in flavor.numbered
         }

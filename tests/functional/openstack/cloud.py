@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Keystone, Glance and Placement as the tests have them."""
+"""Keystone, Glance and Placement for the tests."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.functional.openstack.service import Service
 
 PASSWORD = "not a secret"
 REGION = "lab"
-#: Images that Glance puts on a page at most, whatever it is asked for.
+#: The largest number of images on a page of Glance, regardless of the limit.
 PAGE = 3
 
 
 class Cloud:
     """One of each below a directory, all on SQLite.
 
-    :ivar placement: configured and in the catalogue; whoever needs it starts it.
+    :ivar placement: configured and in the catalogue; its fixture starts it.
     """
 
     def __init__(self, home: Path) -> None:
@@ -68,13 +68,13 @@ class Cloud:
         #: The ids of the projects, by their names.
         self.projects: dict[str, str] = {}
 
-    # -- its life ------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------
 
     def start(self) -> None:
-        """Set all of them up; start Keystone and Glance."""
+        """Configure all of them; start Keystone and Glance."""
         self._configure()
         keystone = ("--config-file", str(self.home / "keystone.conf"))
-        # Who they are given to is who makes them: anything else is for root.
+        # The keys belong to the current user: only root may set another owner.
         owner = (
             *("--keystone-user", pwd.getpwuid(os.getuid()).pw_name),
             *("--keystone-group", grp.getgrgid(os.getgid()).gr_name),
@@ -102,16 +102,16 @@ class Cloud:
         self.keystone.kill()
 
     def logs(self) -> str:
-        """The ends of their logs."""
+        """Return the ends of their logs."""
         return "\n".join(
             f"-- {service.name} --\n{service.told()}"
             for service in (self.keystone, self.glance, self.placement)
         )
 
-    # -- who is in it ----------------------------------------------------------
+    # -- users --------------------------------------------------------------------
 
     def login(self, user: str, project: str) -> session.Session:
-        """A session of a user's."""
+        """Return a session of a user."""
         return session.Session(
             v3.Password(
                 auth_url=self._auth_url,
@@ -124,15 +124,15 @@ class Cloud:
         )
 
     def images(self, user: str, project: str) -> Adapter:
-        """Glance as a user sees it."""
+        """Return Glance's adapter for a user."""
         return Adapter(
             self.login(user, project), service_type="image", interface="public"
         )
 
     def options(self, **options: object) -> Path:
-        """A file that tells the library to be the user ``os_acc``.
+        """Write a file with the library's configuration for the user ``os_acc``.
 
-        :param options: of [os_acc_glance], beyond and instead of those.
+        :param options: of [os_acc_glance], which add to those and override them.
         """
         return self.file_of(
             os_acc_bitstreams={"allowed_projects": self.projects["service"]},
@@ -140,18 +140,18 @@ class Cloud:
         )
 
     def file_of(self, **sections: Mapping[str, object]) -> Path:
-        """A configuration file with these sections."""
+        """Write a configuration file with these sections."""
         path = self.home / f"os-acc-{uuid.uuid4()}.conf"
         lines = (
             line
-            for section, told in sections.items()
-            for line in (f"[{section}]", *(f"{k} = {v}" for k, v in told.items()))
+            for section, settings in sections.items()
+            for line in (f"[{section}]", *(f"{k} = {v}" for k, v in settings.items()))
         )
         path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
     def credentials(self, user: str) -> dict[str, object]:
-        """The options with which a service's user is let in."""
+        """Return the authentication options of a service's user."""
         return {
             "auth_type": "password",
             "auth_url": self._auth_url,
@@ -164,16 +164,16 @@ class Cloud:
         }
 
     def conf(self, **options: object) -> cfg.ConfigOpts:
-        """What the library is told, read from such a file."""
+        """Return the library's configuration, read from such a file."""
         return read(self.options(**options))
 
     def revoke(self, token: str) -> None:
-        """Make a token worthless before its time."""
+        """Revoke a token."""
         assert self._admin is not None
         self._admin.delete("/v3/auth/tokens", headers={"X-Subject-Token": token})
 
     def is_good(self, token: str) -> bool:
-        """Whether a token is worth something still."""
+        """Return whether a token is valid."""
         assert self._admin is not None
         answer = self._admin.get(
             "/v3/auth/tokens", headers={"X-Subject-Token": token}, raise_exc=False
@@ -191,7 +191,7 @@ class Cloud:
         visibility: str = "private",
         **properties: object,
     ) -> str:
-        """A new image of the administrator's.
+        """Create an image as the administrator.
 
         :param data: None for an image that has none yet.
         :returns: its id.
@@ -218,11 +218,11 @@ class Cloud:
         self.images("admin", "service").delete(f"/v2/images/{image_id}")
 
     def file(self, image_id: str) -> Path:
-        """Where Glance has the data of an image."""
+        """Return the path of an image's data in Glance's store."""
         return self.store / image_id
 
     def forget_hash(self, image_id: str) -> None:
-        """Let an image have no hash, as those had that are older than Rocky."""
+        """Remove an image's hash, as in images from before Rocky."""
         with (
             contextlib.closing(sqlite3.connect(self.home / "glance.sqlite")) as base,
             base,
@@ -234,7 +234,7 @@ class Cloud:
             )
 
     def downloads(self, image_id: str) -> list[str]:
-        """The requests for an image's data: "range status" of each."""
+        """Return the requests for an image's data: "range status" of each."""
         begin = f"GET /v2/images/{image_id}/file "
         return [
             line.removeprefix(begin)
@@ -242,7 +242,7 @@ class Cloud:
             if line.startswith(begin)
         ]
 
-    # -- how it is set up --------------------------------------------------------
+    # -- configuration -------------------------------------------------------------
 
     def _configure(self) -> None:
         for name in ("fernet", "credential", "store", "tasks", "staging"):
@@ -287,7 +287,7 @@ flavor = keystone
 config_file = {paste}
 {self._lets_in("glance")}"""
         )
-        # SQLite waits for those who write, as a real database does.
+        # SQLite lets writers wait for each other, as a real database does.
         (self.home / "placement.conf").write_text(
             f"""
 [DEFAULT]
@@ -299,7 +299,7 @@ sync_on_startup = true
         )
 
     def _lets_in(self, user: str) -> str:
-        """How a service asks Keystone whose token it was sent."""
+        """Return a service's options for the validation of tokens by Keystone."""
         return f"""[keystone_authtoken]
 www_authenticate_uri = {self._auth_url}
 auth_url = {self._auth_url}
@@ -312,7 +312,7 @@ project_domain_id = default
 """
 
     def _register(self) -> None:
-        """Services, endpoints, projects and users."""
+        """Create services, endpoints, projects and users."""
         admin = Adapter(
             self.login("admin", "admin"), service_type="identity", interface="public"
         )
@@ -380,12 +380,12 @@ def _made(admin: Adapter, kind: str, **about: object) -> str:
 
 
 def read(path: Path) -> cfg.ConfigOpts:
-    """The options in a file."""
+    """Read the options of a file."""
     conf = cfg.ConfigOpts()
     conf(["--config-file", str(path)], project="os_acc")
     return conf
 
 
 def sha512(data: bytes) -> str:
-    """As Glance says it."""
+    """Return the digest in Glance's form."""
     return hashlib.sha512(data).hexdigest()

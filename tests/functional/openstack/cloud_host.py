@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host whose cards a simulated kernel has, and whose images Glance itself."""
+"""A host with cards of a simulated kernel and images of a real Glance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.functional.openstack.cloud import Cloud
 def cloud_host(
     place: Path, spec: HostSpec, cloud: Cloud, **bitstreams: object
 ) -> TestHost:
-    """Make such a host.
+    """Build such a host.
 
     :param bitstreams: options of ``[os_acc_bitstreams]``.
     """

@@ -24,7 +24,7 @@ _CLOUD = pytest.StashKey[Cloud]()
 def cloud(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cloud]:
-    """Keystone and Glance, running; a test that stops one starts it again."""
+    """Yield running Keystone and Glance; a test that stops one starts it again."""
     made = Cloud(tmp_path_factory.mktemp("cloud"))
     request.config.stash[_CLOUD] = made
     try:
@@ -36,39 +36,39 @@ def cloud(
 
 @pytest.fixture(scope="session")
 def placement(cloud: Cloud) -> Placement:
-    """Placement, running, as its administrator sees it."""
+    """Return a running Placement, as its administrator."""
     cloud.placement.start()
     return Placement(cloud)
 
 
 @pytest.fixture
 def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
-    """A host for one test, with a compute node of its own in Placement."""
+    """Yield a host for one test, with a compute node of its own in Placement."""
     with Site(tmp_path, placement) as site:
         yield site
 
 
 @pytest.fixture
 def function() -> str:
-    """The id of a function that no other test has."""
+    """Return the id of a function that no other test has."""
     return str(uuid.uuid4())
 
 
 @pytest.fixture
 def source(cloud: Cloud) -> Glance:
-    """Glance as the library's user sees it, not yet asked for anything."""
+    """Return a client of Glance as the library's user, without any earlier request."""
     return Glance(cloud.conf())
 
 
 @pytest.fixture
 def soon() -> float:
-    """A deadline that no test comes near on a slow machine."""
+    """Return a deadline that no test reaches on a slow machine."""
     return time.monotonic() + 300.0
 
 
 @pytest.fixture(scope="session")
 def large() -> bytes:
-    """More than all buffers on the way hold: Glance ends before it is sent."""
+    """Return more data than all buffers hold: Glance ends before it is sent."""
     return random.Random(4).randbytes(96 * 2**20)
 
 

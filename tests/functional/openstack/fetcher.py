@@ -2,8 +2,8 @@
 
 """A process that fetches an image: python -m ... <options> <state> <id> <threads>.
 
-It says "ready", waits for a line, and tells for each thread the sha512 of what
-it got, or the name of the error.
+It prints "ready", waits for a line, and prints for each thread the sha512 of its
+image, or the name of the error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Placement inside the process of the tests: its own objects, on SQLite in memory."""
+"""Run Placement inside the process of the tests, on SQLite in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from placement.objects import (
 from os_acc.objects.request import GroupPolicy, RequestGroup
 from tests.functional.openstack.placement import Taken
 
-#: (suffix, provider) of everybody who serves a group.
+#: (suffix, provider) of each provider that serves a group.
 Mapped: TypeAlias = frozenset[tuple[str, str]]
 
 
@@ -43,7 +43,7 @@ class Node:
 
 
 def new_uuid(number: int) -> str:
-    """The same for the same number."""
+    """Return a uuid, the same one for the same number."""
     return str(uuid.UUID(int=(0xACC << 96) + number, version=4))
 
 
@@ -72,7 +72,7 @@ class InnerPlacement:
         return made
 
     def plant(self, tree: Collection[Node]) -> None:
-        """Have this tree, and no other; each node stands after its parent."""
+        """Replace the tree by this one; each node follows its parent."""
         for provider in reversed(self._providers):
             provider.destroy()
         self._providers = [self._planted(node) for node in tree]
@@ -106,8 +106,8 @@ class InnerPlacement:
     def candidates(
         self, groups: Iterable[RequestGroup], policy: GroupPolicy | None
     ) -> dict[Taken, set[Mapped]]:
-        """All candidates: what each takes, and whose it may be."""
-        asked = {
+        """Return all candidates: the allocations of each, and its possible mappings."""
+        query = {
             group.suffix: lib.RequestGroup(
                 use_same_provider=bool(group.suffix),
                 resources=dict(group.resources),
@@ -118,7 +118,7 @@ class InnerPlacement:
         }
         wide = lib.RequestWideParams(group_policy=policy and policy.value)
         found = allocation_candidate.AllocationCandidates.get_by_requests(
-            self._context, asked, wide
+            self._context, query, wide
         )
         candidates: dict[Taken, set[Mapped]] = {}
         for request in found.allocation_requests:

@@ -17,13 +17,13 @@ from castellan.key_manager.not_implemented_key_manager import NotImplementedKeyM
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-#: The variable that says which directory: as ``<uuid>.pem``, they lie there.
+#: The variable with the directory of the certificates, ``<uuid>.pem``.
 PLACE = "TESTED_CERTIFICATES"
 NAME = f"{__name__}.Directory"
 
 
 class Directory(NotImplementedKeyManager):
-    """Gives certificates, and nothing else."""
+    """Returns certificates, and supports nothing else."""
 
     def get(
         self,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two network cards with two ports each, as the specification draws them.
+"""Two network cards with two ports each, as in the specification's diagram.
 
 nova-specs, rocky, "Granular Resource Request Syntax": four PFs on two
 physical networks, RP1 and RP2 fast ones with SSL, RP3 and RP4 slow ones.
@@ -17,7 +17,7 @@ from os_acc.scheduling import allocation_candidates, extra_specs
 from tests.functional.openstack.placement import Placement, Taken
 
 VF = "SRIOV_NET_VF"
-#: The standard class for it counts kilobits; that of the specification bytes.
+#: The standard class counts kilobits; that of the specification bytes.
 BYTES = "CUSTOM_NET_EGRESS_BYTES_SEC"
 NET1, NET2, SSL = "CUSTOM_NET1", "CUSTOM_NET2", "HW_NIC_ACCEL_SSL"
 VFS = 16
@@ -27,7 +27,7 @@ FAST, SLOW = 1_250_000_000, 125_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """One candidate, and which group it has from which providers."""
+    """One candidate, and the providers of each group."""
 
     allocations: Taken
     mappings: Mapping[str, frozenset[str]]
@@ -48,19 +48,19 @@ class Wiring:
             "RP3": make("wired-pf3", nic2, slow, TRAITS["RP3"]),
             "RP4": make("wired-pf4", nic2, slow, TRAITS["RP4"]),
         }
-        #: The uuids, by the names that the specification gives them.
+        #: The uuids, by the specification's names of the providers.
         self.uuids = {**ports, "NIC1": nic1, "NIC2": nic2, "CN1": node}
 
     def remove(self) -> None:
-        """Take it away, from the ports to the node."""
+        """Remove it, from the ports to the node."""
         self.placement.remove(*self.uuids.values())
 
     def candidates(self, flavor: Mapping[str, str]) -> set[Taken]:
-        """What a flavor may get, asked as Nova asks."""
+        """Return the candidates for a flavor, with Nova's query."""
         return {one.allocations for one in self.found(extra_specs.parse(flavor))}
 
     def found(self, request: FlavorRequest) -> list[Found]:
-        """The candidates of a request, with their mappings."""
+        """Return the candidates of a request, with their mappings."""
         names = {rp: name for name, rp in self.uuids.items()}
         answer = self.placement.candidates(allocation_candidates.query(request))
         return [_found(one, names) for one in answer["allocation_requests"]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Placement as its administrator, Nova and other services use it."""
+"""Placement, as used by its administrator, by Nova and by other services."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from requests import Response
 from os_acc.scheduling import allocation_candidates
 from tests.functional.openstack.cloud import Cloud
 
-#: The newest that Placement 16 has.
+#: The latest microversion of Placement 16.
 NEWEST = "1.39"
-#: (provider, resource class, amount) of everything that a candidate takes.
+#: (provider, resource class, amount) of each allocation of a candidate.
 Taken = frozenset[tuple[str, str, int]]
 
 
 class Refused(Exception):
-    """Placement does not do what it is asked to."""
+    """Placement has rejected a request."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Known:
-    """Everything that Placement says of one provider.
+    """All of Placement's data of one provider.
 
     :ivar text: the answers, as they are sent.
     """
@@ -43,7 +43,7 @@ class Known:
 
 
 class Placement:
-    """The running service, and what one asks it besides os_acc."""
+    """The running service, and requests to it from outside os_acc."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
@@ -56,22 +56,22 @@ class Placement:
             raise_exc=False,
         )
 
-    # -- what there is ---------------------------------------------------------
+    # -- reading requests -----------------------------------------------------------
 
     def get(self, path: str) -> Any:
-        """The answer to a question.
+        """Return the answer to a GET request.
 
-        :raises Refused: there is none.
+        :raises Refused: the status is an error.
         """
         return _checked(self.http.get(path)).json()
 
     def tree(self, root: str) -> dict[str, Known]:
-        """Every provider in a tree, by its name."""
+        """Return every provider in a tree, by its name."""
         found = self.get(f"/resource_providers?in_tree={root}")["resource_providers"]
         return {each["name"]: self.known(each["uuid"]) for each in found}
 
     def known(self, rp: str) -> Known:
-        """All of one provider."""
+        """Return all data of one provider."""
         path = f"/resource_providers/{rp}"
         answers = [
             self.get(path + part)
@@ -89,18 +89,18 @@ class Placement:
         )
 
     def has(self, path: str) -> bool:
-        """Whether there is such a thing."""
+        """Return whether the object at a path exists."""
         return self.http.get(path).status_code < 300
 
     def candidates(self, query: str) -> Any:
-        """``GET /allocation_candidates``, as Nova asks it.
+        """Return ``GET /allocation_candidates``, with Nova's microversion.
 
-        :raises Refused: there is no answer.
+        :raises Refused: Placement has rejected the query.
         """
         return _checked(self._ask(query)).json()
 
     def status(self, query: str) -> int:
-        """What it answers to a query as it is."""
+        """Return the status of a query that is sent unchanged."""
         status: int = self._ask(query).status_code
         return status
 
@@ -110,7 +110,7 @@ class Placement:
             microversion=allocation_candidates.MICROVERSION,
         )
 
-    # -- what others do ----------------------------------------------------------
+    # -- actions of other services --------------------------------------------------
 
     def make(
         self,
@@ -120,9 +120,9 @@ class Placement:
         traits: tuple[str, ...] = (),
         rp: str | None = None,
     ) -> str:
-        """A provider with all that it has; its uuid.
+        """Create a provider with inventories and traits; return its uuid.
 
-        Classes and traits of others' making are made, too.
+        Custom classes and traits of other services are created, too.
         """
         rp = rp or str(uuid.uuid4())
         about = {"name": name, "uuid": rp, "parent_provider_uuid": parent}
@@ -134,7 +134,7 @@ class Placement:
         return rp
 
     def set_inventories(self, rp: str, inventories: Mapping[str, int]) -> None:
-        """Let a provider have so many of each class."""
+        """Set exactly these inventories of a provider."""
         for name in inventories:
             if name.startswith("CUSTOM_"):
                 _checked(self.http.put(f"/resource_classes/{name}"))
@@ -146,7 +146,7 @@ class Placement:
         _checked(self.http.put(path, json=body))
 
     def set_traits(self, rp: str, *traits: str) -> None:
-        """Let a provider have these traits and no others."""
+        """Set exactly these traits of a provider."""
         for name in traits:
             if name.startswith("CUSTOM_"):
                 _checked(self.http.put(f"/traits/{name}"))
@@ -157,7 +157,7 @@ class Placement:
         _checked(self.http.put(f"/resource_providers/{rp}/traits", json=body))
 
     def set_aggregates(self, rp: str, *aggregates: str) -> None:
-        """Let a provider be in these aggregates and no others."""
+        """Set exactly these aggregates of a provider."""
         body = {
             "resource_provider_generation": self._generation(rp),
             "aggregates": list(aggregates),
@@ -167,9 +167,9 @@ class Placement:
     def allocate(
         self, allocations: Mapping[str, Mapping[str, int]], consumer: str | None = None
     ) -> str:
-        """Give a consumer what it is to have of each provider; its uuid.
+        """Allocate amounts of providers to a consumer; return its uuid.
 
-        :raises Refused: there is not so much.
+        :raises Refused: the capacity is insufficient.
         """
         consumer = consumer or str(uuid.uuid4())
         body = {
@@ -185,11 +185,11 @@ class Placement:
         return consumer
 
     def free(self, consumer: str) -> None:
-        """Take everything from a consumer."""
+        """Delete all allocations of a consumer."""
         _checked(self.http.delete(f"/allocations/{consumer}"))
 
     def remove(self, *providers: str) -> None:
-        """Remove providers, in this order."""
+        """Delete providers, in this order."""
         for rp in providers:
             _checked(self.http.delete(f"/resource_providers/{rp}"))
 

@@ -23,7 +23,7 @@ FPGA_A, FPGA_B, GPU_A, GPU_B, NIC = (
 REGIONS = ("0000:3b:00.1", "0000:3b:00.2", "0000:af:00.1", "0000:af:00.2")
 FPGA, GPU, NETWORK = (f"CUSTOM_ACCELERATOR_{each}" for each in ("FPGA", "GPU", "NIC"))
 
-#: What names all of it: two cards of two regions each, four VFs, two GPUs.
+#: The specification of all devices: two cards of two regions each, four VFs, two GPUs.
 NAMED = [
     '{"address": "0000:3b:*.*", "num_vfs": 2}',
     '{"address": "0000:af:*.*", "num_vfs": 2}',
@@ -34,7 +34,7 @@ NAMED = [
 
 
 def host() -> HostSpec:
-    """Two FPGA cards with two regions each, two GPUs, and a card with VFs."""
+    """Build two FPGA cards with two regions each, two GPUs, and a card with VFs."""
     two = (hosts.DFL_FUNCTION, hosts.DFL_FUNCTION)
     return HostSpec(
         (
@@ -50,7 +50,7 @@ def host() -> HostSpec:
 class Site(TestHost):
     """One such host, with a compute node of its own in Placement.
 
-    :ivar root: the compute node's provider, as Nova has made it.
+    :ivar root: the compute node's provider, as created by Nova.
     """
 
     def __init__(
@@ -62,54 +62,56 @@ class Site(TestHost):
     ) -> None:
         self.placement = placement
         self.name = f"node-{uuid.uuid4()}"
-        self._told: dict[str, object] = {}
+        self._service_options: dict[str, object] = {}
         super().__init__(
             place,
             spec or host(),
-            read=lambda: read(self.file(**self._told)),
+            read=lambda: read(self.file(**self._service_options)),
             **{"node_name": self.name, "device_spec": NAMED, **options},
         )
         self.node = placement.make(self.name, inventories={"VCPU": 8, "MEMORY_MB": 64})
         self.publisher = self.new_publisher()
 
     def file(self, **told: object) -> Path:
-        """Such a file.
+        """Write a configuration file.
 
-        :param told: of [os_acc_placement], beside and instead of the rest.
+        :param told: options of [os_acc_placement], which add to the defaults and
+            override
+        them.
         """
         credentials = self.placement.cloud.credentials("nova")
         about = {"sync_timeout": 300, **credentials, **told}
         return self.placement.cloud.file_of(os_acc_placement=about)
 
-    # -- what os_acc does ------------------------------------------------------
+    # -- actions of os_acc -----------------------------------------------------
 
     def new_publisher(self, **told: object) -> Publisher:
-        """As after a restart, with these options."""
-        self._told = told
+        """Return a publisher as after a restart, with these options."""
+        self._service_options = told
         return Publisher(self.config(), self.name)
 
     def sync(self, by: Publisher | None = None) -> SyncResult:
-        """One synchronization."""
+        """Run one synchronization."""
         manager = copy.copy(self.manager)
         manager.publisher = by or self.publisher
         return manager.publish()
 
     def renew(self, **options: object) -> Manager:
-        """Start the service anew: nothing is left in memory."""
+        """Restart the service, without its state in memory."""
         manager = self.restart(**options)
         self.publisher = self.new_publisher()
         return manager
 
     def published(self) -> SyncResult:
-        """One synchronization of which nothing is refused."""
+        """Run one synchronization, and check that no change was rejected."""
         found = self.sync()
         assert found.refused == ()
         return found
 
-    # -- what comes of it --------------------------------------------------------
+    # -- results -------------------------------------------------------------------
 
     def tree(self) -> dict[str, Known]:
-        """The providers of this node, by their names after the node's."""
+        """Return the providers of this node, by their names without the node's."""
         begin = f"{self.name}_accel_"
         return {
             name.removeprefix(begin): known
@@ -117,15 +119,15 @@ class Site(TestHost):
         }
 
     def known(self, address: str) -> Known:
-        """What Placement has of the provider of a device."""
+        """Return Placement's data of the provider of a device."""
         return self.placement.known(self.provider(address).uuid)
 
     def units(self, rp: str) -> dict[str, tuple[int, int]]:
-        """(total, reserved) of each class of a provider."""
+        """Return (total, reserved) of each class of a provider."""
         found = self.placement.known(rp).inventories
         return {name: (each["total"], each["reserved"]) for name, each in found.items()}
 
 
 def told(refused: tuple[RefusedChange, ...]) -> dict[str, Any]:
-    """The types of what was refused, by what that was."""
+    """Return the errors of rejected changes, by object."""
     return {each.what: kind_of(each.error) for each in refused}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One of OpenStack's services in a process: python -m ... <module> <port> <log>.
+"""Run one of OpenStack's services in a process: python -m ... <module> <port> <log>.
 
-The log has a line for each request: method, path, Range, status. The process
-ends when its standard input does, so it never outlives who has started it.
+The log has a line for each request: method, path, Range, status. The process ends
+with its standard input, so that it never outlives its parent process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import waitress
 
 
 class Recorded:
-    """An application whose requests are written down as they are answered."""
+    """An application that logs its requests with their answers."""
 
     def __init__(self, application: WSGIApplication, path: str) -> None:
         self._application = application
@@ -30,8 +30,8 @@ class Recorded:
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
-        # Paste moves the path's beginning elsewhere on the way.
-        asked = (
+        # Paste moves the beginning of the path to another variable.
+        request_line = (
             environ["REQUEST_METHOD"],
             environ["PATH_INFO"],
             environ.get("HTTP_RANGE", "-"),
@@ -39,7 +39,7 @@ class Recorded:
 
         def started(status: str, *args: Any) -> Callable[[bytes], object]:
             with self._lock, open(self._path, "a") as log:
-                log.write(f"{' '.join(asked)} {status.partition(' ')[0]}\n")
+                log.write(f"{' '.join(request_line)} {status.partition(' ')[0]}\n")
             return start_response(status, *args)
 
         return self._application(environ, started)
@@ -53,7 +53,7 @@ def _end_with_parent() -> None:
 def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     module, port, log = sys.argv[1:]
-    # Keystone and Glance would take the arguments for theirs.
+    # Keystone and Glance would parse the arguments as their own.
     del sys.argv[1:]
     application = importlib.import_module(module).application
     waitress.serve(
@@ -61,7 +61,8 @@ def main() -> None:
         host="127.0.0.1",
         port=int(port),
         threads=20,
-        # Each of many hosts keeps its own open. Beyond the limit of 100, one more
+        # Each of many hosts keeps its own connection open. Beyond the limit of 100, one
+        # more
         # would have to wait until another has been idle for two minutes.
         connection_limit=1000,
         asyncore_use_poll=True,

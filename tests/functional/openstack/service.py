@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service's process: started, asked whether it is well, ended by its id."""
+"""A service's process: started, checked until it answers, ended by its id."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-#: Seconds in which a service has to answer; here one takes about ten.
+#: Seconds in which a service has to answer; here a start takes about ten.
 STARTING = 180.0
 
 
 class Service:
     """One of OpenStack's services on a port of its own.
 
-    :ivar url: its address; the same however often it is started.
+    :ivar url: its address, which a restart does not change.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Service:
         self.await_start()
 
     def begin(self) -> None:
-        """Start it, and do not wait."""
+        """Start it without waiting."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -77,26 +77,26 @@ class Service:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End it at once, whatever it is at."""
+        """Kill it at once, in any state."""
         if self._process is not None:
             self._process.kill()
-            # Closes its standard input, too.
+            # This also closes its standard input.
             self._process.communicate()
             self._process = None
 
     def restart(self) -> None:
-        """End it at once and start it again on the same port."""
+        """Kill it and start it again on the same port."""
         self.kill()
         self.start()
 
     def requests(self) -> list[str]:
-        """The requests so far: "method path range status"."""
+        """Return the requests so far: "method path range status"."""
         if not self._requests.exists():
             return []
         return self._requests.read_text().splitlines()
 
     def told(self) -> str:
-        """The end of its log; nothing of one that was not started."""
+        """Return the end of its log; empty if it was not started."""
         if not self.log.exists():
             return ""
         return self.log.read_text(errors="replace")[-4000:]
@@ -106,14 +106,14 @@ class Service:
             with urllib.request.urlopen(self.url + self._health, timeout=10) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError as error:
-            # "300 Multiple Choices" is how the list of versions is answered.
+            # The list of versions has the status "300 Multiple Choices".
             return error.code == 300
         except OSError:
             return False
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

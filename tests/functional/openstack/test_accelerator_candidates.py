@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""From a flavor to the guest's devices, for every candidate that there is.
+"""Each candidate for a flavor leads to the requested devices of a guest.
 
-A host is published, Placement is asked as Nova asks it, what it answers is
-allocated as the scheduler does, and plugged: without mappings, which is what
-Nova compute has of a flavor, and with those that Placement gives.
+A host is published. Placement gets Nova's query, and its candidates are allocated
+as by the scheduler and plugged: without mappings, as in Nova compute for a flavor,
+and with Placement's own mappings.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tests.unit.fpga import GZIP, function_trait, upload
 def host(
     placement: Placement, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """Two FPGA cards of two regions each, two GPUs, and a card with four VFs.
+    """Yield two FPGA cards of two regions each, two GPUs, and a card with four VFs.
 
-    For tests that leave it as they have found it.
+    For tests that leave it unchanged.
     """
     with Site(tmp_path_factory.mktemp("host"), placement) as host:
         host.published()
@@ -55,7 +55,7 @@ def host(
 
 @pytest.fixture
 def customers(host: Site) -> Iterator[Customers]:
-    """Those who have flavors, and go through all that comes of these."""
+    """Yield customers of the shared host; end their guests afterwards."""
     customers = Customers(host)
     yield customers
     customers.end()
@@ -64,13 +64,13 @@ def customers(host: Site) -> Iterator[Customers]:
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """Such a host for one test, which may do with it what it likes."""
+    """Return such a host for one test, which may change it."""
     site.published()
     return site
 
 
 def different(candidates: list[Candidate]) -> int:
-    """How many of them take something else, whatever goes to which group."""
+    """Return the number of different allocations, regardless of their mappings."""
     return len({one.taken for one in candidates})
 
 
@@ -145,7 +145,7 @@ def test_groups_of_one_class_are_told_apart_by_what_placement_alone_knows(
     customers.end()
 
 
-# -- one guest beside another ------------------------------------------------------
+# -- several guests ------------------------------------------------------------
 
 
 def test_what_the_others_have_left_is_plugged_as_well(
@@ -154,7 +154,7 @@ def test_what_the_others_have_left_is_plugged_as_well(
     flavor = Flavor((PROGRAMMED, ONE_GPU), "isolate")
     assert len(customers.candidates(flavor)) == 8
     customers.settle(flavor)
-    # The scheduler does not wait for the host to tell of it.
+    # The scheduler does not wait for the host's next publication.
     found = customers.candidates(flavor)
     host.published()
     assert customers.candidates(flavor) == found
@@ -185,18 +185,18 @@ def test_guests_come_until_placement_has_no_candidate_left(
     assert customers.view() == before
 
 
-# -- devices that are not to be had ------------------------------------------------
+# -- unavailable devices -------------------------------------------------------
 
 
 def heard(site: Site, address: str, recovery: Recovery) -> None:
-    """The kernel tells of a device's health, and what it means is published."""
+    """Report a device's health by a kernel event, and publish the result."""
     event = Uevent("change", PciAddress.parse(address), recovery)
     site.manager.catalog.health.note(event)
     site.published()
 
 
 def count(customers: Customers, *asked: Asked) -> int:
-    """How many candidates there are; each of them can be plugged."""
+    """Return the number of candidates, after a plug of each."""
     flavor = Flavor(asked)
     found = customers.candidates(flavor)
     assert customers.live_on_each(flavor, found) == len(found)
@@ -256,7 +256,7 @@ def test_what_is_withdrawn_from_a_guest_is_no_candidate_for_another(
         customers.settle(gpus)
     site.renew(device_spec=[each for each in NAMED if ":17:" not in each])
     site.published()
-    (leaver,) = [who for who, has in customers.guests.items() if GPU_A in has]
+    (leaver,) = [uuid for uuid, has in customers.guests.items() if GPU_A in has]
     customers.leave(leaver)
     site.published()
     assert customers.candidates(gpus) == []

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever Placement allocates for a flavor is attributed as Placement meant it.
+"""os_acc assigns Placement's allocations for a flavor with Placement's own mappings.
 
-Placement runs inside this process. For trees and flavors that Hypothesis
-draws, every candidate that it has is stripped of its mappings and assigned by
-os_acc: the answer has to be one of the mappings that Placement gives for these
-very allocations. Allocations that it does not have as a candidate have to be
-refused. Both verdicts are held against all assignments there are, as well.
+Placement runs inside this process. For trees and flavors that Hypothesis draws,
+os_acc assigns every candidate without its mappings: the answer has to be one of
+Placement's mappings for exactly these allocations. Allocations that are no
+candidate have to be rejected. Both verdicts are also compared with all possible
+assignments.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from tests.unit.scheduling.assignment_oracle import every_assignment
 
 GPU, FPGA = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"
 CPU, MEMORY = "VCPU", "MEMORY_MB"
-#: What os_acc publishes, and what operators and others have set.
+#: The traits that os_acc publishes, and those of operators and other services.
 OF_DEVICES = ("CUSTOM_FAST", "CUSTOM_FPGA_INTEL")
 OF_OTHERS = ("CUSTOM_RACK_7", "CUSTOM_WET")
 TRAITS = (*OF_DEVICES, *OF_OTHERS)
 
 #: A case is one flavor and one tree; an example is several of both.
 CASES, FLAVORS, TREES = 5_000, 20, 5
-#: Of what there has to be more in all of them.
+#: The minimum of each kind in all cases.
 LEAST = {"served": 1_000, "found": 2_000, "ambiguous": 500, "refused": 500}
-#: The same cases each time.
+#: A fixed seed: each run has the same cases.
 CHOSEN = settings(
     max_examples=CASES // (FLAVORS * TREES),
     derandomize=True,
@@ -71,7 +71,7 @@ def inner() -> InnerPlacement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tree:
-    """A compute node: its own providers, ours, and other services'.
+    """A compute node: its own providers, os_acc's, and other services'.
 
     :ivar ours: uuid to resource class.
     """
@@ -92,7 +92,7 @@ class Tree:
 
 
 def random_tree(dice: random.Random, numbers: Iterator[int]) -> Tree:
-    """A node; cards and NUMA cells below it; regions below the cards."""
+    """Draw a node; cards and NUMA cells below it; regions below the cards."""
     root = numbered(dice, numbers)
     nodes = [Node(root, None, {CPU: 8, MEMORY: 9}, some(dice, OF_OTHERS))]
     ours: dict[str, str] = {}
@@ -103,7 +103,7 @@ def random_tree(dice: random.Random, numbers: Iterator[int]) -> Tree:
         return nodes[-1].uuid
 
     for _ in range(dice.randint(0, 2)):
-        # A NUMA cell, or another service's card, of a class that we have too.
+        # A NUMA cell, or another service's card, of a class that os_acc has, too.
         names = dice.sample((GPU, CPU, FPGA), dice.randint(1, 2))
         add(root, {name: dice.randint(1, 3) for name in names}, TRAITS)
     for _ in range(dice.randint(1, 3)):
@@ -116,7 +116,7 @@ def random_tree(dice: random.Random, numbers: Iterator[int]) -> Tree:
 
 
 def numbered(dice: random.Random, numbers: Iterator[int]) -> str:
-    """A uuid that says nothing of when its provider was made."""
+    """Draw a uuid that does not reveal the order of creation."""
     return new_uuid(dice.randrange(64) * 1_000 + next(numbers))
 
 
@@ -125,7 +125,7 @@ def some(dice: random.Random, names: Sequence[str]) -> frozenset[str]:
 
 
 def random_flavor(dice: random.Random) -> FlavorRequest:
-    """Up to four groups, of which at least one asks for accelerators."""
+    """Draw up to four groups, at least one of them with accelerators."""
     specs = {"group_policy": dice.choice(("none", "isolate"))}
     suffixes = dice.sample(["", "1", "2", "_x", "3-B"], dice.randint(1, 4))
     for index, suffix in enumerate(suffixes):
@@ -141,7 +141,7 @@ def random_flavor(dice: random.Random) -> FlavorRequest:
     return extra_specs.parse(specs)
 
 
-# -- what os_acc says ----------------------------------------------------------------
+# -- answers of os_acc ---------------------------------------------------------------
 
 
 def allocated(tree: Tree, taken: Taken) -> list[ProviderAllocation]:
@@ -153,7 +153,7 @@ def allocated(tree: Tree, taken: Taken) -> list[ProviderAllocation]:
 
 
 def entries(taken: Taken) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    """Allocations as they are passed to plug, once they are read."""
+    """Return allocations in the parsed form of plug's argument."""
     return tuple(
         (uuid, tuple(sorted((name, n) for at, name, n in taken if at == uuid)))
         for uuid in sorted({provider for provider, _name, _amount in taken})
@@ -165,7 +165,7 @@ def mapped(found: Sequence[Served]) -> Mapped:
 
 
 def attributed(tree: Tree, flavor: FlavorRequest, taken: Taken) -> Mapped:
-    """What a plug would do: by our own providers alone."""
+    """Assign as a plug does, with os_acc's own providers alone."""
     wanted = matching.match_groups(
         flavor, Allocations(entries(taken)), tree.ours, tree.known
     )
@@ -176,16 +176,16 @@ def of_ours(tree: Tree, mappings: Mapped) -> Mapped:
     return frozenset(each for each in mappings if each[1] in tree.ours)
 
 
-# -- what Placement says ---------------------------------------------------------------
+# -- answers of Placement --------------------------------------------------------------
 
 
 def candidates_of(
     inner: InnerPlacement, flavor: FlavorRequest, trees: Sequence[Tree]
 ) -> list[dict[Taken, set[Mapped]]]:
-    """Those of Placement for each tree, with the amounts that are asked for.
+    """Return Placement's candidates for each tree, with the requested amounts.
 
-    Where Placement is known to miscount under ``isolate``, it is asked without,
-    and the rule is applied here to the mappings that it gives.
+    Placement is known to miscount some requests under ``isolate``. For these the query
+    has no policy, and the rule is applied here to Placement's mappings.
     """
     trusted = not allocation_candidates.miscounted(flavor)
     policy = flavor.policy if trusted else GroupPolicy.NONE
@@ -211,7 +211,7 @@ def strangers(
     flavor: FlavorRequest,
     candidates: dict[Taken, set[Mapped]],
 ) -> Iterator[Taken]:
-    """Allocations that fit into the tree, and are no candidate."""
+    """Draw allocations that fit into the tree and are no candidate."""
     made = [anyhow(dice, tree, flavor)]
     if candidates:
         amounts = Counter(
@@ -220,7 +220,7 @@ def strangers(
                 for at, name, n in dice.choice(sorted(candidates, key=sorted))
             }
         )
-        # A unit of something is somewhere else, or there is one more of it.
+        # Move a unit to another provider, or add one.
         at, name = dice.choice(sorted(amounts))
         amounts[at, name] -= dice.random() < 0.8
         amounts[dice.choice([node.uuid for node in tree.nodes]), name] += 1
@@ -236,7 +236,7 @@ def strangers(
 def anyhow(
     dice: random.Random, tree: Tree, flavor: FlavorRequest
 ) -> Counter[tuple[str, str]]:
-    """What is asked for, taken from anywhere, whatever the rules say."""
+    """Draw the requested amounts from any providers, regardless of the rules."""
     amounts = Counter[tuple[str, str]]()
     for group in flavor.groups:
         at = dice.choice(tree.nodes).uuid
@@ -261,7 +261,7 @@ def test_the_answer_is_one_of_placements_own(inner: InnerPlacement) -> None:
             counted.update(judge(inner, dice, trees, flavor))
 
     judged()
-    # None of these questions is an empty one.
+    # The cases of each kind suffice.
     assert counted["cases"] >= CASES
     for what, least in LEAST.items():
         assert counted[what] > least, counted
@@ -273,7 +273,7 @@ def judge(
     trees: Sequence[Tree],
     flavor: FlavorRequest,
 ) -> Counter[str]:
-    """Hold every candidate for a flavor against what os_acc makes of it."""
+    """Compare every candidate for a flavor with os_acc's answer."""
     counted = Counter[str]()
     of_trees = candidates_of(inner, flavor, trees)
     for tree, candidates in zip(trees, of_trees, strict=True):

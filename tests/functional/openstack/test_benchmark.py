@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the benchmark with many hosts counts: requests to the real Placement."""
+"""The benchmark with many hosts counts its requests to the real Placement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_host_costs_a_listing_and_what_has_changed(
     placement: Placement, hosts: int, devices: int
 ) -> None:
     first, second, changed, last = benchmark.cycles(placement, hosts, devices)
-    # Each is a provider with its inventories and traits; and there are the names.
+    # A provider with its inventories and traits each; names are in addition.
     assert first.writes >= hosts * devices * 3
     for again in (second, last):
         assert (again.reads, again.writes) == (hosts, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The data of images, whatever happens to Glance and its store on the way."""
+"""Faults of Glance and its store during a download never give wrong image data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.functional.openstack.cloud import Cloud
 
 
 def all_of(data: ImageStream) -> tuple[bytes, exception.ServiceUnavailable | None]:
-    """What arrives, and how it ends."""
+    """Return the received data, and the final error."""
     pieces = []
     try:
         pieces.extend(data)
@@ -24,7 +24,7 @@ def all_of(data: ImageStream) -> tuple[bytes, exception.ServiceUnavailable | Non
 
 
 def token(source: Glance) -> str:
-    """The token that a source has by now."""
+    """Return the current token of a source."""
     value = source._link().http.get_token()
     assert value
     return value
@@ -130,7 +130,7 @@ def test_a_file_that_was_cut_short_behind_glances_back(
 def test_a_file_that_was_changed_behind_glances_back_is_not_proved_here(
     cloud: Cloud, source: Glance, soon: float
 ) -> None:
-    # Nor by glanceclient: whoever writes the file hashes what arrives.
+    # Nor does glanceclient: the process that writes the file hashes the data.
     image = source.image(cloud.upload(b"good"), soon)
     cloud.file(image.id).write_bytes(b"evil")
     with source.data(image, 0, soon) as data:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which images there are, and which we may see."""
+"""Searches find the images that exist and that os_acc may see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REGION = "ce489693-98f0-5f33-946d-560708be108a"
 
 @pytest.fixture
 def name() -> str:
-    """A name that no other test gives an image."""
+    """Return a name that no other test gives an image."""
     return f"image {uuid.uuid4()}"
 
 
@@ -100,7 +100,7 @@ def test_an_image_that_is_shared_without_being_asked_for(
         f"/v2/images/{theirs}/members", json={"member": ours}
     )
     assert found(source, soon, name=name) == set()
-    # By its id Glance gives it; its owner tells the policy whose it is.
+    # Glance returns it by its id; the policy checks its owner.
     assert source.image(theirs, soon).owner != ours
 
 
@@ -167,7 +167,7 @@ def test_an_address_that_is_keystones_and_not_glances(
 
 @pytest.fixture
 def secure(cloud: Cloud, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Glance's address behind TLS, and the certificate to trust."""
+    """Yield Glance's address behind TLS, and the certificate to trust."""
     chain, key = tls_proxy.certificate(tmp_path)
     with tls_proxy.door(cloud.glance.port, chain, key) as address:
         yield address, chain

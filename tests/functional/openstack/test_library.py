@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""From what a flavor asks for to a verified file in the cache."""
+"""The library turns a flavor's request into a verified file in the cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REGION = dataclasses.replace(image_examples.REGION, interface_id=REGION_ID)
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """The state directory, on a disk of its own kind."""
+    """Return the state directory of the test."""
     path = tmp_path / "state"
     path.mkdir()
     return path
@@ -44,12 +44,12 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def images(cloud: Cloud, state: Path) -> Library:
-    """What is tested."""
+    """Return the tested library."""
     return library.build(cloud.conf(), str(state), Locks(str(state / "locks")))
 
 
 def cached(state: Path) -> list[str]:
-    """Whatever is in the cache, temporary files as well."""
+    """Return the files in the cache, including temporary files."""
     directory = state / "bitstreams"
     return (
         sorted(path.name for path in directory.iterdir()) if directory.exists() else []
@@ -63,26 +63,26 @@ def upload(
     region: str = REGION_ID,
     **about: object,
 ) -> tuple[str, bytes]:
-    """A bitstream in Glance, with all that is said of it; its id and its bytes."""
+    """Upload a bitstream with its metadata to Glance; return its id and its bytes."""
     data = bitstreams.gbs(region, function, payload)
-    told = {
+    content = {
         "tags": ["FPGA"],
         "accel:function_id": function,
         "accel:function_name": f"function {function}",
         "accel:region_uuid": region,
         **about,
     }
-    return cloud.upload(data, **told), data
+    return cloud.upload(data, **content), data
 
 
-# -- which image ---------------------------------------------------------------
+# -- search ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["id", "name", "function_id", "function_name"])
 def test_a_bitstream_is_found_fetched_and_proved(
     cloud: Cloud, images: Library, state: Path, soon: float, function: str, by: str
 ) -> None:
-    # What else there is fills pages, and is not what is asked for.
+    # Other images fill whole pages, and do not match.
     for _ in range(PAGE + 1):
         upload(cloud, str(uuid.uuid4()))
     image_id, data = upload(cloud, function, name=f"image {function}")
@@ -177,7 +177,7 @@ def test_an_image_without_a_hash(
     assert cached(state) == []
 
 
-# -- what is not what it was ---------------------------------------------------
+# -- altered images -------------------------------------------------------------
 
 
 def test_a_store_file_that_was_altered_never_ends_in_the_cache(
@@ -228,7 +228,7 @@ def test_a_cached_file_that_was_altered_is_fetched_anew(
     at = {"magic": 0, "head": data.index(b"{"), "payload": len(data) - 1}[where]
     path.chmod(0o600)
     path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    # Who programs it hashes it again, and tells when it is another one.
+    # The helper that programs it hashes it again, and detects another payload.
     if where == "payload":
         assert images.forget(image, soon)
     with images.fetched(image, soon) as bitstream:
@@ -236,11 +236,11 @@ def test_a_cached_file_that_was_altered_is_fetched_anew(
     assert cloud.downloads(image_id) == ["- 200", "- 200"]
 
 
-# -- what happens on the way ---------------------------------------------------
+# -- events during a download ------------------------------------------------------
 
 
 def once(action: Callable[[], object]) -> Callable[[int, int | None], None]:
-    """Do something when the first bytes have arrived."""
+    """Run an action when the first bytes have arrived."""
     pending = [action]
 
     def progress(done: int, size: int | None) -> None:
@@ -287,16 +287,16 @@ def test_a_token_that_ends_during_the_download(
 
 
 def authentication(images: Library) -> Any:
-    """keystoneauth1's plugin that has the token."""
+    """Return keystoneauth1's plugin with the token."""
     return images._source._link().http.auth  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def brief(cloud: Cloud) -> Iterator[Service]:
-    """The same Keystone once more, whose tokens are good for a second."""
+    """Yield the same Keystone again, with tokens that are valid for a second."""
     options = cloud.home / "brief.conf"
-    told = (cloud.home / "keystone.conf").read_text()
-    options.write_text(f"{told}[token]\nexpiration = 1\n")
+    content = (cloud.home / "keystone.conf").read_text()
+    options.write_text(f"{content}[token]\nexpiration = 1\n")
     service = Service(
         "brief",
         "keystone.wsgi.api",
@@ -317,7 +317,7 @@ def test_a_token_that_expires_during_the_download(
     function: str,
     large: bytes,
 ) -> None:
-    """On a host whose clock is right, and on one whose clock is slow."""
+    """The token expires on a host with a correct clock and on one with a slow clock."""
     image_id, data = upload(cloud, function, large)
     right, slow = (
         library.build(
@@ -325,7 +325,7 @@ def test_a_token_that_expires_during_the_download(
         )
         for name in ("right", "slow")
     )
-    # There a token seems to last an hour longer than it does.
+    # For this host a token seems to last an hour longer than it does.
     authentication(slow).MIN_TOKEN_LIFE_SECONDS = -3600
     login = cloud.login("os_acc", "service")
     login.auth.auth_url = f"{brief.url}/v3"
@@ -336,7 +336,7 @@ def test_a_token_that_expires_during_the_download(
             assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
 
     def expired() -> None:
-        # Not sooner: on a slow machine, one request takes longer than such a token.
+        # Not earlier: on a slow machine, one request takes longer than such a token.
         access = login.auth.get_access(login)
         for images in (right, slow):
             authentication(images).auth_ref = access
@@ -375,7 +375,7 @@ def test_an_image_that_is_deleted_during_the_download_and_cannot_be_gone_on_with
 def test_an_image_that_is_deleted_while_the_last_of_it_arrives(
     cloud: Cloud, images: Library, soon: float, function: str, large: bytes
 ) -> None:
-    """Glance's store gives what it has begun to give; nobody finds it again."""
+    """Glance's store completes a started download; no later request finds the image."""
     image_id, data = upload(cloud, function, large)
     image = images.about(image_id, soon)
 
@@ -401,9 +401,9 @@ def test_an_image_that_is_deleted_while_the_last_of_it_arrives(
 def fetching(
     cloud: Cloud, state: Path, image_id: str, threads: int, most: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that is about to fetch an image.
+    """Start a process that is about to fetch an image.
 
-    :param most: bytes that a file of its may have.
+    :param most: the largest size of its files in bytes.
     """
 
     def limited() -> None:
@@ -430,9 +430,9 @@ def fetching(
 
 
 def outcome(process: subprocess.Popen[str]) -> list[str]:
-    """What each of its threads got."""
-    told, _ = process.communicate("\n", timeout=300)
-    got: list[str] = json.loads(told)
+    """Return the result of each of its threads."""
+    content, _ = process.communicate("\n", timeout=300)
+    got: list[str] = json.loads(content)
     return got
 
 

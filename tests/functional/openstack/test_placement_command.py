@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc provider sync``, ``os_acc.sync_placement()``, and who is let in."""
+"""``os-acc provider sync``, ``os_acc.sync_placement()``, and their access rights."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.functional.openstack.placement_site import GPU, GPU_A, NAMED, NIC, Si
 
 
 def run(
-    site: Site, *arguments: str, state_path: str = "", **told: object
+    site: Site, *arguments: str, state_path: str = "", **options: object
 ) -> tuple[int, str, str]:
-    """One run of ``os-acc`` with this host's configuration: status, out, err."""
-    file = site.file(**told)
+    """Run ``os-acc`` with this host's configuration; return status, out, err."""
+    file = site.file(**options)
     state_path = state_path or site.state_path
     named = "".join(f"device_spec = {each}\n" for each in NAMED)
     file.write_text(
@@ -78,7 +78,7 @@ def test_the_command_puts_on_record_whose_providers_are_ours(
     os.mkdir(elsewhere, 0o750)
     status, _out, err = run(site, "provider", "sync", state_path=elsewhere)
     assert status == 0, err
-    # The GPU is a guest's, and on no record: its name tells whose it is.
+    # A guest has the GPU, and no record exists: the provider's name identifies it.
     found = Store.open(elsewhere, service.STORE_SECONDS)
     assert found.providers().keys() == offered
     assert found.recorded_state().provider_origins.keys() >= offered - {gpu}

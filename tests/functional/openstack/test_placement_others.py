@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What others have in Placement, beside ours and at the same time."""
+"""A synchronization leaves other services' data in Placement unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.functional.openstack.placement_site import (
     told,
 )
 
-# -- beside ours -----------------------------------------------------------------
+# -- beside os_acc's providers --------------------------------------------------
 
 
 def test_what_others_have_is_the_same_byte_for_byte(site: Site) -> None:
@@ -46,7 +46,7 @@ def test_what_others_have_is_the_same_byte_for_byte(site: Site) -> None:
     )
     network = make(f"{site.name}:NIC Switch agent", site.node)
     port = make(f"{site.name}:eth0", network, {"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
-    # Of our form, but not ours.
+    # A provider with os_acc's form of name, but not os_acc's.
     lookalike = make(f"{site.name}_accel_of_somebody_else", site.node, {GPU: 2})
     site.placement.allocate({site.node: {"VCPU": 2}, nova: {"CUSTOM_PCI_8086_1572": 1}})
     theirs = (site.node, nova, network, port, lookalike)
@@ -82,7 +82,7 @@ def test_a_child_of_somebody_elses_below_ours_keeps_both(site: Site) -> None:
 
 
 def test_a_class_that_others_have_added_to_ours_stays(site: Site) -> None:
-    """As Nova does whose operator has said so in a provider.yaml."""
+    """Nova adds it if its operator has set it in a provider.yaml."""
     site.published()
     nic = site.provider(NIC).uuid
     site.placement.set_inventories(nic, {NETWORK: 4, "CUSTOM_MORE": 7})
@@ -91,7 +91,7 @@ def test_a_class_that_others_have_added_to_ours_stays(site: Site) -> None:
     assert site.published().writes == 0
 
 
-# -- in the place of ours --------------------------------------------------------
+# -- in the place of os_acc's providers -----------------------------------------
 
 
 @pytest.mark.parametrize("where", ["in the tree", "elsewhere"])
@@ -114,7 +114,7 @@ def test_a_name_that_somebody_else_has_costs_that_provider_alone(
 
 
 def test_a_provider_of_ours_in_another_tree_is_left_there(site: Site) -> None:
-    """A compute node that was made anew, while the old one could not go."""
+    """The compute node was created anew, and the old one could not be deleted."""
     gpu = site.provider(GPU_A)
     elsewhere = site.placement.make(f"{site.name}-before")
     site.placement.make(f"{gpu.name}-renamed", elsewhere, rp=gpu.uuid)
@@ -200,11 +200,11 @@ def test_a_provider_stays_where_an_operator_has_put_it(site: Site) -> None:
     assert site.known(REGIONS[0]).parent == numa
 
 
-# -- at the same time --------------------------------------------------------------
+# -- concurrent changes ---------------------------------------------------------
 
 
 class Meddling(Client):
-    """Lets somebody do something just before a provider's traits are set.
+    """Runs a callback just before a provider's traits are set.
 
     :ivar meddle: called with the provider's uuid.
     """
@@ -308,7 +308,7 @@ def test_several_that_publish_at_once_come_to_the_same(site: Site) -> None:
 
     with futures.ThreadPoolExecutor(len(publishers)) as pool:
         found = list(pool.map(publish, publishers))
-    # SQLite, and so Placement, may have failed when two wrote at once.
+    # SQLite, and with it Placement, may fail on two concurrent writes.
     refused = {type(each.error) for by in found for each in by.refused}
     assert refused <= {ServerFailed}
     site.published()
@@ -320,7 +320,7 @@ def test_several_that_publish_at_once_come_to_the_same(site: Site) -> None:
 
 
 def test_names_of_ours_are_what_proves_them_ours(site: Site) -> None:
-    """Without the record, too."""
+    """The name suffices, even without the record."""
     site.published()
     Path(site.state_path, "os_acc.sqlite").unlink()
     site.renew()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a host offers, in the real Placement: as it is, and as it changes."""
+"""The real Placement contains the host's offers, before and after changes."""
 
 from __future__ import annotations
 
@@ -139,11 +139,11 @@ def test_what_is_leased_of_a_card_that_has_vanished_stays(site: Site) -> None:
     assert site.units(nic) == {NETWORK: (3, 0)}
 
 
-# -- what is not offered any more ------------------------------------------------
+# -- devices that are no longer offered -----------------------------------------
 
 
 def without(*gone: str) -> list[str]:
-    """What is named, but for some buses."""
+    """Return the specification without some buses."""
     return [each for each in NAMED if not any(bus in each for bus in gone)]
 
 
@@ -194,14 +194,14 @@ def test_what_comes_back_is_offered_again(site: Site) -> None:
 
 
 def of_class(name: str, *, traits: str = "") -> list[str]:
-    """A card's VFs alone, of a class of one's own."""
-    told = {"address": "0000:5e:*.*", "num_vfs": 4, "resource_class": name}
-    return [json.dumps(told | ({"traits": traits} if traits else {}))]
+    """Return the specification of a card's VFs alone, with a class of their own."""
+    claim = {"address": "0000:5e:*.*", "num_vfs": 4, "resource_class": name}
+    return [json.dumps(claim | ({"traits": traits} if traits else {}))]
 
 
 @pytest.fixture
 def unique() -> str:
-    """Part of a name that nobody else uses."""
+    """Return a part of a name that no other test uses."""
     return uuid.uuid4().hex.upper()
 
 
@@ -230,7 +230,7 @@ def test_a_class_of_which_something_is_allocated_stays_reserved(
     consumer = site.placement.allocate({nic: {first: 1}})
     site.renew(device_spec=of_class(second))
     for writes in (2, 0):
-        # The new class has to be made.
+        # The new class has to be created.
         assert site.published().writes == writes
         assert site.units(nic) == {first: (4, 4), second: (4, 0)}
     site.placement.free(consumer)
@@ -266,7 +266,7 @@ def test_a_trait_of_ours_that_nobody_uses_any_more_is_deleted(
     site.renew(device_spec=of_class(NETWORK, traits=f"{fast},{slow}"))
     site.published()
     site.placement.make(f"other-{unique}", traits=(slow,))
-    # A restart: what is ours is on record.
+    # After a restart, os_acc's traits are on record.
     site.renew(device_spec=of_class(NETWORK))
     site.published()
     assert not {fast, slow} & site.known(NIC).traits

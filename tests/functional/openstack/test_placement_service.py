@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Placement in the lane is the real one: nested providers, candidates, refusals."""
+"""The lane's Placement is real: nested providers, candidates, errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_a_tree_of_three_levels_is_a_candidate_until_it_is_allocated(
     root = placement.make("lane-node", inventories={"VCPU": 8})
     card = placement.make("lane-card", root, traits=("CUSTOM_LANE_CARD",))
     region = placement.make("lane-region", card, {"CUSTOM_LANE_FPGA": 1})
-    asked = "resources=VCPU:1,CUSTOM_LANE_FPGA:1"
+    query = "resources=VCPU:1,CUSTOM_LANE_FPGA:1"
 
-    found = placement.candidates(asked)
+    found = placement.candidates(query)
     consumer = placement.allocate({root: {"VCPU": 1}, region: {"CUSTOM_LANE_FPGA": 1}})
 
     assert set(found["allocation_requests"][0]["allocations"]) == {root, region}
-    assert placement.candidates(asked)["allocation_requests"] == []
+    assert placement.candidates(query)["allocation_requests"] == []
     with pytest.raises(Refused):
         placement.remove(region)
     placement.free(consumer)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Guests whose regions are programmed from Glance, plug to unplug.
+"""Guests' regions are programmed from Glance, from plug to unplug.
 
 The images come from Glance itself; the cards are those of a simulated kernel.
 """
@@ -34,7 +34,7 @@ CARDS = [f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x20)]
 
 @pytest.fixture
 def bench(cloud: Cloud, tmp_path: Path) -> Iterator[TestHost]:
-    """A host with sixteen cards, each of them one region."""
+    """Yield a host with sixteen cards of one region each."""
     cards = HostSpec(tuple(hosts.dfl(card[:7]) for card in CARDS))
     with cloud_host(tmp_path, cards, cloud) as bench:
         yield bench
@@ -42,12 +42,12 @@ def bench(cloud: Cloud, tmp_path: Path) -> Iterator[TestHost]:
 
 @pytest.fixture
 def upload(cloud: Cloud) -> Callable[[str], str]:
-    """Put a bitstream that is a function into Glance; its id."""
+    """Return a function that uploads a bitstream of a function and returns its id."""
 
     def upload(function: str) -> str:
         data = bitstreams.gbs(INTERFACE, function, payload(function))
-        told = {"tags": ["FPGA"], "accel:function_id": function}
-        return cloud.upload(data, name=f"image {function}", **told)
+        attributes = {"tags": ["FPGA"], "accel:function_id": function}
+        return cloud.upload(data, name=f"image {function}", **attributes)
 
     return upload
 
@@ -95,8 +95,8 @@ def test_the_image_of_the_guest_says_in_glance_what_it_needs(
     upload(function)
     booted = cloud.upload(b"a disk", **{"accel:function_id": function})
     selected, specs = request(bench.provider(CARDS[0]))
-    told = instance(1) | {"image_id": booted}
-    assert len(bench.manager.plug(told, selected, specs)) == 1
+    attributes = instance(1) | {"image_id": booted}
+    assert len(bench.manager.plug(attributes, selected, specs)) == 1
     assert held(bench, CARDS[0]) == function
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Flavors, asked for as Nova does, get from Placement what they should."""
+"""Placement answers Nova's queries for flavors with the specified candidates."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.functional.openstack.placement import Placement, Refused, Taken
 
 @pytest.fixture(scope="module")
 def wiring(placement: Placement) -> Iterator[Wiring]:
-    """The specification's wiring diagram, nothing of it allocated."""
+    """Yield the specification's wiring diagram, without allocations."""
     made = Wiring(placement)
     yield made
     made.remove()
 
 
 def group(suffix: str, *traits: str, **resources: int) -> dict[str, str]:
-    """The extra specs of one group; a trait with '!' is forbidden."""
+    """Return the extra specs of one group; a trait with '!' is forbidden."""
     return {
         **{f"resources{suffix}:{name}": str(n) for name, n in resources.items()},
         **{
@@ -54,7 +54,7 @@ def group(suffix: str, *traits: str, **resources: int) -> dict[str, str]:
 
 
 def taken(**amounts: Mapping[str, int]) -> Taken:
-    """A candidate, by the specification's names of the providers."""
+    """Return a candidate, by the specification's names of the providers."""
     return frozenset(
         (provider, name, amount)
         for provider, resources in amounts.items()
@@ -124,7 +124,7 @@ def test_use_case_5_as_many_vfs_as_almost_full_ports_have_together(
         wiring.placement.free(others)
 
 
-# -- what else the groups are to do ----------------------------------------------
+# -- other rules of groups --------------------------------------------------------
 
 
 def test_groups_of_three_levels_are_answered_together(wiring: Wiring) -> None:
@@ -185,7 +185,7 @@ def test_traits_of_a_numbered_group_are_its_own(wiring: Wiring) -> None:
 def test_any_provider_of_the_unnumbered_group_may_have_its_traits(
     wiring: Wiring,
 ) -> None:
-    """Other than the specification has it, which wants them of each provider."""
+    """The specification requires them of each provider; Placement does not."""
     flavor = group("", NET1, VCPU=1, **ONE)
     assert wiring.candidates(flavor) == {
         taken(CN1={"VCPU": 1}, RP1=ONE),
@@ -251,7 +251,7 @@ def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
 
 
 def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[str]]:
-    """The groups' providers, found without the mappings."""
+    """Return the groups' providers, found without the mappings."""
     allocated = [
         ProviderAllocation(
             provider,
@@ -270,13 +270,13 @@ def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[
     }
 
 
-# -- what nobody may ask for -------------------------------------------------------
+# -- invalid requests -------------------------------------------------------------
 
 AVX = "HW_CPU_X86_AVX"
 
 
 def asked(flavor: Mapping[str, str], limit: int | None = None) -> str:
-    """The query of a flavor."""
+    """Return the query of a flavor."""
     return allocation_candidates.query(extra_specs.parse(flavor), limit)
 
 
@@ -440,7 +440,7 @@ def test_placement_takes_whatever_is_let_through_and_refuses_what_is_not(
 
 
 def plainly(flavor: Mapping[str, str]) -> str:
-    """The query of a flavor with nothing judged: what Nova keeps, as it is."""
+    """Return the query of a flavor without validation: Nova's keys, unchanged."""
     asked: dict[str, list[str]] = {}
     for key, value in sorted(flavor.items()):
         kind, _, name = key.partition(":")
@@ -454,7 +454,7 @@ def plainly(flavor: Mapping[str, str]) -> str:
             asked.setdefault(f"required{suffix}", []).append(f"{sign}{name}")
         elif kind == "group_policy" and value in ("none", "isolate"):
             asked[kind] = [value]
-    # Nova leaves out a group that asks for nothing at all.
+    # Nova leaves out a group without resources.
     needed = {
         name: values
         for name, values in asked.items()

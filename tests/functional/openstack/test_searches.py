@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whose images are found, and whose are neither found nor in the way.
+"""A search finds the images of allowed projects; others do not disturb it.
 
 The project "partner" is on the allow-list, "tenant" is not.
 """
@@ -29,7 +29,7 @@ REGION = dataclasses.replace(image_examples.REGION, interface_id=REGION_ID)
 
 @pytest.fixture
 def images(cloud: Cloud, tmp_path: Path) -> Callable[..., Library]:
-    """What is tested, as a user of Keystone's."""
+    """Return the tested library, as a user of Keystone."""
 
     def images(user: str = "os_acc", public: bool = True) -> Library:
         conf = cloud.conf(username=user)
@@ -52,13 +52,13 @@ def by_name(function: str) -> BitstreamRequest:
 def bitstream_requests(
     function: str, by_name: BitstreamRequest
 ) -> list[BitstreamRequest]:
-    """The ways to search for its image."""
+    """Return all ways to search for the image."""
     return [BitstreamRequest(function_id=function), by_name]
 
 
 @pytest.fixture
 def upload(cloud: Cloud, function: str) -> Callable[..., str]:
-    """A bitstream of that function in a project's images; its id."""
+    """Return a function that uploads a bitstream to a project and returns its id."""
 
     def upload(
         project: str, visibility: str, *, accepted: bool = False, **about: object
@@ -80,21 +80,21 @@ def upload(cloud: Cloud, function: str) -> Callable[..., str]:
 
 
 def share(cloud: Cloud, project: str, image_id: str) -> None:
-    """Share an image of a project's with ours."""
+    """Share an image of another project with os_acc's."""
     cloud.images("admin", project).post(
         f"/v2/images/{image_id}/members", json={"member": cloud.projects["service"]}
     )
 
 
 def accept(cloud: Cloud, image_id: str) -> None:
-    """Take an image that was shared with us."""
+    """Accept an image that was shared with os_acc's project."""
     cloud.images("os_acc", "service").put(
         f"/v2/images/{image_id}/members/{cloud.projects['service']}",
         json={"status": "accepted"},
     )
 
 
-# -- projects that are allowed ---------------------------------------------------
+# -- allowed projects -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("visibility", ["public", "community", "shared"])
@@ -161,7 +161,7 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
     assert all(image_id in str(error.value) for image_id in ids)
 
 
-# -- projects that are not -------------------------------------------------------
+# -- other projects ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
         ("shared", "os_acc"),
         ("community", "os_acc"),
         ("public", "os_acc"),
-        # An administrator sees what everybody has.
+        # An administrator sees all projects' images.
         ("private", "admin"),
         ("community", "admin"),
     ],

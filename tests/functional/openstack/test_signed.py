@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where signatures are required, only what is signed is ever programmed."""
+"""If signatures are required, only signed bitstreams are programmed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ HASH, HASH_NAME = hashes.SHA384(), "SHA-384"
 
 
 class SignedHost(TestHost):
-    """Takes only what somebody has signed whom the operator trusts.
+    """Accepts only bitstreams whose signer the operator trusts.
 
-    :ivar certificates: the directory of those.
+    :ivar certificates: the directory of the trusted certificates.
     """
 
     def __init__(self, place: Path, spec: HostSpec, cloud: Cloud) -> None:
@@ -49,14 +49,14 @@ class SignedHost(TestHost):
         super().__init__(place, spec, groups=groups, read=cloud.conf)
 
     def trust(self, private: Any, **about: Any) -> str:
-        """Have the certificate of a key; its id."""
+        """Add a key's certificate; return the certificate's id."""
         return put(self.certificates, private, **about)
 
     def refuses(
-        self, kind: Expected, told: str, **requested: str
+        self, kind: Expected, content: str, **requested: str
     ) -> exception.OsAccError:
-        """Prove that a plug ends in this, and has changed nothing."""
-        with raises(kind, match=told) as caught:
+        """Check that a plug fails with this error and changes nothing."""
+        with raises(kind, match=content) as caught:
             self.plug(1, CARD, **requested)
         assert kind in (kind_of(caught.value), type(caught.value))
         assert not caught.value.retryable
@@ -82,14 +82,14 @@ def bench(cloud: Cloud, tmp_path: Path) -> Iterator[SignedHost]:
 
 @pytest.fixture
 def data(function: str) -> bytes:
-    """A bitstream that is this function."""
+    """Return a bitstream of this function."""
     return bitstreams.gbs(INTERFACE, function, payload(function))
 
 
 def signature(
     data: bytes, certificate_id: str, kind: str = "RSA-PSS", private: Any = None
 ) -> dict[str, str]:
-    """The properties that say who has signed an image."""
+    """Return the image properties with the signature and its certificate."""
     return {
         "img_signature": signed_by(private or key(kind), data, HASH),
         "img_signature_hash_method": HASH_NAME,
@@ -100,11 +100,11 @@ def signature(
 
 @pytest.fixture
 def upload(cloud: Cloud, function: str, data: bytes) -> Callable[..., str]:
-    """Upload the bitstream, then sign it, as the manual has it done; its id."""
+    """Upload the bitstream, then sign it, as in the manual; return the image's id."""
 
     def upload(**signature: str) -> str:
-        told = {"tags": ["FPGA"], "accel:function_id": function}
-        image_id = cloud.upload(data, name=f"image {function}", **told)
+        content = {"tags": ["FPGA"], "accel:function_id": function}
+        image_id = cloud.upload(data, name=f"image {function}", **content)
         changes = [
             {"op": "add", "path": f"/{name}", "value": value}
             for name, value in signature.items()
@@ -119,7 +119,7 @@ def upload(cloud: Cloud, function: str, data: bytes) -> Callable[..., str]:
     return upload
 
 
-# -- who has signed, and what --------------------------------------------------
+# -- signers and signed data ----------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,7 +185,7 @@ def test_a_certificate_that_is_not_there_is_not_trusted(
 
 
 @pytest.mark.parametrize(
-    ("about", "told"),
+    ("about", "content"),
     [
         ({"until": NOW - DAY / 2}, "was valid until"),
         ({"since": NOW + DAY / 2}, "not valid before"),
@@ -198,10 +198,10 @@ def test_a_certificate_that_is_worth_nothing_is_not_trusted(
     upload: Callable[..., str],
     data: bytes,
     about: dict[str, Any],
-    told: str,
+    content: str,
 ) -> None:
     image_id = upload(**signature(data, bench.trust(key("RSA-PSS"), **about)))
-    bench.refuses(exception.ImageRefused, told, bitstream_id=image_id)
+    bench.refuses(exception.ImageRefused, content, bitstream_id=image_id)
 
 
 def test_who_has_glances_store_and_its_database_cannot_sign(
@@ -236,17 +236,17 @@ def test_what_is_on_the_host_already_is_refused_once_its_signer_is_not_trusted(
     assert held(bench, OTHER_CARD) == POWER_ON
 
 
-# -- what Glance makes of signatures itself ------------------------------------
+# -- signatures in Glance itself ------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def keyed(cloud: Cloud) -> Iterator[Service]:
-    """The same Glance once more, with a key manager."""
+    """Yield the same Glance again, with a key manager."""
     known = cloud.home / "key-manager"
     known.mkdir()
-    told = (cloud.home / "glance-api.conf").read_text()
+    content = (cloud.home / "glance-api.conf").read_text()
     (known / "glance-api.conf").write_text(
-        f"{told}[key_manager]\nbackend = {keys.NAME}\n"
+        f"{content}[key_manager]\nbackend = {keys.NAME}\n"
     )
     service = Service(
         "keyed",
@@ -261,7 +261,7 @@ def keyed(cloud: Cloud) -> Iterator[Service]:
 
 
 def send(cloud: Cloud, service: Service, image_id: str, data: bytes) -> int:
-    """Give an image its data; what Glance answers."""
+    """Upload the data of an image; return Glance's status."""
     http = cloud.images("admin", "service")
     http.endpoint_override = service.url
     answer = http.put(
@@ -275,11 +275,11 @@ def send(cloud: Cloud, service: Service, image_id: str, data: bytes) -> int:
 
 @pytest.fixture
 def announce(cloud: Cloud, function: str) -> Callable[..., str]:
-    """Say who has signed an image before it has data; its id."""
+    """Create an image with a signature before it has data; return its id."""
 
     def announce(**signature: str) -> str:
-        told = {"tags": ["FPGA"], "accel:function_id": function, **signature}
-        return cloud.upload(None, **told)
+        content = {"tags": ["FPGA"], "accel:function_id": function, **signature}
+        return cloud.upload(None, **content)
 
     return announce
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A door with a certificate before a service that has none."""
+"""A TLS proxy in front of a service without TLS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def certificate(home: Path) -> tuple[Path, Path]:
-    """A new certificate for 127.0.0.1, signed by itself, and its key."""
+    """Create a self-signed certificate for 127.0.0.1 and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name.from_rfc4514_string("CN=127.0.0.1")
     now = datetime.datetime.now(datetime.UTC)
@@ -55,13 +55,13 @@ def certificate(home: Path) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def door(port: int, chain: Path, key: Path) -> Iterator[str]:
-    """The address of a door to the service at a port of this host."""
+    """Yield the address of a proxy of the service at a port of this host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(chain, key)
 
     class Passage(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            # Who does not trust the certificate leaves in the middle.
+            # A client that does not trust the certificate disconnects in the handshake.
             with (
                 contextlib.suppress(OSError),
                 context.wrap_socket(self.request, server_side=True) as outside,
