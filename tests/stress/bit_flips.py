@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A store with rows in all tables, and one wrong bit.
+"""A store with rows in all tables, and one flipped bit.
 
-The service that starts on it reports damage, or everything is as without it.
+A service that starts on it reports the damage, or behaves as without it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.stress.simulated_host import plug, request, simulated_host
 from tests.unit.store.store_files import execute, file_in
 
 CARD, NIC = "0000:17:00.0", "0000:3b:00.0"
-#: They have a card of two functions, a VF, a lease whose record is damaged, and a VF
-#: that only the privileged helper has on record.
+#: Consumers of a card with two functions, of a VF, of a lease with a damaged record,
+#: and of a VF that only the privileged helper has on record.
 FIRST, SECOND, LOST, UNLEASED = (
     f"{number}1111111-1111-4111-8111-111111111111" for number in range(1, 5)
 )
@@ -46,7 +46,7 @@ _REGION = Region(
     hosts.DFL_INTERFACE,
     None,
 )
-#: What each table of the store has to have for a flip in it to matter.
+#: The tables that need rows, so that a flip in them matters.
 TABLES = (
     *("meta", "leases", "claims", "damaged_leases", "events", "requests", "regions"),
     *("providers", "provider_origins", "provider_plugins", "helper_claims"),
@@ -56,7 +56,7 @@ TABLES = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answers:
-    """All that a service says and does by its store.
+    """The answers of a service that depend on its store.
 
     :ivar written: Nova's provider tree after it was updated.
     """
@@ -141,7 +141,7 @@ class Flips:
         )
 
     def _free(self, manager: Manager) -> set[str]:
-        """The functions that a plug would get."""
+        """Return the functions that a plug could get."""
         inventory = manager.discover()
         taken = manager.store.recorded_state().taken
         return {
@@ -157,7 +157,7 @@ class Flips:
         return any(".damaged-" in each.name for each in self.state.iterdir())
 
     def trouble(self, bit: int) -> str:
-        """Flip a bit; why that is neither reported nor harmless, if so."""
+        """Flip a bit; return the failure if it is neither reported nor harmless."""
         changed = bytearray(self.content)
         changed[bit // 8] ^= 1 << bit % 8
         if why := self.trouble_with(changed):
@@ -166,7 +166,7 @@ class Flips:
         return ""
 
     def trouble_with(self, content: bytes) -> str:
-        """Start a service on a damaged store; why that is not as it has to be."""
+        """Start a service on a damaged store; return its failure, or nothing."""
         for file in self.state.glob("os_acc.sqlite*"):
             file.unlink()
         self.file.write_bytes(content)
@@ -174,8 +174,8 @@ class Flips:
             try:
                 manager = self.bench.start()
                 if self.reported or any(map(_REPORT.search, log)):
-                    # Nothing is plugged: a lease that is set aside would be made
-                    # anew, and the host would be another one.
+                    # Plug nothing: a plug would replace the lease that was set aside,
+                    # and change the host.
                     more = self._free(manager) - self.offered
                     return f"{more} are offered" if more else ""
                 found = self._answers(manager)
@@ -191,7 +191,7 @@ class Flips:
                 yield f"{field.name}: {is_now}\nwithout it: {was}\n"
 
     def bits(self, seed: object, number: int) -> Iterator[int]:
-        """Random bits, of all pages alike."""
+        """Yield random bits, spread evenly over all pages."""
         dice = random.Random(f"{seed}")
         for _ in range(number):
             yield dice.randrange(len(self.content) * 8)

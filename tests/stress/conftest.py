@@ -59,7 +59,7 @@ def memory_directory() -> Iterator[str]:
 
 @pytest.fixture
 def place(memory_directory: str) -> Iterator[str]:
-    """Return a directory of the test: hosts are copied very often."""
+    """Return a directory for the test, in memory: hosts are copied very often."""
     with tempfile.TemporaryDirectory(dir=memory_directory) as directory:
         yield directory
 

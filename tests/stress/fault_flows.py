@@ -2,8 +2,8 @@
 
 """The flows that faults strike: every flow of the library that writes.
 
-A flow brings a host to where it begins and then does one thing. What of it
-reaches the kernel is recorded, never listed here.
+A flow prepares a host and then performs one operation. Its writes to the kernel are
+recorded, never listed here.
 """
 
 from __future__ import annotations
@@ -34,23 +34,22 @@ from tests.stress.flows import (
 from tests.stress.simulated_host import plug
 
 VFIO = "vfio-pci"
-#: Whose plug comes next.
+#: The consumer of the next plug.
 NEXT = "44444444-4444-4444-8444-444444444444"
 _ALL = '{"address": "*:*:*.*"}'
 
 
 class Kind(enum.Enum):
-    """The effect of a flow on a device; the state that a failure has to leave.
+    """The effect of a flow on a device.
 
-    The value is the state of the lease that a write which fails leaves
-    behind; None: no lease.
+    The value is the state of the lease after a failed write; None: no lease.
     """
 
     #: All or nothing.
     TAKE = None
-    #: What cannot be given back clean waits for an operator.
+    #: A device that cannot be released clean waits for an operator.
     GIVE_BACK = LeaseState.QUARANTINED
-    #: What is recorded stays, and can be made ready by the same call.
+    #: The lease stays, and the same call can make its device ready.
     MAKE_READY = LeaseState.HELD
 
 
@@ -58,11 +57,12 @@ class Flow:
     """One flow.
 
     :ivar kind: the effect on its devices.
-    :ivar places: the cards that it is about.
-    :ivar elsewhere: a card that it has nothing to do with.
-    :ivar starts: whether it is the start of the library itself, which tells by
-        the log what it could not do.
-    :ivar fails: whether it fails by itself: then what follows is struck.
+    :ivar places: the cards that it uses.
+    :ivar elsewhere: a card that it does not use.
+    :ivar starts: whether it is the start of the library itself, which logs its
+        failures.
+    :ivar fails: whether it fails by itself: then the writes after that failure
+        are struck.
     :ivar makes_vfs: the PF that it gives VFs, or empty.
     :ivar more: further functions of the host.
     """
@@ -78,13 +78,13 @@ class Flow:
     more: ClassVar[tuple[FunctionSpec, ...]] = ()
 
     def dress(self, bench: TestHost) -> None:
-        """Do what an operator has done to the host before."""
+        """Prepare the host as an operator would."""
 
     def prepare(self, bench: TestHost) -> None:
-        """Bring host and state to where the flow begins."""
+        """Bring host and state to the start of the flow."""
 
     def ready(self, bench: TestHost) -> Manager:
-        """The library, started, where it is not the start that is struck."""
+        """Start the library, for a flow that is not the start itself."""
         return bench.start()
 
     def begin(self, bench: TestHost) -> None:
@@ -101,15 +101,15 @@ class Flow:
         raise NotImplementedError
 
     def check_always(self, bench: TestHost, manager: Manager) -> None:
-        """Make sure of what has to be true however the flow went."""
+        """Check the conditions that hold after every outcome of the flow."""
 
     def next_plug(self, manager: Manager) -> None:
-        """Plug the same devices for another instance, when all is over."""
+        """Plug the same devices for another instance, at the end of the trial."""
         assert plug(manager, NEXT, *self.places)
 
 
 def host(flow: Flow) -> HostSpec:
-    """The cards that a flow is about, and no others: it is copied often."""
+    """Return a host with the cards of a flow alone: it is copied often."""
     names = {flow.elsewhere, *(each.address for each in flow.more), flow.makes_vfs}
     names.update(*map(members, flow.places))
     return HostSpec(
@@ -118,7 +118,7 @@ def host(flow: Flow) -> HostSpec:
 
 
 def members(place: str) -> tuple[str, ...]:
-    """The functions that are taken with a card of which all are taken."""
+    """Return the functions that are leased together with a card."""
     return (GPU, AUDIO) if place == GPU else (place,)
 
 
@@ -215,11 +215,11 @@ class GiveBackOverridden(GiveBack):
 
 
 class GiveBackOdd(GiveBack):
-    """To a driver that no probe would choose, as libvirt leaves it."""
+    """Release to a driver that no probe would choose, as libvirt leaves it."""
 
     name = "give back to an unlikely driver"
     places = (FPGA,)
-    # Whose driver it is.
+    # The card with this driver.
     elsewhere = NIC
 
     def dress(self, bench: TestHost) -> None:
@@ -235,13 +235,13 @@ class GiveBackSeveral(GiveBack):
 
 
 class RollBack(GiveBack):
-    """The driver refuses the last function, so that the plug goes back."""
+    """The driver refuses the last function, so that the plug is rolled back."""
 
     name = "go back from a refused plug"
     fails = True
 
     def prepare(self, bench: TestHost) -> None:
-        """Nothing is plugged."""
+        """Plug nothing."""
 
     def begin(self, bench: TestHost) -> None:
         bench.kernel.ignore(AUDIO, "drivers_probe")
@@ -264,7 +264,7 @@ class SettleAtUnplug(GiveBack):
     name = "settle at unplug"
 
     def prepare(self, bench: TestHost) -> None:
-        """Nothing is left before the library has started."""
+        """Leave nothing before the library has started."""
 
     def ready(self, bench: TestHost) -> Manager:
         manager = bench.start()
@@ -281,7 +281,7 @@ class SettleAtPlug(SettleAtUnplug):
 
 
 def leave_half_way(bench: TestHost, manager: Manager) -> None:
-    """A plug whose worker is killed, also while it goes back."""
+    """Leave a plug whose worker was killed, also during the rollback."""
     bench.kernel.kill(AUDIO, "drivers_probe")
     bench.kernel.kill(GPU, "reset")
     with contextlib.suppress(exception.HelperLost):
@@ -371,7 +371,7 @@ class GiveBackAdopted(ReleaseUnknown):
 
 
 class NumVfs(Flow):
-    """VFs that the library makes when it starts."""
+    """The library makes VFs when it starts."""
 
     name = "num_vfs at initialize"
     kind = Kind.TAKE

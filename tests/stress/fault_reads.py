@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One read of a flow that fails, and what has to be true of it."""
+"""One failing read of a flow, and the checks after it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tests.stress.fault_trials import Stage, Told
 from tests.stress.simulated_host import plug
 from tests.stress.unreadable_attributes import Reads
 
-#: Refuses one read: of a root, which one, and with what; none without more.
+#: Refuses one read; takes the root, the number of the read and the errno. With the
+#: root alone it refuses none.
 Reader = Callable[..., AbstractContextManager[Reads]]
-#: What has to be told of an errno.
+#: Checks the result of a flow against the errno of the refused read.
 Check = Callable[[Told, int], None]
 
 
@@ -29,8 +30,8 @@ def record(stage: Stage, bench: TestHost, reader: Reader) -> int:
         manager = None if stage.flow.starts else stage.flow.ready(bench)
         stage.flow.begin(bench)
         with reader(bench.root) as reads:
-            told, _ = fault_trials.act(stage.flow, bench, manager)
-    fault_trials.check_not_struck(stage.flow, told)
+            result, _ = fault_trials.act(stage.flow, bench, manager)
+    fault_trials.check_not_struck(stage.flow, result)
     assert reads.count, "the flow reads nothing"
     return reads.count
 
@@ -42,55 +43,55 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 def strike(
     stage: Stage, bench: TestHost, *, reader: Reader, at: int, error: int, check: Check
 ) -> None:
-    """Strike one read, and look at everything."""
+    """Strike one read, and check everything."""
     flow = stage.flow
     with bench.installed():
         manager = None if flow.starts else flow.ready(bench)
         flow.begin(bench)
         with reader(bench.root, at, error) as reads:
-            told, manager = fault_trials.act(flow, bench, manager)
+            result, manager = fault_trials.act(flow, bench, manager)
         assert reads.count >= at, "the read is not there any more"
         # A missing value that the flow does not need is no failure.
-        if told.text:
-            check(told, error)
+        if result.text:
+            check(result, error)
         else:
             flow.check_done(bench, manager)
         flow.check_always(bench, manager)
         leases = manager.store.leases()
         if error in EXHAUSTED:
-            check_passes(told, leases)
-        if flow.kind is Kind.TAKE and told.error is not None:
-            assert leases == (), told
+            check_passes(result, leases)
+        if flow.kind is Kind.TAKE and result.error is not None:
+            assert leases == (), result
         taken = {str(address) for lease in leases for address in lease.members}
         exempt = {*taken, flow.makes_vfs}
         fault_trials.check_as_it_was(bench.kernel, stage.pristine, exempt)
         assert plug(manager, NEXT, flow.elsewhere)
         assert manager.unplug({"uuid": NEXT}) == 1
         fault_trials.check_not_given_twice(manager, flow)
-        # The flow's own fault, too, where it was not reached.
+        # This also ends the flow's own fault if it was not reached.
         bench.end_faults()
         fault_trials.put_in_order(stage, bench)
 
 
-def check_passes(told: Told, leases: Iterable[Lease]) -> None:
-    """The same call may succeed later; no device is kept for an operator."""
-    assert all(lease.state is not LeaseState.QUARANTINED for lease in leases), told
-    why = told.error
+def check_passes(result: Told, leases: Iterable[Lease]) -> None:
+    """Check that the error is retryable and no device is quarantined."""
+    assert all(lease.state is not LeaseState.QUARANTINED for lease in leases), result
+    why = result.error
     if isinstance(why, exception.DevicesUnreleased):
         ((_, why),) = why.unreleased
     assert why is None or why.retryable, repr(why)
 
 
-def check_named(told: Told, error: int) -> None:
-    """The device and the errno are named; the error is one of the host."""
-    assert "0000:" in told.text, told
-    # So answer the attributes of a device that is being removed.
-    if error == errno.ENODEV and "has vanished" in told.text:
+def check_named(result: Told, error: int) -> None:
+    """Check that the error names device and errno and is one of the host."""
+    assert "0000:" in result.text, result
+    # The attributes of a device that is being removed answer so.
+    if error == errno.ENODEV and "has vanished" in result.text:
         return
-    if told.error is None:
-        assert errno.errorcode[error] in told.text, told
+    if result.error is None:
+        assert errno.errorcode[error] in result.text, result
         return
-    why: exception.OsAccError = told.error
+    why: exception.OsAccError = result.error
     if isinstance(why, exception.DevicesUnreleased):
         ((_, why),) = why.unreleased
     assert isinstance(why, exception.HostError), repr(why)

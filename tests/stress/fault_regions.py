@@ -39,7 +39,7 @@ def ask(manager: Manager, place: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 class RegionFlow(Flow):
-    """Something about the first region of a card; handed over is all of it."""
+    """A flow for the first region of a card; the card is handed over whole."""
 
     places = (DFL,)
     more = (hosts.dfl("0000:b3", 1),)
@@ -56,18 +56,18 @@ class RegionFlow(Flow):
         """Check that the recorded contents of regions are the real ones."""
         recorded_state = manager.store.recorded_state()
         (held, *_) = bench.kernel.held_by_hardware(DFL)
-        doubted = region(bench) in recorded_state.unverified_regions
-        assert doubted or held in (shelf.POWER_ON, shelf.GZIP), held
+        unverified = region(bench) in recorded_state.unverified_regions
+        assert unverified or held in (shelf.POWER_ON, shelf.GZIP), held
         for lease in recorded_state.leases:
             drivers = {bench.kernel.state(each).driver for each in lease.members}
             if lease.state is LeaseState.HELD and drivers == {VFIO}:
                 assert lease.programming is not None
                 assert lease.programming.function_id == held
-                assert not doubted, "handed over, and not read back"
+                assert not unverified, "handed over, and not read back"
 
 
 def region(bench: TestHost) -> Region:
-    """The first region of the card, by its name in the store."""
+    """Return the first region of the card, as the store identifies it."""
     address = PciAddress.parse(DFL)
     function = read_function(bench.root, address)
     assert function is not None
@@ -75,7 +75,7 @@ def region(bench: TestHost) -> Region:
 
 
 def check_programmed(bench: TestHost, manager: Manager, consumer: str) -> None:
-    """A guest has the region, with what it has asked for."""
+    """Check that a guest holds the region with the requested function."""
     (lease,) = manager.store.leases(consumer)
     assert lease.state is LeaseState.HELD
     for address in lease.members:
@@ -96,7 +96,7 @@ class Program(RegionFlow):
 
     def ready(self, bench: TestHost) -> Manager:
         manager = bench.start()
-        # Before anything is struck: it is what Nova says.
+        # Built before any fault: the request comes from Nova.
         self._asked = ask(manager, *self.places)
         return manager
 
@@ -108,7 +108,7 @@ class Program(RegionFlow):
 
 
 class ProgramAnew(Program):
-    """The port is held in reset: the card begins anew with its driver."""
+    """The port is held in reset: the card is bound to its driver anew."""
 
     name = "program a card whose programming has failed"
 
@@ -180,7 +180,7 @@ class RebootOfVf(OfVf, Reboot):
 
 
 class NumVfs(fault_flows.NumVfs):
-    """Ports leave the host, and VFs that have them are made."""
+    """Ports leave the host, and VFs with these ports are made."""
 
     name = "num_vfs of an FPGA card"
     device_spec = (_VFS,)
@@ -215,7 +215,7 @@ class NumVfsAgain(NumVfs):
 
 
 class PortsBack(NumVfs):
-    """The card makes no VFs: the host is given its ports again."""
+    """The card makes no VFs: its ports return to the host."""
 
     name = "ports go back where no VFs come"
     fails: ClassVar[bool] = True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every step of a flow: what of it the host, or the store, gets to see.
+"""Every step of a flow that the host or the store sees.
 
-A step is a transaction of the store or a write to the kernel, wherever it is
-made: in the library, or in the helper's worker. It is seen before it happens.
+A step is a transaction of the store or a write to the kernel, in the library or in
+the helper's worker. It is counted before it happens.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _NUMBER = 8
 
 
 class Steps:
-    """Counts steps, in this process and in those that it forks.
+    """A counter of the steps in this process and its forks.
 
-    For flows of one accelerator, whose steps come one after the other.
+    It serves flows of one accelerator, which have their steps one after the other.
 
     :param at: the step, counted from 1, before which something happens; 0: none.
     """
@@ -43,12 +43,12 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Return the number of steps."""
         return int.from_bytes(self._count[:], "big")
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Count what is done within."""
+        """Count the steps within the context."""
         transaction = Database.transaction
         steps = self
 
@@ -74,5 +74,5 @@ class Steps:
 
 
 def kill_all() -> None:
-    """The power is cut: this process and its workers are gone."""
+    """Cut the power: kill this process and its workers."""
     os.killpg(0, 9)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A store with some tens of leases, and what may become of its file."""
+"""A store with some tens of leases, and damage to its file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EACH, FREE = 2, 1
 PAGE = 4096
 
 _CARD, _INTEL = PciAddress.parse("0000:b3:00.0"), PciIdentity(0x8086, 0x0B2B, 0, 0, 0)
-#: Regions whose programming has begun and not been proved.
+#: Regions with a programming that has begun and was not verified.
 UNVERIFIED = [
     Region(_CARD, _INTEL, number, hosts.DFL_INTERFACE, None) for number in (0, 5)
 ]
@@ -51,12 +51,12 @@ def build(directory: str) -> TestHost:
 
 
 def fill(bench: TestHost) -> None:
-    """Plug many VFs, and leave a few; for a process of its own."""
+    """Plug all VFs but a few; for a process of its own."""
     with privileged_here(), bench.installed():
         manager = bench.start()
         for number in range(CONSUMERS):
             plug(manager, str(uuid.UUID(int=number + 1)), *[NIC] * EACH)
-            # As after weeks: a store that has been used.
+            # As after weeks of use.
             manager.store.replace(manager.store.leases())
         for region in UNVERIFIED:
             manager.store.mark_region_unverified(region.key, _IMAGE)
@@ -68,7 +68,7 @@ def file_of(bench: TestHost) -> pathlib.Path:
 
 # -- damage -------------------------------------------------------------------
 
-#: What can become of a page.
+#: Returns a damaged copy of a page.
 Damage = Callable[[bytes, random.Random], bytes]
 
 
@@ -105,7 +105,7 @@ def damage_records(
     """Change one bit of each lease's and region's record, nothing else."""
     content = file.read_bytes()
     records = [records.encode(lease).encode() for lease in leases]
-    # With its key in the index: SQLite finds nothing wrong.
+    # Changed in the index as well: SQLite finds no damage.
     records += [region.key.encode() for region in UNVERIFIED]
     for record in records:
         assert record in content
@@ -122,8 +122,8 @@ def damage_records(
 def interrupt(bench: TestHost, action: Callable[[Store], object]) -> None:
     """Kill a process at its commit, when a part of it is in the file.
 
-    What SQLite keeps in memory is a page, so that the others are written
-    before the commit: the journal is hot, and the file is half-way.
+    SQLite keeps one page in memory, so that it writes the others before the
+    commit: the journal is hot, and the file holds half a transaction.
     """
     before = file_of(bench).read_bytes()
 
@@ -153,7 +153,7 @@ def journal_of(bench: TestHost) -> pathlib.Path:
     return file_of(bench).with_name("os_acc.sqlite-journal")
 
 
-# -- what has to be true ------------------------------------------------------
+# -- checks -------------------------------------------------------------------
 
 
 def open_store(bench: TestHost) -> Store:
@@ -167,7 +167,7 @@ def originals(bench: TestHost) -> tuple[Lease, ...]:
 def check_serves(
     bench: TestHost, leases: Sequence[Lease], *, whole: bool = False
 ) -> None:
-    """Start, and plug: nothing that is leased is offered, what is free is.
+    """Check that a started service plugs free devices and no leased ones.
 
     :param leases: the leases before.
     :param whole: whether all of them have to be there still.
@@ -213,7 +213,7 @@ def check_offers(bench: TestHost, manager: Manager, leases: Sequence[Lease]) -> 
 
 
 def files(bench: TestHost) -> dict[str, bytes]:
-    """The store's files, by their names."""
+    """Return the contents of the store's files by their names."""
     found = file_of(bench).parent.glob("os_acc.sqlite*")
     return {path.name: path.read_bytes() for path in found if path.is_file()}
 

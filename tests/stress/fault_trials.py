@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One fault at one write of a flow, and what has to be true of it."""
+"""One fault at one write of a flow, and the checks after it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Effect(enum.Enum):
-    """The effect on the write."""
+    """The effect of a fault on a write."""
 
     EBUSY = errno.EBUSY
     EIO = errno.EIO
@@ -72,8 +72,8 @@ class Effect(enum.Enum):
 class Told:
     """The result of a flow.
 
-    :ivar text: the error, or the log; of a flow that fails by itself, what else
-        went wrong. Empty: all went well.
+    :ivar text: the error, or the log; of a flow that fails by itself, its further
+        failures. Empty: no failure.
     """
 
     error: exception.OsAccError | None
@@ -84,7 +84,7 @@ class Told:
 class Stage:
     """A flow, and the host that is ready for it.
 
-    :ivar pristine: the host before anything of os_acc.
+    :ivar pristine: the host before os_acc changed it.
     """
 
     flow: Flow
@@ -93,7 +93,7 @@ class Stage:
 
 
 def stage_of(flow: Flow, directory: str) -> Stage:
-    """Bring a new host to where a flow begins."""
+    """Return a new host at the start of a flow."""
     spec, wanted = fault_flows.host(flow), list(flow.device_spec)
     bench = simulated_host(directory, spec, device_spec=wanted)
     with bench.installed():
@@ -106,14 +106,14 @@ def stage_of(flow: Flow, directory: str) -> Stage:
 def places_of(writes: Sequence[Write], *, after_failure: bool) -> list[Place]:
     """Return the places at which a recorded flow can be struck.
 
-    :param after_failure: only what follows its own failure.
+    :param after_failure: only the writes after its own failure.
     """
     seen: collections.Counter[tuple[str, str]] = collections.Counter()
     found: list[Place] = []
     for write in writes:
         address, attribute = _about(write)
         if write.outcome == "ENOENT":
-            # There was no such attribute: it did not reach the kernel.
+            # There was no such attribute: the write did not reach the kernel.
             continue
         seen[address, attribute] += 1
         found.append(Place(address, attribute, seen[address, attribute]))
@@ -125,7 +125,7 @@ def places_of(writes: Sequence[Write], *, after_failure: bool) -> list[Place]:
 def _about(write: Write) -> tuple[str, str]:
     directory, attribute = os.path.split(write.path)
     if directory == "dev":
-        # The one card that has such nodes.
+        # Only this card has such nodes.
         return DFL, _IOCTLS[write.text.split()[0]]
     if attribute in ("bind", "unbind", "drivers_probe"):
         return write.text.strip(), attribute
@@ -133,21 +133,21 @@ def _about(write: Write) -> tuple[str, str]:
 
 
 def record(stage: Stage, bench: TestHost) -> list[Place]:
-    """The writes of a flow that is not struck."""
+    """Return the places of a flow that is not struck."""
     with bench.installed():
         manager = None if stage.flow.starts else stage.flow.ready(bench)
         stage.flow.begin(bench)
         count = len(bench.kernel.writes())
-        told, _ = act(stage.flow, bench, manager)
-        check_not_struck(stage.flow, told)
+        result, _ = act(stage.flow, bench, manager)
+        check_not_struck(stage.flow, result)
         writes = bench.kernel.writes()[count:]
     return places_of(writes, after_failure=stage.flow.fails)
 
 
-def check_not_struck(flow: Flow, told: Told) -> None:
-    """A flow that is only recorded fails where it does so by itself."""
-    failed = bool(told.text) if flow.starts else told.error is not None
-    assert failed == flow.fails, told
+def check_not_struck(flow: Flow, result: Told) -> None:
+    """Check that a flow without a fault fails only if it does so by itself."""
+    failed = bool(result.text) if flow.starts else result.error is not None
+    assert failed == flow.fails, result
 
 
 def survive(
@@ -158,7 +158,7 @@ def survive(
     attempts: Mapping[str, Callable[[TestHost], None]],
     faults: int,
 ) -> None:
-    """Try each on a copy of the host, and count.
+    """Run each attempt on a copy of the host, and count the results.
 
     :param table: the table that counts them.
     :param faults: number of attempts for each place of the flow.
@@ -180,7 +180,7 @@ def survive(
 def attempt(
     stage: Stage, bench: TestHost, place: Place, effect: Effect, kind: type[Trial]
 ) -> None:
-    """Strike one write, and look at everything."""
+    """Strike one write, and check everything."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(bench.installed())
         stack.callback(bench.end_faults)
@@ -202,15 +202,15 @@ class Trial:
 
     def run(self) -> None:
         manager = None if self.flow.starts else self.flow.ready(self.bench)
-        # First: it counts the writes that another fault strikes as well.
+        # First: the fault also counts the writes that another fault strikes.
         self._strike()
         self.flow.begin(self.bench)
         count = len(self.kernel.writes())
         with _time_flies(self.kernel, self.effect):
-            told, manager = act(self.flow, self.bench, manager)
+            result, manager = act(self.flow, self.bench, manager)
         self._check_struck(self.kernel.writes()[count:])
-        if told.text:
-            self._check_named(told)
+        if result.text:
+            self._check_named(result)
             self._check_left(manager)
         else:
             assert self.effect is Effect.NOTHING, "a failure without an error"
@@ -237,14 +237,14 @@ class Trial:
 
     # -- a typed error that names the cause ----------------------------------
 
-    def _check_named(self, told: Told) -> None:
-        assert self.place.address in told.text, told
+    def _check_named(self, result: Told) -> None:
+        assert self.place.address in result.text, result
         if isinstance(self.effect.value, int):
-            assert self.effect.name in told.text, told
-            assert self.place.attribute in told.text, told
-        if told.error is None or self.flow.fails:
+            assert self.effect.name in result.text, result
+            assert self.place.attribute in result.text, result
+        if result.error is None or self.flow.fails:
             return
-        why = told.error
+        why = result.error
         if isinstance(why, exception.DevicesUnreleased):
             ((_, why),) = why.unreleased
         assert isinstance(why, exception.HostError), repr(why)
@@ -257,7 +257,7 @@ class Trial:
     # -- the host as it was --------------------------------------------------
 
     def _check_left(self, manager: Manager) -> None:
-        """Only the struck device may differ, and that is recorded."""
+        """Check that only the struck device differs, and that this is recorded."""
         leases = manager.store.leases()
         if self.flow.kind is Kind.TAKE and self.effect is not Effect.HANG:
             assert leases == (), "something is left of the plug"
@@ -287,14 +287,14 @@ class Trial:
     # -- the next plug -------------------------------------------------------
 
     def _check_others_are_served(self, manager: Manager) -> None:
-        """Another card is plugged, and this one where it is free."""
+        """Check that another card can be plugged, and this one if it is free."""
         assert plug(manager, NEXT, self.flow.elsewhere)
         assert manager.unplug({"uuid": NEXT}) == 1
         check_not_given_twice(manager, self.flow)
 
 
 def put_in_order(stage: Stage, bench: TestHost) -> None:
-    """The fault is over: the host becomes as it was, and all is served."""
+    """End the fault; check that the host is restored and the next plug works."""
     flow, kernel = stage.flow, bench.kernel
     manager = bench.start()
     with in_process_calls.for_workers():
@@ -315,7 +315,7 @@ def put_in_order(stage: Stage, bench: TestHost) -> None:
 
 
 def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) -> None:
-    """All functions but these are as they were."""
+    """Check that all functions but the exempt ones are unchanged."""
     before = {each.address: each for each in pristine}
     for now in kernel.snapshot():
         if now.address not in exempt:
@@ -326,7 +326,7 @@ def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) ->
 def check_not_given_twice(manager: Manager, flow: Flow) -> None:
     """Check that plugs get free functions of a card, or none.
 
-    What is free altogether is plugged when the fault is over.
+    Without any lease nothing is checked: the cards are plugged after the fault.
     """
     leases = manager.store.leases()
     taken = {str(address) for lease in leases for address in lease.members}
@@ -385,9 +385,9 @@ def listening() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _time_flies(kernel: FakeKernel, effect: Effect) -> Iterator[None]:
-    """A write that hangs is at its deadline at once; all else has its time.
+    """Let a write that hangs reach its deadline at once, and nothing else.
 
-    So no case waits, and none depends on how slow the machine is.
+    So no case waits, and none depends on the speed of the machine.
     """
     if effect is not Effect.HANG:
         yield

@@ -2,9 +2,9 @@
 
 """Every change that this process, or a child of it, makes to a file system.
 
-It stands below the code under test: what is opened is told by Python's own
-audit events, what is written by ``os.write`` and ``os.pwrite`` themselves,
-under the name that the kernel has for the open file.
+The changes are recorded below the code under test: opened files by Python's own
+audit events, written data by ``os.write`` and ``os.pwrite`` themselves, under the
+name that the kernel has for the open file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _HEAD = 8
 
 
 class Deed(NamedTuple):
-    """One thing that was done.
+    """One recorded change.
 
     :ivar what: ``open``, ``write``, or the name of an audit event.
-    :ivar path: of the file itself, with all links followed but the last.
+    :ivar path: the path of the file itself, with all links followed but the last.
     :ivar detail: the written data, or the flags of the opening.
-    :ivar pid: of who did it.
+    :ivar pid: the process that made the change.
     """
 
     what: str
@@ -51,10 +51,10 @@ class Deed(NamedTuple):
 
 
 class FileChanges:
-    """Sees what is done while it watches. One for each process: a hook stays."""
+    """Records changes while it watches. One for each process: a hook stays."""
 
     def __init__(self) -> None:
-        # Shared with children, who close every descriptor that they have.
+        # Shared with children, which close every descriptor that they have.
         self._memory = mmap.mmap(-1, _SIZE)
         self._is_watching = False
         self.has_forked = False
@@ -62,7 +62,7 @@ class FileChanges:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at what is done within."""
+        """Record the changes within the context."""
         self._memory[:_HEAD] = bytes(_HEAD)
         self.has_forked = False
         self._is_watching = True
@@ -85,7 +85,7 @@ class FileChanges:
         line = json.dumps((what, path, detail, os.getpid())).encode() + b"\n"
         size = int.from_bytes(self._memory[:_HEAD], "little")
         start = _HEAD + size
-        # Too much of it is a failure as well: never lose any silently.
+        # An overflow fails the test as well: no change is lost silently.
         self._memory[start : start + len(line)] = line
         self._memory[:_HEAD] = (size + len(line)).to_bytes(_HEAD, "little")
 
@@ -121,7 +121,7 @@ def _place(path: object) -> str:
 
 
 def picture(directory: str) -> dict[str, tuple[object, ...]]:
-    """Everything below a directory, to the byte and the nanosecond."""
+    """Return everything below a directory, to the byte and the nanosecond."""
     found: dict[str, tuple[object, ...]] = {}
     for place, directories, files in os.walk(directory):
         for name in (*directories, *files):

@@ -25,7 +25,7 @@ from tests.unit.rival_driver import prefer
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "22222222-2222-4222-8222-222222222222"
-#: Its guest runs from start to end, and holds what it has.
+#: Its guest runs from start to end, and holds its device.
 BYSTANDER = "33333333-3333-4333-8333-333333333333"
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
@@ -40,7 +40,7 @@ _THIRD = "third-driver"
 
 
 def host(more: tuple[FunctionSpec, ...] = ()) -> HostSpec:
-    """A GPU with its audio function, NICs with and without VFs, FPGAs."""
+    """Build a GPU with its audio function, NICs with and without VFs, FPGAs."""
     functions: tuple[FunctionSpec, ...] = (
         *hosts.gpu("0000:17", 0),
         hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=2),
@@ -53,14 +53,14 @@ def host(more: tuple[FunctionSpec, ...] = ()) -> HostSpec:
 
 
 class Flow:
-    """One flow; what is not said otherwise, is: plug and unplug all or nothing.
+    """One flow; by default it plugs and unplugs all or nothing.
 
     :ivar more: further functions of the host.
     :ivar device_spec: the devices that the library may use.
     :ivar counts: the numbers of leases that the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
-    :ivar unready: consumers with leases that a reboot has made void, until
-        :meth:`resume` makes them good.
+    :ivar unready: consumers with leases that a reboot has invalidated, until
+        :meth:`resume` restores them.
     """
 
     name: ClassVar[str]
@@ -71,7 +71,7 @@ class Flow:
     unready: ClassVar[frozenset[str]] = frozenset()
 
     def prepare(self, bench: TestHost) -> None:
-        """Bring host and state to where the flow begins."""
+        """Bring host and state to the start of the flow."""
         plug_bystander(bench)
 
     def act(self, bench: TestHost) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Flow:
 
 
 class PlugFlow(Flow):
-    """Plug, and unplug, what some cards offer."""
+    """Plug and unplug devices of some cards."""
 
     places: ClassVar[tuple[str, ...]]
 
@@ -112,7 +112,7 @@ class Siblings(PlugFlow):
 
 
 class TwoDrivers(Siblings):
-    """Another driver matches the card, and a plain probe leads to that."""
+    """Another driver matches the card, and a plain probe binds that one."""
 
     name = "a card of two drivers"
 
@@ -132,9 +132,9 @@ class Several(PlugFlow):
 
 
 class Program(Flow):
-    """A region is fetched for, programmed, and given to a guest.
+    """Fetch an image, program a region with it, and give it to a guest.
 
-    Whatever has died, a guest never has a region of which nothing is known.
+    After any kill no guest has a region with unverified contents.
     """
 
     name = "a region that is programmed"
@@ -172,7 +172,7 @@ class Program(Flow):
 
 
 class Renew(Program):
-    """A programming has failed: the card begins anew with one of two drivers."""
+    """After a failed programming the card is bound anew to one of two drivers."""
 
     name = "a card that begins anew with its driver"
 
@@ -190,7 +190,7 @@ class Renew(Program):
 
 
 class ProgramAfterReboot(Program):
-    """A lease whose region has lost what the guest had."""
+    """The region of a lease has lost the guest's function."""
 
     name = "a region that a reboot has emptied"
     unready = frozenset({INSTANCE})
@@ -215,7 +215,7 @@ class ProgramAfterReboot(Program):
 
 
 class Refused(PlugFlow):
-    """The driver refuses the last device, so that the plug goes back."""
+    """The driver refuses the last device, so that the plug is rolled back."""
 
     name = "a refused bind"
     places = (FPGA, GPU)
@@ -275,7 +275,7 @@ class Reboot(HeldFlow):
 
 
 class Running(HeldFlow):
-    """Unplug while the guest still runs: what it holds stays."""
+    """Unplug while the guest still runs: the device that it holds stays."""
 
     name = "unplug of a running guest"
     counts = frozenset({1, 2})
@@ -362,7 +362,7 @@ class ReleaseUnknown(StrayFlow):
 
 
 class NumVfs(Flow):
-    """VFs that the library makes when it starts for the first time."""
+    """The library makes VFs when it starts for the first time."""
 
     name = "num_vfs at the first initialize"
     device_spec = (
@@ -372,7 +372,7 @@ class NumVfs(Flow):
     counts = frozenset({0})
 
     def prepare(self, bench: TestHost) -> None:
-        """Nothing: the state directory is not there yet."""
+        """Prepare nothing: the state directory does not exist yet."""
 
     def act(self, bench: TestHost) -> Iterator[None]:
         yield
@@ -431,7 +431,7 @@ FLOWS: Mapping[str, Flow] = {
 
 
 def plug_bystander(bench: TestHost) -> Manager:
-    """A guest that runs all the time."""
+    """Start a guest that runs all the time."""
     manager = bench.start_here()
     plug(manager, BYSTANDER, BYSTANDERS)
     bench.kernel.hold(BYSTANDERS)

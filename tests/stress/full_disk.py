@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A disk that is full from one write of the store's on.
+"""A disk that is full from one write of the store on.
 
-What the store writes, it writes through SQLite, and a few files itself. Both
-are refused at the system call, so that SQLite's own code for a full disk
-runs:
+The store writes through SQLite, and a few files itself. Both kinds of writes are
+refused at the system call, so that SQLite's own code for a full disk runs:
 
 * SQLite's interface for such tests (``xSetSystemCall`` of its default VFS,
   https://www.sqlite.org/c3ref/vfs.html) replaces its open, write and
-  ftruncate; they return -1 with ENOSPC. Its fsync cannot be replaced so: there
-  the methods of its files and its way to delete one are wrapped.
-* What Python itself opens, makes, links or renames is refused by an audit
-  hook, and its fsync is wrapped.
+  ftruncate; they return -1 with ENOSPC. Its fsync cannot be replaced so: the
+  methods of its files and its deletion of files are wrapped instead.
+* An audit hook refuses the files that Python itself opens, makes, links or
+  renames, and its fsync is wrapped.
 
-A small file system would have to be mounted, which an ordinary user may not;
-RLIMIT_FSIZE lets a file grow to a size and strikes no write within it, and
-not with ENOSPC; and neither strikes one chosen write after the other.
+A small file system would have to be mounted, which an ordinary user may not do;
+RLIMIT_FSIZE strikes no write below the limit, and fails without ENOSPC; and
+neither strikes one chosen write after the other.
 
 The hooks stay for good, so this is for processes that end with the run.
 """
@@ -104,9 +103,9 @@ _library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
 class Disk:
     """The disk of the files below one directory; one in each process.
 
-    :ivar writes: what was written so far, or would have been.
+    :ivar writes: the writes so far, including the refused ones.
     :param full_at: the write, counted from 1, from which on it is full; 0: never.
-    :param stays: whether it stays so, or has space again for the next write.
+    :param stays: whether it stays full, or has space again for the next write.
     """
 
     def __init__(self, directory: str, full_at: int = 0, stays: bool = True) -> None:
@@ -119,7 +118,7 @@ class Disk:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Count, and refuse, what is written within."""
+        """Count, and refuse, the writes within the context."""
         self._install()
         self._is_watched = True
         try:
@@ -135,7 +134,7 @@ class Disk:
         return count >= self._full_at if self._stays else count == self._full_at
 
     def _refuses(self, what: str, path: object) -> bool:
-        """Whether there is no space for this; it counts as a write."""
+        """Count a write; return whether there is no space for it."""
         if not self._is_watched or not isinstance(path, str | bytes):
             return False
         name = os.fsdecode(path)
@@ -144,7 +143,7 @@ class Disk:
         self.writes.append(f"{what} {os.path.relpath(name, self._directory)}")
         return self.is_full
 
-    # -- what Python does ----------------------------------------------------
+    # -- writes of Python -----------------------------------------------------
 
     def _install(self) -> None:
         sys.addaudithook(self._audit)
@@ -166,7 +165,7 @@ class Disk:
         self._install_in_sqlite()
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        # Who writes to what is there needs no space for its name.
+        # A file that exists needs no space for its name.
         if event == "open":
             path, _mode, flags = args
             if not isinstance(flags, int) or not flags & os.O_CREAT:
@@ -179,7 +178,7 @@ class Disk:
         if (is_new or event == "os.rename") and self._refuses(event, path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    # -- what SQLite does ----------------------------------------------------
+    # -- writes of SQLite -----------------------------------------------------
 
     def _install_in_sqlite(self) -> None:
         vfs = _library.sqlite3_vfs_find(None)
@@ -254,7 +253,7 @@ class Disk:
         return truncated
 
     def _kept(self, value: Any) -> Any:
-        # SQLite has only the address; nobody else keeps it alive.
+        # SQLite has only the address; no other reference keeps it alive.
         self._keep.append(value)
         return value
 

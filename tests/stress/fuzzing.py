@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What fuzzing tests share: their seed, and how many calls they have tried."""
+"""Shared parts of the fuzzing tests: their seed, and the number of tried calls."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.shares import Share
 #: Each fuzz is divided among so many shares.
 SHARES = 10
 
-#: Note how many calls of a kind were tried in this test.
+#: Adds a number of calls of a kind to the figures of this test.
 Fuzzed = Callable[[str, int], None]
 
 
 @pytest.fixture
 def fuzzed(request: pytest.FixtureRequest) -> Fuzzed:
-    """Let the lines at the end of the run show what was tried."""
+    """Return a function that adds calls to the figures at the end of the run."""
 
     def note(kind: str, number: int) -> None:
         run_figures.note(request.node, f"fuzz: {kind}", number)
@@ -32,7 +32,7 @@ def fuzzed(request: pytest.FixtureRequest) -> Fuzzed:
 
 @pytest.fixture
 def seed(pytestconfig: pytest.Config, share: Share) -> str:
-    """The seed of ``--hypothesis-seed``, else the share's, else a random one."""
+    """Return the seed of ``--hypothesis-seed``, the share's or a random one."""
     chosen = pytestconfig.getoption("--hypothesis-seed")
     if chosen is None:
         chosen = share.number
@@ -41,7 +41,7 @@ def seed(pytestconfig: pytest.Config, share: Share) -> str:
 
 @contextlib.contextmanager
 def told(seed: str, number: int, call: str) -> Iterator[None]:
-    """A failure within says which call it was, and how to have it again."""
+    """Add the call to an error within, and the option that repeats it."""
     try:
         yield
     except BaseException as error:

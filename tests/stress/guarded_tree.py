@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The code for the real kernel, in a tree where every write is seen."""
+"""The code for the real kernel, in a tree that records every write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GuardedTree:
     """A hostile tree, and the changes to it.
 
     :ivar permitted: names of the attributes that any call so far might write.
-    :ivar written: of those that any call so far has written.
+    :ivar written: names of the attributes that any call so far has written.
     """
 
     def __init__(self, place: str, elsewhere: str, changes: FileChanges) -> None:
@@ -68,7 +68,7 @@ class GuardedTree:
             if deed.path in private:
                 continue
             if deed.what == "open":
-                # Whether it is sysfs's can only be asked of what is open.
+                # Only an open file shows whether it belongs to sysfs.
                 flags = int(deed.detail)
                 assert deed.path in attributes, deed
                 assert flags & os.O_NOFOLLOW, deed
@@ -80,7 +80,7 @@ class GuardedTree:
             self.written.add(os.path.basename(deed.path))
 
     def _private(self, cards: list[Card]) -> set[str]:
-        """Files of the helper's own, which a call for these cards may make."""
+        """Return the helper's own files that a call for these cards may make."""
         locks = [self._real(f"{_LOCKS}/{card.name}") for card in cards]
         notes = [
             f"{lock}{suffix}"
@@ -119,7 +119,7 @@ class GuardedTree:
     def _undated(
         self, looks: dict[str, tuple[object, ...]]
     ) -> dict[str, tuple[object, ...]]:
-        """Without the dates of what was restored, and of ``/run``."""
+        """Remove the times of restored files, and of ``/run``."""
         return {
             path: (*look[:3], *look[4:]) if path in self._restored else look
             for path, look in looks.items()

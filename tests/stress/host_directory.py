@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where hosts are simulated: in memory, where there is any.
+"""Directories of simulated hosts, in memory if possible.
 
 Each process that runs tests has a directory of its own, and keeps it locked
-as long as it, or anything that it has started, lives. A run that was killed
-leaves its directory behind; the next one takes it away.
+as long as it, or any process that it has started, lives. A killed run leaves
+its directory behind; the next run removes it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PREFIX = "os-acc-stress-"
 
 
 def memory() -> str:
-    """Where directories lie in memory, or where temporary ones lie."""
+    """Return the place of directories in memory, else of temporary ones."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
 @contextlib.contextmanager
 def own(above: str) -> Iterator[str]:
-    """A directory of this process, for as long as the context lasts."""
+    """Make a directory of this process for the duration of the context."""
     clear(above)
     directory, lock = _make(above)
     try:
@@ -38,7 +38,7 @@ def own(above: str) -> Iterator[str]:
 
 
 def clear(above: str) -> None:
-    """Take away what the dead have left; what is another user's stays."""
+    """Remove the directories of dead processes; other users' ones stay."""
     for directory in glob.glob(os.path.join(glob.escape(above), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):
             lock = _lock(directory)
@@ -51,7 +51,7 @@ def clear(above: str) -> None:
 def _make(above: str) -> tuple[str, int]:
     while True:
         directory = tempfile.mkdtemp(prefix=_PREFIX, dir=above)
-        # Somebody who clears away may have been faster.
+        # Another process may have removed it already.
         with contextlib.suppress(OSError):
             lock = _lock(directory)
             if os.path.exists(directory):

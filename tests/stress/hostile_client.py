@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Somebody at the other end of a real helper's connection, who keeps no rules."""
+"""A client of a real helper that violates the protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oslo_privsep import comm
 from os_acc.testing import helper
 
 _PATIENCE = 120.0
-#: Answers of a helper, by what begins them.
+#: The first field of a helper's answer.
 RETURNED, REFUSED = comm.Message.RET.value, comm.Message.ERR.value
 
 
@@ -41,11 +41,11 @@ class HostileClient:
         )
 
     def call(self, name: object, *args: object, **kwargs: object) -> tuple[Any, ...]:
-        """Ask for a call; what is answered, whatever it is."""
+        """Request a call; return any answer."""
         return self.ask((comm.Message.CALL.value, name, args, kwargs))
 
     def ask(self, message: object) -> tuple[Any, ...]:
-        """Send a message; the answer to it.
+        """Send a message; return the answer to it.
 
         :raises EOFError: the helper has hung up.
         """
@@ -57,12 +57,12 @@ class HostileClient:
         raise EOFError
 
     def send(self, data: bytes) -> None:
-        """Send what need not be a message; the helper may have hung up."""
+        """Send any data, a message or not; the helper may have hung up."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(data)
 
     def answers(self) -> Iterator[tuple[Any, Any]]:
-        """What the helper sends, until it hangs up."""
+        """Yield the helper's messages until it hangs up."""
         while True:
             yield from self._unpacker
             try:
@@ -74,7 +74,7 @@ class HostileClient:
             self._unpacker.feed(data)
 
     def end(self) -> None:
-        """Hang up, once; the helper's own end is waited for."""
+        """Hang up, once, and wait for the end of the helper."""
         if self._socket.fileno() < 0:
             return
         with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ class HostileClient:
 
 
 def _process_of(socket_path: str) -> int:
-    """The process whose last argument is this path."""
+    """Return the process that has this path as its last argument."""
     last = os.fsencode(socket_path)
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def _process_of(socket_path: str) -> int:
 
 
 def pack(message: object) -> bytes:
-    """As a client packs it.
+    """Pack a message as a client does.
 
     :raises ValueError, TypeError, OverflowError: it cannot be sent.
     """
@@ -105,7 +105,7 @@ def pack(message: object) -> bytes:
 
 
 def delivered(arguments: object) -> Any:
-    """Arguments as they come out at the other end; errors as of :func:`pack`."""
+    """Return arguments as the helper gets them; errors as of :func:`pack`."""
     return msgpack.unpackb(
         pack(arguments),
         use_list=False,
@@ -119,7 +119,7 @@ def delivered(arguments: object) -> Any:
 def connected(
     context: str, root: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[HostileClient]:
-    """A helper's only client.
+    """Start a helper; yield its only client.
 
     :param context: ``base``, ``inspect``, ``image``, or the dotted path of another.
     :param root: the tree of the fake kernel that the helper talks to.
@@ -133,7 +133,7 @@ def connected(
 def serving(
     context: str, command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[HostileClient]:
-    """The only client of a helper that a command starts; see :func:`connected`."""
+    """Start a helper by a command, as :func:`connected`; yield its only client."""
     with (
         tempfile.TemporaryDirectory() as directory,
         socket.socket(socket.AF_UNIX) as listening,

@@ -2,9 +2,9 @@
 
 """A tree of plain files in place of a kernel, with traps all around.
 
-Nothing reacts in it: what is written stays, and what was written can be told
-to the byte. Beside each attribute that privileged code may write lie those
-that it may not, and some of what it may is a link to somewhere else.
+Nothing reacts in it: written data stays, and can be compared byte by byte. Beside
+each attribute that privileged code may write are others that it may not write, and
+some of the permitted ones are links to other places.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CARDS = (PLAIN, SECOND, TAKEN, PF, BRIDGE, WIDE, LINKED, STRAY)
 
 
 def build(place: str, elsewhere: str) -> Host:
-    """Make the tree and what lies around it.
+    """Make the tree and its surroundings.
 
     :param place: an empty directory; the kernel's root will be below it.
-    :param elsewhere: one of another file system, where there is one.
+    :param elsewhere: one of another file system, if there is one.
     """
     root = os.path.join(place, "root")
     for name in ("outside/file", "outside/unbind", "root/etc/passwd", "root/etc/file"):
@@ -98,7 +98,7 @@ def _traps(root: str, elsewhere: str) -> None:
     stray = f"{root}/sys/devices/pci0000:00/{STRAY.name}"
     os.unlink(f"{stray}/driver")
     if os.stat(elsewhere).st_dev == os.stat(root).st_dev:
-        # Nothing could tell the one from the other.
+        # Nothing would distinguish the two file systems.
         os.unlink(f"{elsewhere}/unbind")
     _link(f"{stray}/driver", elsewhere)
     os.unlink(f"{stray}/reset")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Privileged calls without a child, for what only shows that all is well again.
+"""Privileged calls without a child process, for checks after a recovery.
 
-A worker of the helper is a fork of the process that it is called in. Of one
-as big as pytest's that costs ten times what the worker does. What is being
-killed, struck or recovered has real workers; what comes after that may have
-threads, which take the same locks, do the same writes, and are given up at
-the same deadline.
+A worker of the helper is a fork of the calling process. For a process as big as
+pytest's the fork costs ten times as much as the work. Killed, struck and recovered
+calls have real workers; the checks after them may have threads, which take the same
+locks, do the same writes, and are given up at the same deadline.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from os_acc.privsep.outcome import CallResult, Outcome
 
 @contextlib.contextmanager
 def for_workers() -> Iterator[None]:
-    """Let each privileged call of this process be carried out in a thread."""
+    """Carry out each privileged call of this process in a thread."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "_in_child", _in_thread)
         yield

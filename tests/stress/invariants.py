@@ -18,7 +18,7 @@ from tests.stress.observation import Sight
 from tests.stress.second_service import SecondService
 
 VFIO = "vfio-pci"
-#: The store may be lost at each of so many steps.
+#: The store may be lost at every n-th step.
 _STEPS_PER_LOSS = 2
 
 
@@ -26,8 +26,8 @@ _STEPS_PER_LOSS = 2
 class Counts:
     """The steps that were carried out, and the checks that held.
 
-    :ivar steps: those after which everything was as it has to be.
-    :ivar deeds: number of times of each step.
+    :ivar steps: the steps after which all invariants held.
+    :ivar deeds: number of executions of each step.
     """
 
     steps: int = 0
@@ -51,8 +51,8 @@ class Truths(Model):
     def may_lose_its_store(self) -> bool:
         """Return whether this step may lose the store.
 
-        A loss takes as long as a dozen other steps, and ends all that the history
-        has come to.
+        A loss takes as long as a dozen other steps, and discards the state that the
+        history has built up.
         """
         return self._steps % _STEPS_PER_LOSS == 0 < self._steps
 
@@ -126,7 +126,7 @@ class Truths(Model):
             super().teardown()
 
     def _end(self) -> None:
-        """All instances end; the operator tidies up; nothing is lost."""
+        """End all instances, release devices as the operator; nothing is lost."""
         self.kernel.lift()
         self.faulty = False
         for address in self.guests:

@@ -21,7 +21,7 @@ class Way(enum.Enum):
     CLIENT = "the client"
     WORKER = "the helper's worker"
     GROUP = "both"
-    #: The worker stands where it is until the recovery has been tried.
+    #: The worker waits until the recovery has been tried.
     ORPHAN = "the client, its worker goes on after the recovery"
     #: The call was queued, and runs after the recovery.
     QUEUED = "the client, its call starts after the recovery"
@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
 
 def trials_at(point: Point) -> list[Trial]:
-    """All that can be killed at a point."""
+    """Return the possible kills at a point."""
     if point.place == 0:
         ways = [Way.QUEUED]
     elif point.in_worker:
@@ -46,7 +46,7 @@ def trials_at(point: Point) -> list[Trial]:
 
 
 def record(bench: TestHost) -> None:
-    """Write down the points of this process, for :func:`recorded`."""
+    """Record the points of this process, for :func:`recorded`."""
     Recorder(
         str(bench.directory),
         lambda point, what: _note(bench, point, what),
@@ -109,7 +109,7 @@ def was_reached(bench: TestHost) -> bool:
 
 
 def go_on(bench: TestHost) -> None:
-    """Let go on who outlived the client, and wait until he has ended."""
+    """Resume the processes that outlived the client, and wait for their end."""
     gate = os.open(_path(bench, "gate"), os.O_RDWR | os.O_CREAT)
     try:
         processes.reap()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A store that is lost while devices are in use, and who has which of them.
+"""A store that is lost while devices are in use, and the holders of the devices.
 
-The holders are known outside the library: what plugs have returned, less what their
-consumers were given back for.
+The holders are known outside the library: from the functions that plugs have
+returned, without those that were unplugged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tests.stress.simulated_host import simulated_host
 
 _T = TypeVar("_T")
 PAGE = 4096
-#: How often one process may find out that the store was lost, more or less: what
-#: one service has replaced, another one may have damaged before.
+#: About how often one process may detect a lost store: another service may have
+#: damaged the file that this one replaces.
 _LOSSES = 5
 GPU, NIC = "0000:17:00.0", "0000:3b:00.0"
 STRAY = "0000:f1:00.0"
@@ -42,7 +42,7 @@ class Kind(enum.Enum):
     """The use of a consumer's device; the value is ``attach_target``."""
 
     GUEST = "VM"
-    #: A guest's, but on vfio-pci at boot, and no guest has opened it yet.
+    #: A guest's device, but on vfio-pci at boot, and not yet opened by a guest.
     PREBOUND = "vm"
     HOST = "host"
     NONE = "none"
@@ -67,7 +67,7 @@ class Loss(enum.Enum):
     DAMAGED = "damaged"
 
     def strike(self, bench: TestHost, rng: random.Random) -> None:
-        """Do it to the store of a host, if there is one."""
+        """Lose the store of a host, if there is one."""
         file = pathlib.Path(bench.directory, "state", "os_acc.sqlite")
         with contextlib.suppress(FileNotFoundError):
             match self:
@@ -90,7 +90,7 @@ def _damage(file: pathlib.Path, rng: random.Random) -> None:
 
 
 def host() -> HostSpec:
-    """A card, VFs, cards for each kind, and one that another program has prepared."""
+    """Build a host: a card, VFs, cards of each kind, one that a program prepared."""
     places = (*_PREBOUND, "0000:a3", "0000:a4", STRAY)
     return HostSpec(
         (
@@ -129,8 +129,8 @@ class Holders:
 
     by_function: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def plug(self, manager: Manager, who: str, place: str, kind: Kind) -> bool:
-        """Plug a card; whether that was possible.
+    def plug(self, manager: Manager, holder: str, place: str, kind: Kind) -> bool:
+        """Plug a card; return whether that was possible.
 
         :raises AssertionError: the device belongs to another consumer.
         """
@@ -138,25 +138,27 @@ class Holders:
             # The store may be lost before the plug begins.
             if (request := request_for(manager, place, kind)) is None:
                 return False
-            entries = manager.plug({"uuid": who}, *request)
+            entries = manager.plug({"uuid": holder}, *request)
         except exception.OsAccError:
             return False
-        self.given(who, entries)
+        self.given(holder, entries)
         return True
 
-    def given(self, who: str, entries: list[dict[str, Any]]) -> None:
+    def given(self, holder: str, entries: list[dict[str, Any]]) -> None:
         """Note what a plug has returned."""
         for entry in entries:
             address = "{domain}:{bus}:{device}.{function}".format_map(
                 entry["attach_handle_info"]
             )
-            other = self.by_function.setdefault(address, who)
-            assert other == who, f"{address} is given twice: to {other} and {who}"
+            other = self.by_function.setdefault(address, holder)
+            assert other == holder, f"{address} is given twice: to {other} and {holder}"
 
-    def unplug(self, manager: Manager, who: str) -> None:
-        """Give back what a consumer has; what has no lease is left where it is."""
-        once_noticed(lambda: manager.unplug({"uuid": who}))
-        for address in [each for each, has in self.by_function.items() if has == who]:
+    def unplug(self, manager: Manager, holder: str) -> None:
+        """Release the devices of a consumer; those without a lease stay as they are."""
+        once_noticed(lambda: manager.unplug({"uuid": holder}))
+        for address in [
+            each for each, has in self.by_function.items() if has == holder
+        ]:
             del self.by_function[address]
 
 
@@ -177,7 +179,7 @@ def offers(manager: Manager) -> tuple[Provider, ...]:
 
 
 def once_noticed(call: Callable[[], _T]) -> _T:
-    """Carry out a call again that finds out that the store was lost."""
+    """Repeat a call while it detects that the store was lost; return its result."""
     for _ in range(_LOSSES):
         with noticed():
             return call()
@@ -186,13 +188,13 @@ def once_noticed(call: Callable[[], _T]) -> _T:
 
 @contextlib.contextmanager
 def noticed() -> Iterator[None]:
-    """The first operation that sees that the store was lost says so."""
+    """Suppress the error of the first operation that detects a lost store."""
     with contextlib.suppress(exception.StateUnavailable):
         yield
 
 
 def try_everything(manager: Manager, holders: Holders) -> int:
-    """Ask for every card in turn, for a guest and for the host; how many were free."""
+    """Plug every card in turn, for a guest and the host; return how many were free."""
     given = 0
     places = sorted(str(each.device.address) for each in offers(manager))
     for number, place in enumerate(places):
@@ -205,7 +207,7 @@ def try_everything(manager: Manager, holders: Holders) -> int:
 
 
 def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
-    """The operator gives back what the helper has taken for leases that are lost.
+    """Release, as the operator, the helper's devices of lost leases.
 
     :param prebound: the functions on vfio-pci before: only their driver is named.
     """
@@ -221,12 +223,12 @@ def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
 def check(
     bench: TestHost, manager: Manager, holders: Holders, pristine: Snapshot
 ) -> None:
-    """Nothing in use is given away, also not after a restart; nothing is lost."""
+    """Check, also after a restart, that no device in use is given away or lost."""
     try_everything(manager, holders)
     manager = bench.start()
     try_everything(manager, holders)
-    for who in sorted(set(holders.by_function.values())):
-        holders.unplug(manager, who)
+    for holder in sorted(set(holders.by_function.values())):
+        holders.unplug(manager, holder)
     tidy_up(manager, _PREBOUND)
     assert not manager.store.leases()
     assert bench.kernel.snapshot() == pristine
@@ -238,16 +240,16 @@ def check(
 def watch_transactions(recorder: Recorder, is_lost: Callable[[], bool]) -> None:
     """Make each beginning of a transaction a point, too.
 
-    Where the store was lost, another thread of the process finds out first, so
-    that the one under watch gets no error.
+    If the store was lost, another thread of the process detects it first, so that
+    the watched one gets no error.
     """
     begin = Database.transaction
-    told: set[int] = set()
+    reported: set[int] = set()
 
     def watched(database: Database, **options: Any) -> Any:
         recorder.touch("a transaction")
-        if is_lost() and id(database) not in told:
-            told.add(id(database))
+        if is_lost() and id(database) not in reported:
+            reported.add(id(database))
             with recorder.quiet(), noticed(), begin(database, **options):
                 pass
         return begin(database, **options)

@@ -37,7 +37,7 @@ Request = tuple[dict[str, Any], dict[str, str]]
 
 
 def host() -> HostSpec:
-    """Twelve functions: cards with siblings, VFs, PFs, with and without driver."""
+    """Build twelve functions: cards with siblings, VFs, PFs, some without driver."""
     return HostSpec(
         (
             *hosts.gpu("0000:17", 0),
@@ -53,10 +53,10 @@ def host() -> HostSpec:
 
 
 def choose(options: Iterable[str], pick: int) -> str | None:
-    """One of the options, where there are any.
+    """Return one of the options; None if there are none.
 
-    Races between processes decide what there is to choose from, but must not
-    decide what is drawn: Hypothesis wants to draw the same each time.
+    Races between processes decide the options, but must not decide the draws:
+    Hypothesis has to draw the same each time.
     """
     found = sorted(options)
     return found[pick % len(found)] if found else None
@@ -72,12 +72,12 @@ class Model(RuleBasedStateMachine):
     :ivar requests: the request of each consumer.
     :ivar asked: the same, by the uuid of each lease.
     :ivar guests: functions that a running guest holds, with its consumer.
-    :ivar unready: functions that are leased, but not as a guest needs them:
-        after a reboot, or after they were pulled out.
+    :ivar unready: leased functions that are not ready for a guest: after a
+        reboot, or after they were pulled out.
     :ivar free: the state of each function without a consumer.
     :ivar pulled: functions that were pulled out and may be plugged in again.
     :ivar faulty: whether a fault may be waiting for a write.
-    :ivar deeds: number of times of each step.
+    :ivar deeds: number of executions of each step.
     """
 
     def __init__(self, directory: str, second: SecondService) -> None:
@@ -99,8 +99,8 @@ class Model(RuleBasedStateMachine):
         self.faulty = False
         self.seen = 0
         self.deeds: collections.Counter[str] = collections.Counter()
-        # How many deeds there were when the service was last started, or the
-        # host: to do so again with none since would show nothing.
+        # The number of deeds at the last start of the service or the host: a
+        # further start with no deed since would show nothing.
         self._as_started = 0
         self.free: dict[str, FunctionState] = {}
         self._learn()
@@ -148,7 +148,7 @@ class Model(RuleBasedStateMachine):
         return True
 
     def _offered(self) -> frozenset[str]:
-        """The devices among which a plug may choose."""
+        """Return the devices among which a plug may choose."""
         return frozenset(
             str(handle.address)
             for provider in self.manager.providers()
@@ -170,7 +170,7 @@ class Model(RuleBasedStateMachine):
         assert sorted(bound, key=_uuid) == sorted(entries, key=_uuid)
 
     def _failed(self, consumer: str) -> None:
-        """A plug that failed has changed nothing that the consumer had."""
+        """Check that a failed plug has changed none of the consumer's devices."""
         self.deeds["plugs refused"] += 1
         self._look()
         held = sorted(str(lease.address) for lease in self._held(consumer))
@@ -185,7 +185,7 @@ class Model(RuleBasedStateMachine):
         self.unready &= observation.members(self.leases)
 
     def _sync(self, consumer: str) -> None:
-        """Believe the store of a consumer whose process was killed."""
+        """Take over the store's record of a consumer after a kill of its process."""
         held = [str(lease.address) for lease in self._held(consumer)]
         if held:
             self.holds[consumer] = held
@@ -237,7 +237,7 @@ class Model(RuleBasedStateMachine):
     def _plug_and_lose(
         self, consumer: str, request: Request, at: int, loss: Loss, seed: int
     ) -> list[Any]:
-        """Plug in a process that loses the store at a touch; what it was given."""
+        """Plug in a process that loses the store at a touch; return the entries."""
 
         def run() -> list[Any]:
             touches = itertools.count(1)
@@ -264,8 +264,8 @@ class Model(RuleBasedStateMachine):
     def _holders(self) -> Holders:
         """Return the holder of each function, from the results of plugs and unplugs.
 
-        What a reboot or a hot plug has taken from a guest has no holder until it is
-        plugged again: of that the store alone knew.
+        A device that a guest lost by a reboot or a hot plug has no holder until it is
+        plugged again: only the store had recorded it.
         """
         holders = Holders()
         for each, addresses in self.holds.items():
@@ -274,7 +274,7 @@ class Model(RuleBasedStateMachine):
         return holders
 
     def _put_in_order(self) -> None:
-        """All guests end, and what has no lease any more is released."""
+        """End all guests, and release the devices without a lease."""
         for address in self.guests:
             self.kernel.let_go(address)
         self.guests.clear()
@@ -294,7 +294,7 @@ class Model(RuleBasedStateMachine):
             self.free.setdefault(state.address, state)
 
     def _one_without(self, otherwise: str) -> str:
-        """A consumer that nothing is leased to, where there is one."""
+        """Return a consumer without leases, if there is one."""
         leased = {lease.consumer for lease in self.leases}
         return next((each for each in CONSUMERS if each not in leased), otherwise)
 
@@ -326,7 +326,7 @@ class Model(RuleBasedStateMachine):
         }
 
     def _start_again(self) -> None:
-        """The service starts again; guests run on."""
+        """Start the service again while guests run on."""
         self.manager = self.bench.start()
         self.deeds["restarts"] += 1
         self._look()
@@ -354,7 +354,7 @@ class Model(RuleBasedStateMachine):
             self.free.pop(each, None)
 
     def _put_in(self) -> None:
-        """Plug in what was pulled out, possibly in another IOMMU group."""
+        """Plug in a card that was pulled out, possibly in another IOMMU group."""
         if self.pulled:
             self.kernel.hot_plug(self.pulled.pop())
             self._learn()

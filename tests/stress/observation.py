@@ -16,10 +16,10 @@ from os_acc.testing import FakeKernel, FunctionState, Write
 
 @dataclasses.dataclass(frozen=True)
 class Sight:
-    """What there is at one moment at which nobody changes anything.
+    """Host and store at one moment, while no process changes them.
 
-    :ivar groups: the IOMMU group of each function that is leased, and there.
-    :ivar writes: those since the sight before.
+    :ivar groups: the IOMMU group of each function that is leased, and present.
+    :ivar writes: the writes since the last observation.
     """
 
     leases: tuple[Lease, ...]
@@ -29,19 +29,19 @@ class Sight:
 
     @functools.cached_property
     def members(self) -> frozenset[str]:
-        """The functions that are leased."""
+        """The leased functions."""
         return frozenset(members(self.leases))
 
     @functools.cached_property
     def held(self) -> tuple[Lease, ...]:
-        """What consumers were told that they have."""
+        """The leases that plugs have returned to consumers."""
         return tuple(each for each in self.leases if each.state is LeaseState.HELD)
 
 
 def take(manager: Manager, kernel: FakeKernel, seen: int) -> Sight:
-    """Look.
+    """Observe host and store.
 
-    :param seen: how many writes there were before.
+    :param seen: number of the writes before.
     """
     leases = manager.store.leases()
     states = {each.address: each for each in kernel.snapshot()}
@@ -54,11 +54,11 @@ def take(manager: Manager, kernel: FakeKernel, seen: int) -> Sight:
 
 
 def _group(kernel: FakeKernel, address: str) -> int:
-    # Read as it is: nobody changes anything now, so that no lock is needed.
+    # Read directly: no process changes the host now, so that no lock is needed.
     link = kernel.path("sys/bus/pci/devices", address, "iommu_group")
     return int(os.path.basename(os.readlink(link)))
 
 
 def members(leases: Iterable[Lease]) -> set[str]:
-    """The functions of some leases."""
+    """Return the functions of some leases."""
     return {str(address) for lease in leases for address in lease.members}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Calls of privileged entry points, right ones and wrong ones, and answers."""
+"""Valid and invalid calls of privileged entry points, and their answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def host_of(fake: FakeKernel) -> Host:
 
 
 def arguments(name: str, host: Host, seed: str, number: int) -> Arguments:
-    """The arguments of one call: few of them are all right."""
+    """Return the arguments of one call; few calls have only valid ones."""
     rng = RandomValues(f"{seed} {name} {number}", _FAMILIAR)
     right = privileged_contract.ALL[name].invent(rng, host)
     kind = rng.random.random()

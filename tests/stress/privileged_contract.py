@@ -2,8 +2,7 @@
 
 """The arguments of each privileged entry point, and its permitted writes.
 
-Written down once more, and apart from the code: who reads both sees whether
-they mean the same.
+They are stated once more, apart from the code, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _DIGITS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """A function that is there."""
+    """A function that is present."""
 
     place: tuple[int, int, int, int]
     identity: tuple[int, ...]
@@ -65,12 +64,12 @@ class Host:
 class EntryPoint:
     """One entry point.
 
-    :ivar invent: arguments that it takes, for functions of a host or not.
-    :ivar takes: whether it takes these arguments.
-    :ivar named: the functions that they are about, with what they are said
-        to be.
-    :ivar writes: the attributes that it may write for one of those, and the
-        texts, if the function is there and what it is said to be.
+    :ivar invent: returns arguments that it accepts, for functions of a host or
+        others.
+    :ivar takes: returns whether it accepts arguments.
+    :ivar named: returns the functions in arguments, with their stated identity.
+    :ivar writes: returns the attributes that it may write for such a function,
+        and the texts, if the function is present with this identity.
     """
 
     call: Callable[..., Any]
@@ -89,14 +88,14 @@ class EntryPoint:
         return function
 
     def locked(self, host: Host, arguments: Arguments) -> list[Card]:
-        """The functions whose locks a call may leave behind."""
+        """Return the functions whose locks a call may leave behind."""
         if self in (HOLDERS, FORGET) or not self.takes(*arguments):
             return []
         found = [host.cards.get(tuple(place)) for place, *_ in self.named(arguments)]
         return [] if None in found else [card for card in found if card is not None]
 
     def permitted(self, host: Host, arguments: Arguments) -> Writes:
-        """Every write that a call may do, by path below the root, and text."""
+        """Return every permitted write of a call: path below the root, and text."""
         writes: set[tuple[str, str]] = set()
         for card in self.locked(host, arguments):
             for target in self.named(arguments):
@@ -215,7 +214,7 @@ def _is_uuid(value: object) -> bool:
 
 
 def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
-    """No card that this is tried on is one that dfl-pci has."""
+    """Permit no write: dfl-pci has none of the cards in these tests."""
     return frozenset()
 
 
@@ -363,14 +362,14 @@ FORGET = EntryPoint(
 )
 CLAIMED = EntryPoint(
     record.claimed,
-    lambda _rubbish, _host: (),
+    lambda _rng, _host: (),
     lambda: True,
     lambda _arguments: [],
     lambda _card, _target, _arguments: frozenset(),
 )
 STANDING = EntryPoint(
     rootconf.limits,
-    lambda _rubbish, _host: (),
+    lambda _rng, _host: (),
     lambda: True,
     lambda _arguments: [],
     lambda _card, _target, _arguments: frozenset(),
@@ -452,7 +451,7 @@ LOAD = EntryPoint(
     lambda arguments: [arguments[:2]],
     _nothing,
 )
-#: Those that answer for one function, and not for each.
+#: Entry points that answer for one function, and not for each.
 SINGLE = (SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD)
 ALL: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,

@@ -11,7 +11,7 @@ after the child the child has ended, the locks are still held
 before answer   the locks are let go, nothing is answered
 =============== ==========================================================
 
-Once: whoever takes the flag away dies, the next one serves.
+It dies once: the helper that removes the flag dies, the next one serves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POINTS = ("before the fork", "child running", "after the child", "before answer"
 
 
 def main(argv: list[str]) -> None:
-    """--dies-at POINT --flag FILE, and then the arguments of a helper."""
+    """Run a helper; its arguments follow ``--dies-at POINT --flag FILE``."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--dies-at", choices=POINTS, required=True)
     parser.add_argument("--flag", required=True)

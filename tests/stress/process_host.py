@@ -42,7 +42,7 @@ _OPTIONS: Mapping[str, object] = {
     "initialize_timeout": 60.0,
     "write_timeout": 20.0,
 }
-#: For programs that are started anew; they find os_acc as an installed one.
+#: For newly started programs; they find os_acc as an installed package.
 PYTHON = (sys.executable, "-P")
 _PATIENCE = 60.0
 _POLL = 0.01

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service as an interpreter of its own, for how an interpreter ends.
+"""A service as an interpreter of its own, to test the end of an interpreter.
 
 ``HOW CONFIG ROOT CARD...``: it plugs the cards in a thread, and leaves its main
-thread as HOW says while the first write is under way. What came of the plug
-is the last line of its output.
+thread as HOW says while the first write is under way. The result of the plug is
+the last line of its output.
 
 ========== ===============================================================
 HOW

@@ -24,17 +24,16 @@ _PR_SET_CHILD_SUBREAPER = 36
 # Seconds after which a child that has not ended notes where its threads are.
 _HANGS = 300
 
-# Looking through all that it has inherited would cost a child more than what
-# it was made for.
+# A scan of all inherited objects would cost a child more than its own work.
 os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended.
+    """The end of a child.
 
-    :ivar value: what its function returned, where it got so far.
-    :ivar trouble: the traceback of what it raised; or empty.
+    :ivar value: the result of its function, if the function returned.
+    :ivar trouble: the traceback of its exception; or empty.
     """
 
     killed: bool
@@ -48,7 +47,7 @@ def call(function: Callable[[], object]) -> Ended:
 
 
 def share_out(items: Sequence[_T], function: Callable[[_T], str | None]) -> list[str]:
-    """Run a function for all items, on all processors; the troubles it told."""
+    """Run a function for all items, on all processors; return the troubles."""
     count = len(os.sched_getaffinity(0))
     shares = [items[start::count] for start in range(count)]
 
@@ -66,7 +65,7 @@ def share_out(items: Sequence[_T], function: Callable[[_T], str | None]) -> list
 
 
 def call_with_all(function: Callable[[], object]) -> Ended:
-    """As :func:`call`; what the child has forked and left has ended as well."""
+    """Do as :func:`call`, and wait for the processes that the child has left."""
     become_reaper()
     try:
         child = Child(function)
@@ -78,7 +77,7 @@ def call_with_all(function: Callable[[], object]) -> Ended:
 
 
 def become_reaper(wanted: bool = True) -> None:
-    """Be the parent of orphans below, so as to know when they have ended."""
+    """Become the parent of orphans below, to notice their end."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
@@ -92,7 +91,7 @@ def reap(group: int = 1) -> None:
 
 
 def close_files(keep: Sequence[int] = ()) -> None:
-    """Keep nobody waiting for the end of a file that this process has."""
+    """Close all other files, so that no process waits for their end."""
     start = 3
     for fd in sorted(keep):
         os.closerange(start, fd)
@@ -147,7 +146,7 @@ def _run(function: Callable[[], object], writable: int) -> NoReturn:
 def _stacks_after(seconds: int) -> list[str]:
     """Return a list that gets the stack of each thread after this time.
 
-    A signal does it: faulthandler waits in a child for the parent's thread.
+    It uses a signal: faulthandler waits in a child for the parent's thread.
     """
     stacks: list[str] = []
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Calls of the public functions: right ones, and wrong ones."""
+"""Valid and invalid calls of the public functions."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Calls:
             ),
             "requests_accelerators": lambda rng: (self._specs(rng),),
             "attached": lambda rng: rng.pick(((OWNER,), (None,), ())),
-            "providers": lambda _rubbish: (),
-            "host_info": lambda _rubbish: (),
-            "update_provider_tree": lambda _rubbish: (_tree(), NODE),
+            "providers": lambda _rng: (),
+            "host_info": lambda _rng: (),
+            "update_provider_tree": lambda _rng: (_tree(), NODE),
             "initialize": lambda rng: rng.pick(((), (False,))),
             "requests.create": lambda rng: rng.pick(((PROFILE,), ("two",))),
             "requests.bind": self._bind,
@@ -71,16 +71,16 @@ class Calls:
             "requests.unbind": self._uuids,
             "requests.delete": self._uuids,
             "requests.events": self._uuids,
-            "sync_placement": lambda _rubbish: (),
+            "sync_placement": lambda _rng: (),
         }
 
     @property
     def names(self) -> set[str]:
-        """The functions that are known here."""
+        """The names of the functions with arguments here."""
         return set(self._invent)
 
     def arguments(self, name: str, seed: str, number: int) -> Arguments:
-        """The arguments of one call: few of them are all right."""
+        """Return the arguments of one call; few calls have only valid ones."""
         rng = RandomValues(f"{seed} {name} {number}", _FAMILIAR)
         right = self._invent[name](rng)
         draw = rng.random.random()
@@ -124,7 +124,7 @@ class Calls:
 
 
 def _made() -> list[str]:
-    """The requests that there are."""
+    """Return the UUIDs of the existing requests."""
     return [
         each["uuid"]
         for each in requests.find()

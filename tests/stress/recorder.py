@@ -2,19 +2,18 @@
 
 """Every touch of disk or host, as it happens.
 
-Nothing here knows what os_acc does. What is seen is what Python tells of
-itself: audit events of calls that change files, SQL statements that change a
-database and the commits of such, writes that reach the kernel, forks, and
-answers of the helper's worker. Each is seen before it happens; what one of
-them leaves is what the next one finds, so that a kill before each covers
-every state in between as well. What changes nothing is no touch: a directory
-that is there already, a lock, which is gone with who held it, a transaction
-that has only read.
+The recorder does not know os_acc. It uses Python's own reports: audit events of
+calls that change files, SQL statements that change a database and their commits,
+writes that reach the kernel, forks, and answers of the helper's worker. Each touch
+is recorded before it happens; it leaves the state that the next one finds, so that
+a kill before each covers every state in between as well. Calls that change nothing
+are no touches: for an existing directory, for a lock, which ends with its holder,
+and for a transaction that has only read.
 
-A point is named by the privileged call in which it happens, by whether it
-happens in the client or in the call's worker, which is a process of its own,
-and by its place there. So it has the same name in each run, although calls
-for several devices run side by side.
+A point is named by the privileged call in which it happens, by its process (the
+client or the call's worker, which is a process of its own), and by its place there.
+So it has the same name in each run, although calls for several devices run side by
+side.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ _CHANGES = frozenset(
         *("os.symlink", "os.truncate", "os.chmod", "os.chown", "os.utime"),
     }
 )
-# Of the connection alone; what else PRAGMA sets is in the file.
+# These belong to the connection alone; other PRAGMA statements change the file.
 _SETTINGS = ("SELECT", "BEGIN", "PRAGMA journal_mode", "PRAGMA synchronous")
 _READING = re.compile(r"PRAGMA [^=]*")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Point(NamedTuple):
-    """Where a run touches disk or host.
+    """A place in a run at which it touches disk or host.
 
-    :ivar call: the privileged call: its device, and the how manieth; empty
-        outside of calls.
+    :ivar call: the privileged call: its device, and its number; empty outside of
+        calls.
     :ivar in_worker: whether it is in the call's worker, or in the client.
     :ivar place: counted from 1; 0: the call itself, before it begins.
     """
@@ -62,20 +61,19 @@ class Point(NamedTuple):
 
     @property
     def device(self) -> str:
-        """The device that the call is about."""
+        """The device of the call."""
         return self.call.partition(",")[0]
 
 
 class Recorder:
-    """Tells of each touch in this process and in those that it forks.
+    """Reports each touch in this process and in its forks.
 
     Its hooks stay for good, so it is for processes that end with the run.
 
-    :param directory: touches outside it are none of ours.
-    :param on_touch: called before a touch happens, in the process it is of,
-        with what it is.
-    :param on_call: called in the client before a privileged call, with what
-        would carry it out, and the files that takes.
+    :param directory: touches outside it are ignored.
+    :param on_touch: called before a touch, in its process, with its description.
+    :param on_call: called in the client before a privileged call, with a function
+        that carries it out, and the files that this needs.
     """
 
     def __init__(
@@ -93,7 +91,7 @@ class Recorder:
         self._local = threading.local()
 
     def install(self, kernel: FakeKernel) -> None:
-        """Watch this process, which talks to this kernel."""
+        """Watch this process, which uses this kernel."""
         privsep_kernel.current = _Watched(kernel.root, self)
         worker.run = self._watch_calls(worker.run)
         connect = sqlite3.connect
@@ -108,7 +106,7 @@ class Recorder:
         sys.addaudithook(self._audit)
 
     def touch(self, what: str) -> None:
-        """Something is about to be touched."""
+        """Report a touch that is about to happen."""
         if getattr(self._local, "quiet", False):
             return
         call, pid = getattr(self._local, "call", ""), os.getpid()
@@ -119,7 +117,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """What this thread does within is not os_acc's doing."""
+        """Ignore the touches of this thread within the context."""
         before = getattr(self._local, "quiet", False)
         self._local.quiet = True
         try:
@@ -195,7 +193,7 @@ class _Transactions:
 
 
 class _Watched(FakeKernel):
-    """A kernel whose own book-keeping is not seen, only what it is asked."""
+    """A kernel that reports its calls, but not its own book-keeping."""
 
     def __init__(self, root: str, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -18,7 +18,7 @@ VFIO = "vfio-pci"
 def check_recovered(
     flow: Flow, manager: Manager, kernel: FakeKernel, start: Snapshot
 ) -> None:
-    """Host restored or plug complete; no lease lost, doubled or hollow.
+    """Check that each plug is undone or complete; no lease lost, doubled or hollow.
 
     :param start: the host before the flow's leases were made.
     """
@@ -61,7 +61,7 @@ def check_bound(leases: Iterable[Lease], kernel: FakeKernel) -> None:
 
 
 def check_untouched(flow: Flow, writes: list[Write]) -> None:
-    """No write went to the device of a running guest, or had to wait.
+    """Check that no write went to the device of a running guest, or had to wait.
 
     :param writes: those since the flow began.
     """
@@ -73,7 +73,7 @@ def check_untouched(flow: Flow, writes: list[Write]) -> None:
 
 
 def check_left_alone(kernel: FakeKernel, device: str, writes: list[Write]) -> None:
-    """A device at which a worker is still at work was not touched.
+    """Check that a device with a worker still at work was not touched.
 
     :param writes: those of the recovery, which found the worker at work.
     """
@@ -93,7 +93,7 @@ def unplug_all(manager: Manager) -> None:
 
 
 def check_restored(bench: TestHost, pristine: Snapshot) -> None:
-    """The host is as it was before anything was plugged."""
+    """Check that the host is as it was before any plug."""
     kernel = bench.kernel
     assert kernel.snapshot() == pristine
     assert not any(each.driver == VFIO for each in kernel.snapshot())

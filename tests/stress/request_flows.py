@@ -19,8 +19,8 @@ from tests.stress.flows import GPU, INSTANCE, NIC, Flow, plug_bystander
 class RequestFlow(Flow):
     """Accelerator requests of two groups: a card with siblings, and a NIC.
 
-    After any kill a request is Bound if, and only if, it has its device; and a
-    what is not, is bound again.
+    After any kill a request is Bound if, and only if, it has its device; the others can
+    be bound again.
     """
 
     places: ClassVar[tuple[str, ...]] = (GPU, NIC)

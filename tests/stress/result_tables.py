@@ -2,8 +2,8 @@
 
 """Tables of the faults and kills that a run has tried, for its last lines.
 
-A row travels in its test's report, so that the tables are whole however many
-processes the tests were spread over.
+A row travels in its test's report, so that the tables are complete for any number
+of test processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.stress.recorder import Point
 _KEY = "row of a table"
 _KILLS = "points at which the process was killed"
 
-#: Of one test: the table, the flow, and numbers by the name of their column.
+#: A row of one test: the table, the flow, and numbers by the name of their column.
 Row = tuple[str, str, Mapping[str, int]]
 
 

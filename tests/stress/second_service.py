@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Another process, in which a second service on the same host is started.
+"""Another process, which runs a second service on the same host.
 
-One for many encounters: to fork anew for each would cost more than what the
-two services do.
+One process serves many encounters: a fork for each would cost more than the work of
+the two services.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _READY = "ready"
 
 
 class SecondService:
-    """The process.
+    """The process of the second service.
 
-    :param channel: the end of it that is ours.
+    :param channel: this process's end of the pipe to it.
     """
 
     def __init__(self, channel: connection.Connection) -> None:
@@ -35,7 +35,7 @@ class SecondService:
     @classmethod
     @contextlib.contextmanager
     def running(cls) -> Iterator[Self]:
-        """Start it, and let it end."""
+        """Start the process, and end it with the context."""
         ours, its = connection.Pipe()
 
         def work() -> None:
@@ -54,15 +54,15 @@ class SecondService:
 
     @contextlib.contextmanager
     def at_work(self, bench: TestHost, consumer: str, request: Any) -> Iterator[None]:
-        """Let its service plug, or unplug where nothing is asked for.
+        """Let its service plug, or unplug if there is no request.
 
-        What is done within is done at the same time.
+        The block of the context runs at the same time.
         """
         where = str(bench.directory), bench.options["device_spec"]
         self._channel.send((*where, consumer, request))
         # Its service has started.
-        told = self._channel.recv()
-        assert told == _READY, told
+        message = self._channel.recv()
+        assert message == _READY, message
         try:
             yield
         finally:

@@ -28,7 +28,7 @@ _OPTIONS: Mapping[str, object] = {
 def simulated_host(
     directory: str, spec: HostSpec | None = None, **options: object
 ) -> TestHost:
-    """Return a host whose service has patience and reads device profiles.
+    """Return a host; its service has long timeouts and reads device profiles.
 
     :param spec: the hardware; None: the directory has a host already.
     :param options: of ``[os_acc]``.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services on one host whose threads plug and unplug all at once."""
+"""Services on one host, with threads that plug and unplug at the same time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, TestHost, hosts, privileged
 from tests.stress import observation, simulated_host
 
-#: What a service that does not come to its end is given, in seconds.
+#: Seconds after which a service that does not end is aborted.
 PATIENCE = 900
 DEVICES = 64
 
@@ -34,7 +34,7 @@ _PAUSE = 0.02
 
 
 def host() -> HostSpec:
-    """Forty-eight VFs, twelve GPUs with their siblings, four FPGAs."""
+    """Build forty-eight VFs, twelve GPUs with their siblings, four FPGAs."""
     nics = [
         hosts.nic(f"0000:{bus:02x}", 0, name=f"ens{bus}", vfs=6, boot_vfs=6)
         for bus in range(0x10, 0x18)
@@ -72,7 +72,7 @@ class SharedHost(TestHost):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """One that has what it asked for."""
+    """An instance that has its accelerators."""
 
     uuid: str
     request: tuple[dict[str, Any], dict[str, str]]
@@ -97,7 +97,7 @@ class Tenant:
         self.deeds: collections.Counter[str] = collections.Counter()
 
     def run(self, providers: Sequence[Provider], over: threading.Event) -> None:
-        """Come and go, until all have, or something has failed elsewhere."""
+        """Plug and unplug until all cycles are done, or another thread has failed."""
         begun = 0
         while (begun < self._cycles or self._instances) and not over.is_set():
             room = begun < self._cycles and len(self._instances) < _AT_ONCE
@@ -147,7 +147,7 @@ class Tenant:
         self.deeds["devices"] += count
 
     def _use(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Be the only one; nothing of this is the library's."""
+        """Mark devices as in use, without the library; fail if one is already."""
         for entry in entries:
             try:
                 os.close(os.open(self._mark(entry), os.O_CREAT | os.O_EXCL))
@@ -162,7 +162,7 @@ class Tenant:
 def serve(
     shared: SharedHost, seed: str, shares: Sequence[int]
 ) -> tuple[collections.Counter[str], list[str]]:
-    """Be a service with a thread for each share of cycles.
+    """Run a service with a thread for each share of cycles.
 
     :returns: counts of the calls, and the tracebacks of failures.
     """
@@ -194,10 +194,10 @@ def serve(
 
 
 def observe(shared: SharedHost, end: str) -> collections.Counter[str]:
-    """Look at store and kernel meanwhile, until there is a file.
+    """Check store and kernel meanwhile, until a file exists.
 
-    Who reads a lease as held, and reads it unchanged afterwards, knows that
-    it was held all the time between: then its devices are with vfio-pci.
+    A lease that is read as held, and read unchanged afterwards, was held all the
+    time between: then its devices are bound to vfio-pci.
     """
     _end_in_time()
     store, kernel = Store.open(shared.state_path, service.STORE_SECONDS), shared.kernel
@@ -219,14 +219,14 @@ def observe(shared: SharedHost, end: str) -> collections.Counter[str]:
 
 
 def offered(providers: Iterable[Provider]) -> frozenset[str]:
-    """The devices of some providers."""
+    """Return the devices of some providers."""
     return frozenset(
         str(handle.address) for each in providers for handle in each.device.handles
     )
 
 
 def _end_in_time() -> None:
-    """Say where every thread stands, should they wait for one another."""
+    """Print the stack of every thread and exit, if they wait for one another."""
 
     def end() -> None:
         faulthandler.dump_traceback(all_threads=True)

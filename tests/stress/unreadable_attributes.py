@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Attributes that cannot be read, once: those of one read of a flow."""
+"""One read of a flow that fails."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CARD = DFL.rpartition(".")[0]
 
 
 class Reads:
-    """Counts reads, in this process and in those that it forks.
+    """Counts reads in this process and its forks.
 
     :param at: the read that is refused, counted from 1; 0: none.
-    :param error: with what.
+    :param error: the errno of the refusal.
     """
 
     def __init__(self, at: int, error: int) -> None:
@@ -36,19 +36,19 @@ class Reads:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of reads so far."""
         return int.from_bytes(self._count[:], "big")
 
     def one(self) -> int:
-        """One more; the number with which it is refused, or 0."""
+        """Count a read; return the errno of its refusal, or 0."""
         with self._lock:
             self._count[:] = (self.count + 1).to_bytes(_NUMBER, "big")
             return self._error if self.count == self._at else 0
 
     def check(self, path: object) -> None:
-        """One more.
+        """Count a read.
 
-        :raises OSError: this is the one.
+        :raises OSError: the read is refused.
         """
         if error := self.one():
             raise OSError(error, os.strerror(error), path)
@@ -79,7 +79,7 @@ def to_the_helper(root: str, at: int = 0, error: int = 0) -> Iterator[Reads]:
 def to_the_service(_root: str, at: int = 0, error: int = 0) -> Iterator[Reads]:
     """Refuse one read of the card by the code that has no privileges.
 
-    A file that is opened, a link that is followed, a directory that is listed.
+    A read opens a file, follows a link, or lists a directory.
     """
     reads = Reads(at, error)
 
