@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whoever is killed or refused wherever, no half image is taken for a whole one.
+"""No kill and no refused system call lets a half image be taken for a whole one.
 
-Each deed is done once to see which calls of the operating system it makes:
-Python's profiler tells of each before it happens (sys.setprofile). Then it is
-killed before each of them; and each of them is refused once, as a file system
-may refuse it.
+Each deed runs once to record its calls of the operating system: Python's profiler
+reports each before it happens (sys.setprofile). Then the process is killed before
+each of them; and each of them is refused once, as a file system may refuse it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PLACE = Place(*CONTENTS, piece=PIECE)
 FIRST, SECOND, THIRD = PLACE.all.values()
 MUCH = 1 << 30
 
-#: How a call may fail for a reason that is not its caller's.
+#: The errno of each call that fails for a reason outside its caller.
 REFUSALS = {
     **dict.fromkeys(("mkdir", "posix_fallocate", "rename", "write"), errno.ENOSPC),
     **dict.fromkeys(("fsync", "ftruncate", "read", "readinto"), errno.EIO),
@@ -50,7 +49,7 @@ REFUSALS = {
 }
 
 
-# They ask the operating system for nothing that could have changed.
+# Calls that do not depend on the state of the operating system.
 IDLE = frozenset({"_path_normpath", "fileno", "fspath", "getpid"})
 
 
@@ -129,7 +128,7 @@ def leave_a_download(state: State) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deed:
-    """What is done with a cache, and what it has before."""
+    """An operation on a cache, and the preparation of the cache."""
 
     prepare: Callable[[State], object]
     act: Callable[[State], object]
@@ -197,7 +196,7 @@ def prepared(deed: Deed, place: str) -> State:
 
 
 def recorded(deed: Deed, prepared: State) -> list[str]:
-    """The calls of one run."""
+    """Return the calls of one run."""
 
     def run() -> list[str]:
         steps = Steps()
@@ -212,7 +211,7 @@ def recorded(deed: Deed, prepared: State) -> list[str]:
 
 
 def check(state: State, prepared: State) -> None:
-    """Nothing is taken for an image but images, and all can be had."""
+    """Check that only whole images are taken for images, and all can be fetched."""
     before = prepared.names()
     for name in state.names():
         digest = Digest.of_file_name(name)
@@ -288,7 +287,7 @@ def test_a_refusal_anywhere_is_an_error_of_ours_or_none(
 def told(
     number: int, calls: list[str], function: Callable[[], object], state: State
 ) -> str | None:
-    """The trouble of a function in a child of its own, and at which call."""
+    """Run a function in a child; return its trouble with the number of the call."""
     ended = processes.call(function)
     shutil.rmtree(state.directory, ignore_errors=True)
     if not ended.trouble:

@@ -2,8 +2,8 @@
 
 """A kill at any touch of disk or host loses nothing.
 
-For each flow: record it once, then kill it at each point that was found, in
-each way that there is, start the library again, and look.
+Each flow is recorded once, then killed at each recorded point in each possible way;
+then the library starts again, and host and store are checked.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _survive(stage: Stage, bench: TestHost, trial: Trial) -> None:
 
 
 def _leave_alone(bench: TestHost, device: str) -> None:
-    """A recovery while a worker of the dead client is still at work."""
+    """Recover while a worker of the dead client is still at work."""
 
     def recover() -> None:
         worker._LOCK_SECONDS = 0.02
@@ -142,7 +142,7 @@ def _leave_alone(bench: TestHost, device: str) -> None:
 
 
 def _overtake(stage: Stage, bench: TestHost) -> None:
-    """A call of the dead client begins when all has been put in order."""
+    """Recover, then let a call of the dead client begin."""
 
     def recover() -> None:
         manager = bench.start_here()

@@ -2,8 +2,8 @@
 
 """A clock that jumps by years changes nothing: no step asks for the time of day.
 
-Deadlines are of the monotonic clock; what is written down for people, and the
-store's numbers, bear any time of day.
+Deadlines use the monotonic clock; times that are recorded for people, and the store's
+numbers, tolerate any time of day.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.stress.fault_flows import Flow, Kind
 from tests.stress.fault_trials import Stage
 
 _YEAR = 365 * 86400.0
-#: Where each next look at the clock finds it, in years from now.
+#: The successive readings of the clock, in years from now.
 JUMPS = {
     "to and fro": (0.0, 30.0, -20.0, 5.0, -50.0, 200.0),
     "ever back": tuple(-year / 4 for year in range(200)),
@@ -32,7 +32,7 @@ JUMPS = {
 
 
 def jumping(years: tuple[float, ...]) -> Callable[[], float]:
-    """A clock that is somewhere else each time."""
+    """Return a clock that shows another time at each reading."""
     start, jumps = time.time(), itertools.cycle(years)
     return lambda: max(0.0, start + next(jumps) * _YEAR)
 
@@ -44,7 +44,7 @@ def _clock(
     now = jumping(JUMPS[request.param])
     monkeypatch.setattr(time, "time", now)
     monkeypatch.setattr(time, "time_ns", lambda: int(now() * 1e9))
-    # Whose default was the clock before.
+    # Its default is the clock from before the patch.
     opened = functools.partial(Store.open, clock=time.time_ns)
     monkeypatch.setattr(service.Store, "open", opened)
     return now
@@ -66,8 +66,8 @@ def test_every_flow_does_its_work_under_a_clock_that_jumps(stage: Stage) -> None
     flow, bench = stage.flow, stage.bench
     manager = None if flow.starts else flow.ready(bench)
     flow.begin(bench)
-    told, manager = fault_trials.act(flow, bench, manager)
-    assert not told.text
+    result, manager = fault_trials.act(flow, bench, manager)
+    assert not result.text
     flow.check_done(bench, manager)
     epochs = [lease.epoch for lease in manager.store.leases()]
     assert manager.store.next_epoch() > max(epochs, default=0)

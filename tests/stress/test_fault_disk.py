@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A disk that is full loses no lease, and leaves no device half-way.
+"""A full disk loses no lease, and leaves no device half-way.
 
 Each flow is recorded once; then the disk is full from each write of the
-store's on, and once more only for this write.
+store on, and once more only for this write.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Told:
     """The result of a flow.
 
     :ivar error: the error that it raised, if any.
-    :ivar manager: the library, started again where it did not start.
+    :ivar manager: the library, started again if it did not start.
     :ivar log: the errors that it logged.
     """
 
@@ -72,8 +72,8 @@ class Told:
 class Trial(NamedTuple):
     """A disk that is full.
 
-    :ivar number: the write from which on, counted from 1.
-    :ivar stays: whether the next one finds it full as well.
+    :ivar number: the first write that finds it full, counted from 1.
+    :ivar stays: whether the next write finds it full as well.
     """
 
     number: int
@@ -129,8 +129,8 @@ def _trials(writes: Sequence[str]) -> Iterator[Trial]:
 def _record(stage: Stage, bench: TestHost) -> list[str]:
     def run() -> list[str]:
         disk = Disk(bench.state_path)
-        told = _act(stage.flow, bench, disk)
-        assert told.error is None
+        result = _act(stage.flow, bench, disk)
+        assert result.error is None
         return disk.writes
 
     ended = processes.call(run)
@@ -139,29 +139,29 @@ def _record(stage: Stage, bench: TestHost) -> list[str]:
 
 
 def _attempt(stage: Stage, bench: TestHost, trial: Trial) -> None:
-    """Let the disk be full at one write, and look at everything."""
+    """Let the disk be full at one write, and check everything."""
     flow, kernel = stage.flow, bench.kernel
     disk = Disk(bench.state_path, *trial)
-    told = _act(flow, bench, disk)
+    result = _act(flow, bench, disk)
     assert len(disk.writes) >= trial.number, "the write is not there any more"
-    if told.error is not None:
-        _check_named(told.error)
-    elif told.log:
-        assert "/state" in told.log, told.log
+    if result.error is not None:
+        _check_named(result.error)
+    elif result.log:
+        assert "/state" in result.log, result.log
     else:
-        flow.check_done(bench, told.manager)
-    leases = told.manager.store.leases()
+        flow.check_done(bench, result.manager)
+    leases = result.manager.store.leases()
     taken = {str(address) for lease in leases for address in lease.members}
     exempt = {*taken, flow.makes_vfs}
     fault_trials.check_as_it_was(kernel, stage.pristine, exempt)
     if flow.kind is Kind.MAKE_READY:
         assert len(leases) == 1, "the lease is lost"
-    if flow.kind is Kind.TAKE and told.error is not None and not flow.starts:
+    if flow.kind is Kind.TAKE and result.error is not None and not flow.starts:
         assert kernel.snapshot() == stage.pristine
         assert not leases or _may_be_recorded(trial, disk), "a lease is left"
-    assert plug(told.manager, NEXT, flow.elsewhere)
-    assert told.manager.unplug({"uuid": NEXT}) == 1
-    fault_trials.check_not_given_twice(told.manager, flow)
+    assert plug(result.manager, NEXT, flow.elsewhere)
+    assert result.manager.unplug({"uuid": NEXT}) == 1
+    fault_trials.check_not_given_twice(result.manager, flow)
     fault_trials.put_in_order(stage, bench)
 
 
@@ -186,7 +186,7 @@ def _may_be_recorded(trial: Trial, disk: Disk) -> bool:
     """Return whether a rolled back plug may stay on record until it is settled.
 
     It cannot be deleted while the disk is full. Or the intent was recorded,
-    and the disk has only refused what makes it outlive a power cut.
+    and the disk has only refused the sync that lets it outlive a power cut.
     """
     return trial.stays or _is_the_end(disk.writes[: trial.number])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The host changes under the library: another card, or another boot.
+"""A host that changes at any step, by another card or another boot, is restored.
 
 Each flow is recorded once; then, before each of its steps, a function is
 exchanged for another one at its address, or the power is cut.
@@ -24,7 +24,7 @@ from tests.stress.flows import AUDIO, GPU
 from tests.stress.result_tables import Count, Counting
 from tests.stress.simulated_host import plug, unfinished
 
-#: What is put in the place of the card: a card of another vendor.
+#: The ids of the replacement: a card of another vendor.
 ANOTHER = (0x1002, 0x73BF)
 
 FLOWS: Mapping[str, Flow] = {
@@ -135,7 +135,7 @@ def _exchange(stage: Stage, bench: TestHost, number: int, address: str) -> None:
     for lease in manager.store.leases():
         ids = {str(each.address): each.identity.vendor for each in lease.prior}
         if lease.state is LeaseState.HELD and ids[address] == ANOTHER[0]:
-            # It had been exchanged when it was chosen.
+            # The card was exchanged before it was selected.
             manager.plug({"uuid": lease.consumer}, None, None)
             recovery_checks.check_bound([lease], kernel)
             continue
@@ -153,10 +153,10 @@ def _exchange(stage: Stage, bench: TestHost, number: int, address: str) -> None:
 
 
 def _check_named(error: exception.OsAccError) -> None:
-    told = "\n".join((str(error), *getattr(error, "__notes__", ())))
-    # Another card is another provider: the one that was asked for is gone.
+    message = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    # Another card is another provider: the requested one is gone.
     is_gone = isinstance(error, exception.DeviceGone | exception.NoDeviceAvailable)
-    assert GPU in told or AUDIO in told or is_gone, repr(error)
+    assert GPU in message or AUDIO in message or is_gone, repr(error)
 
 
 # -- another boot -------------------------------------------------------------

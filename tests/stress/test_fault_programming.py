@@ -2,8 +2,8 @@
 
 """A fault of a programming never hands over a region with unknown contents.
 
-Each fault strikes the one ioctl of a plug that programs a region, as the
-kernel refuses it before it begins, or the hardware after.
+Each fault strikes the one ioctl of a plug that programs a region: the kernel
+refuses it before it begins, or the hardware fails afterwards.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ STATUSES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A fault, and what becomes of it.
+    """A fault, and its expected result.
 
     :ivar error: the error of the plug.
-    :ivar told: words that its message has to have.
-    :ivar known: whether the region is still believed.
+    :ivar told: words that the message contains.
+    :ivar known: whether the region is still verified.
     :ivar holds: the function in the hardware afterwards.
     """
 
@@ -154,7 +154,7 @@ def _check_left(
     if case.holds is not None:
         assert kernel.held_by_hardware(DFL) == (case.holds,)
     # Another card is served meanwhile; this region is not handed over as it is,
-    # unless it is what it was.
+    # unless its contents have not changed.
     assert plug(manager, NEXT, FPGA)
     assert manager.unplug({"uuid": NEXT}) == 1
     if case.known:
@@ -170,7 +170,7 @@ def _check_left(
 
 
 def _put_in_order(bench: TestHost, pristine: Snapshot) -> None:
-    """The fault is over: the region is programmed, and the host as it was."""
+    """Check, after the fault, that the region is programmed and the host restored."""
     kernel, manager = bench.kernel, bench.start()
     manager.unplug({"uuid": INSTANCE})
     (entry,) = program(manager, NEXT)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reads, opens and locks of the privileged helper may fail as well.
+"""The library survives failing reads, opens and locks of the privileged helper.
 
-Before a write it reads the state, and asks whether a process holds the device;
-after it, whether it had the effect. Each of these decides.
+Before a write the helper reads the state, and looks for processes that hold the
+device; after the write it reads the effect. It decides by each of these reads.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def test_a_lock_that_cannot_be_opened_is_told(
         manager = None if flow.starts else flow.ready(bench)
         obstacle(path)
         writes = len(bench.kernel.writes())
-        told, manager = fault_trials.act(flow, bench, manager)
-        assert address in told.text
-        assert "lock" in told.text
+        result, manager = fault_trials.act(flow, bench, manager)
+        assert address in result.text
+        assert "lock" in result.text
         assert len(bench.kernel.writes()) == writes
         for lease in manager.store.leases():
             assert lease.state is LeaseState.QUARANTINED

@@ -24,8 +24,8 @@ from tests.stress.fault_trials import Effect, Stage, Told, Trial
 from tests.stress.flows import DFL
 from tests.stress.result_tables import Counting
 
-#: Of the helper, by what programs a region or moves a port; of the service, by
-#: all that it knows of the card.
+#: The helper's reads for a region or a port that is moved; the service's reads of the
+#: card.
 READINGS = [
     *(
         (flow.name, "the helper's", error)
@@ -40,7 +40,7 @@ READINGS = [
     ),
     (fault_regions.Program.name, "the service's", errno.EIO),
 ]
-#: Whose reads are struck, and how.
+#: The reader that strikes the reads of each process.
 READERS: Mapping[str, Reader] = {
     "the helper's": unreadable_attributes.to_the_helper,
     "the service's": unreadable_attributes.to_the_service,
@@ -48,23 +48,23 @@ READERS: Mapping[str, Reader] = {
 _IOCTLS = ("program", "release", "assign")
 
 
-def check_of_helper(told: Told, error: int) -> None:
-    """As of every device; or the region has no port of its own any more."""
-    if is_a(told.error, exception.RegionReason.NOT_PROGRAMMABLE):
-        assert DFL in told.text, told
-        assert "cannot program" in told.text, told
+def check_of_helper(result: Told, error: int) -> None:
+    """Check as for every device, unless the region has lost its port."""
+    if is_a(result.error, exception.RegionReason.NOT_PROGRAMMABLE):
+        assert DFL in result.text, result
+        assert "cannot program" in result.text, result
         return
-    fault_reads.check_named(told, error)
+    fault_reads.check_named(result, error)
 
 
-def check_of_service(told: Told, error: int) -> None:
+def check_of_service(result: Told, error: int) -> None:
     """Check that an unreadable attribute is reported, or the card not offered."""
-    if isinstance(told.error, exception.DeviceGone):
-        assert "provider" in told.text, told
+    if isinstance(result.error, exception.DeviceGone):
+        assert "provider" in result.text, result
         return
-    assert isinstance(told.error, exception.HostError), repr(told.error)
-    assert told.error.errno == error, repr(told.error)
-    assert os.strerror(error) in told.text, told
+    assert isinstance(result.error, exception.HostError), repr(result.error)
+    assert result.error.errno == error, repr(result.error)
+    assert os.strerror(error) in result.text, result
 
 
 CHECKS: Mapping[str, Check] = {
@@ -82,26 +82,26 @@ def stage_of(name: str, place: str) -> Stage:
 class RegionTrial(Trial):
     """A fault at a write, or at an ioctl."""
 
-    def _check_named(self, told: Told) -> None:
+    def _check_named(self, result: Told) -> None:
         if self.place.attribute not in _IOCTLS:
-            super()._check_named(told)
+            super()._check_named(result)
             return
-        assert DFL in told.text, told
+        assert DFL in result.text, result
         if self.place.attribute == "assign" and self.effect is Effect.ENODEV:
-            # So answers a card that counts more ports than it has.
+            # A card that counts more ports than it has answers so.
             return
         if self.flow.fails:
-            assert "cannot return the ports to the host" in told.text, told
+            assert "cannot return the ports to the host" in result.text, result
         if self.effect is Effect.EBUSY:
-            assert "in use" in told.text, told
+            assert "in use" in result.text, result
         elif isinstance(self.effect.value, int):
-            assert self.effect.name in told.text, told
-        if told.error is not None:
+            assert self.effect.name in result.text, result
+        if result.error is not None:
             expected: type[exception.OsAccError] = {
                 Effect.EBUSY: exception.DeviceInUse,
                 Effect.HANG: exception.DeviceStuck,
             }.get(self.effect, exception.ProgrammingFailed)
-            assert isinstance(told.error, expected), repr(told.error)
+            assert isinstance(result.error, expected), repr(result.error)
 
     def _is_of_struck(self, names: list[str]) -> bool:
         # A VF's port is programmed through its card.

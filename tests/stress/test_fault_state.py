@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever becomes of the store's file, nothing in use is given away.
+"""No damage to the store's file lets a device in use be given away.
 
-Either the library serves, and what is free is plugged; or it says which file
-it cannot use, and what to do.
+Either the library serves and plugs free devices; or its error names the file that
+it cannot use, and the remedy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.unit.store.store_files import execute, set_version
 
 @pytest.fixture(scope="module")
 def sound() -> Iterator[TestHost]:
-    """A host with its store, to be copied."""
+    """Build a host with its store, to be copied."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="os-acc-", dir=memory) as directory:
         bench = fault_store.build(os.path.join(directory, "sound"))
@@ -72,7 +72,7 @@ def survive(
     what: str,
     attempts: Attempts,
 ) -> None:
-    """Try each on a copy, in a process of its own."""
+    """Run each attempt on a copy, in a process of its own."""
     troubles = []
     for number, (name, attempt) in enumerate(attempts):
         bench = sound.copy(os.path.join(place, str(number)))
@@ -101,7 +101,7 @@ def check_named(error: exception.StateUnavailable) -> None:
 
 
 def refusal_of(manager: Manager) -> StoreDamaged | None:
-    """Plug; why it was refused, if it was."""
+    """Plug; return the error if it was refused."""
     try:
         plug(manager, NEXT, NIC)
     except StoreDamaged as error:
@@ -151,7 +151,7 @@ def _unplugged(manager: Manager) -> int:
 def test_every_page_may_be_damaged_in_use(
     sound: TestHost, leases, place: str, counting: Counting, damage
 ) -> None:
-    """The operation that finds out may fail; the one after it is served."""
+    """The operation that detects it may fail; the next one is served."""
 
     def attempt(number: int) -> Callable[[TestHost], None]:
         def run(bench: TestHost) -> None:
@@ -240,7 +240,7 @@ def test_what_is_no_database_is_set_aside(bench: TestHost, leases, content) -> N
 
 
 def columns(bench: TestHost) -> dict[str, list[str]]:
-    """Those of each table that there is."""
+    """Return the columns of each table."""
     with contextlib.closing(sqlite3.connect(file_of(bench))) as connection:
         tables = connection.execute(
             "SELECT name FROM sqlite_master"
@@ -256,7 +256,7 @@ def columns(bench: TestHost) -> dict[str, list[str]]:
 
 
 def without_a_column(bench: TestHost) -> Iterator[tuple[str, ...]]:
-    """Statements that take a column away, whether a key needs it or not."""
+    """Yield statements that remove a column, whether a key needs it or not."""
     for table, names in columns(bench).items():
         for column in names:
             others = [each for each in names if each != column]
@@ -342,7 +342,7 @@ def test_a_file_that_may_not_be_read_or_written_is_told(
     file_of(bench).chmod(mode)
 
     def start() -> None:
-        # Root may read a file of his whatever its mode is; without this he is
+        # Root may read its own files in any mode; without its capabilities it is
         # as any other user.
         capabilities.drop_all_caps_except([], [], [])
         with bench.installed(), pytest.raises(exception.StateUnavailable) as why:
@@ -355,7 +355,7 @@ def test_a_file_that_may_not_be_read_or_written_is_told(
     check_serves(bench, leases, whole=True)
 
 
-# -- what lies beside it ------------------------------------------------------
+# -- files beside it ----------------------------------------------------------
 
 
 def test_a_journal_of_a_transaction_that_was_cut_off_is_played_back(

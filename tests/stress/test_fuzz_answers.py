@@ -2,8 +2,8 @@
 
 """Each answer of a service is understood, or raises a typed error.
 
-Of each call, one answer or all of them are changed: any JSON in its place, the
-right one with one thing changed somewhere in it, and what is hardly JSON.
+One answer of each call, or all of them, are replaced: by any JSON, by the right one
+with one change somewhere in it, or by a text that is hardly JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.random_values import TEXTS
 from tests.service_doubles import CALLS, Answer, Cloud, right
 from tests.stress.fuzzing import Fuzzed, told
 
-#: How often each call is answered by chance.
+#: The number of random answers to each call.
 ANSWERS = 250
 
 # Texts that stand for JSON that Python's own encoder does not write.
@@ -44,7 +44,7 @@ _STATUSES = (200, 201, 204, 300, 301, 400, 401, 403, 404, 409, 410, 500, 503)
 
 
 class Answers:
-    """What a seed makes of answers."""
+    """Random changes of answers, by a seed."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
@@ -98,7 +98,7 @@ class Answers:
 
 
 def _places(body: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in a value where another one can be."""
+    """Yield every place in a value that can have another value."""
     keys = body if isinstance(body, dict) else range(len(body))
     for key in keys if isinstance(body, dict | list) else ():
         yield body, key
@@ -107,7 +107,7 @@ def _places(body: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def written(body: Any) -> bytes:
-    """The value as it is sent."""
+    """Return the value as it is sent."""
     text = json.dumps(body)
     for name, instead in _WRITTEN.items():
         text = text.replace(json.dumps(name), instead)

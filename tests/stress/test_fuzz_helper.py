@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A real helper answers whatever it is sent, and runs nothing but entry points."""
+"""A real helper answers every message, and runs nothing but entry points."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tests.stress.hostile_client import (
 from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
 from tests.stress.privileged_contract import Arguments, EntryPoint, Host
 
-#: For each entry point.
+#: The number of calls of each entry point.
 CALLS = 750
-#: Of random messages, in all.
+#: The number of random messages, in all.
 MESSAGES = 2_000
 CONTEXTS = {
     **dict.fromkeys(privileged_contract.ALL, "base"),
@@ -55,7 +55,7 @@ def fake(place: str) -> FakeKernel:
 
 @pytest.fixture
 def nothing_is_run(place: str, fake: FakeKernel) -> Iterator[str]:
-    """Neither the host nor what lies beside it changes; yields a path there."""
+    """Yield a path beside the host; check that neither host nor path changes."""
     os.mkdir(f"{place}/beside")
     with open(f"{place}/beside/file", "w", encoding="ascii") as file:
         file.write("as it was")
@@ -66,7 +66,7 @@ def nothing_is_run(place: str, fake: FakeKernel) -> Iterator[str]:
 
 
 def sendable(name: str, host: Host, seed: str, number: int) -> Arguments:
-    """Arguments as the helper gets them; of what cannot be sent, the shape."""
+    """Return arguments as the helper gets them, or texts if they cannot be sent."""
     given = arguments(name, host, seed, number)
     try:
         return tuple(delivered(given))
@@ -104,18 +104,18 @@ def test_calls_through_the_channel_write_nothing_else(
 
 
 def _let_it_end(entry_point: EntryPoint, host: Host, given: Arguments) -> None:
-    """The worker holds the locks for as long as it lives."""
+    """Wait for the worker, which holds the locks for as long as it lives."""
     for card in entry_point.locked(host, given):
         path = f"{host.root}/run/os_acc/{card.name}"
         with open(path, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-# -- who asks for what is no entry point -----------------------------------------
+# -- calls of other names than entry points --------------------------------------
 
 
 def own_names() -> list[str]:
-    """Everything in our modules, by its dotted name."""
+    """Return the dotted names of everything in our modules."""
     names = []
     for module in modules():
         held = importlib.import_module(module)
@@ -124,7 +124,7 @@ def own_names() -> list[str]:
 
 
 def modules() -> list[str]:
-    """Every module of ours but those that Nova alone can import."""
+    """Return our modules but those that Nova alone can import."""
     found = pkgutil.walk_packages(os_acc.__path__, f"{os_acc.__name__}.")
     return [
         module.name
@@ -134,7 +134,7 @@ def modules() -> list[str]:
     ]
 
 
-#: Names of others', and arguments with which they would leave a trace.
+#: Further names, and arguments with which they would leave a trace.
 OTHERS: dict[str, Callable[[str], Arguments]] = {
     "os.system": lambda path: (f"echo changed > {path}",),
     "os.popen": lambda path: (f"echo changed > {path}",),
@@ -172,12 +172,12 @@ def test_only_entry_points_of_this_context_are_called(
             if name not in mine:
                 kind, error, said, *_ = client.call(name, *given)
                 assert kind == REFUSED, name
-                # It is not what a call of it would have raised.
+                # A call of the function would have raised another error.
                 absent = error in ("builtins.ImportError", _NO_MODULE)
                 assert absent or "not exported" in said[0], (name, error, said)
                 asked += 1
         assert client.ask(PING) == (2,)
-    # The other context's are among them.
+    # The entry points of the other contexts are among them.
     assert asked > len(names) - len(mine) - 1
     fuzzed("names asked of a helper", asked)
 
@@ -199,11 +199,11 @@ def test_a_name_that_is_none_is_refused(fake: FakeKernel, nothing_is_run: str):
         assert client.ask(PING) == (2,)
 
 
-# -- who does not keep to the protocol ---------------------------------------------
+# -- violations of the protocol ----------------------------------------------------
 
 TAKE = "os_acc.privsep.binding.take"
 INVALID = (CallResult(Outcome.INVALID, errno.EINVAL),)
-#: After these the connection is as good as before.
+#: Messages after which the connection is as good as before.
 WRONG_MESSAGES = [
     *((), (2,), (4, None), (5, "os.system", ()), (6, {"msg": "x"}), (99,), (-1,)),
     *((None,), ("3", TAKE, (), {}), (3,), (3, TAKE), (3, TAKE, ()), (3, TAKE, 5, {})),
@@ -264,7 +264,7 @@ def _message(rng: RandomValues) -> object:
         return ()
     is_row = isinstance(message, tuple | str | dict)
     row = tuple(message) if is_row else (message,)
-    # That would be answered.
+    # A ping would be answered.
     return row if row[:1] != PING else ()
 
 

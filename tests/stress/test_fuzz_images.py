@@ -2,8 +2,8 @@
 
 """A wrong value of an option about images is reported, or changes nothing.
 
-Those of the Image service are read when an image is asked for first; nobody
-answers here, at an address of this host to which nothing listens.
+The options of the Image service are read at the first request for an image; here no
+server answers, as nothing listens at the address, which is one of this host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.shares import Share
 from tests.stress.fuzzing import SHARES, Fuzzed, told
 
 IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
-#: For each option, beyond the texts that are known for trouble.
+#: Random values of each option, beyond the texts that are known for trouble.
 VALUES = 10
 _NOBODY = "http://127.0.0.1:9"
 _RIGHT = {
@@ -46,7 +46,7 @@ _TIMES_OUT = 0.3
 
 
 def names() -> list[tuple[str, str]]:
-    """Each option of images: group and name."""
+    """Return group and name of each option of images."""
     return [
         (group, option.name.replace("-", "_"))
         for group, options in (
@@ -64,7 +64,7 @@ def ask(place: str, config: cfg.ConfigOpts) -> None:
 
 
 def by_file(place: str, group: str, name: str, value: object) -> cfg.ConfigOpts:
-    """As an operator sets it."""
+    """Set an option in a file, as an operator does."""
     told = {each: dict(values) for each, values in _RIGHT.items()}
     told[group][name] = value if isinstance(value, str) else shown(value)
     text = "".join(

@@ -34,12 +34,12 @@ from tests.stress.fuzzing import SHARES, Fuzzed, told
 
 GPU = "0000:17:00.0"
 GROUP = conf.GROUP.name
-#: For each option of ours, and each way to set it.
+#: Random values of each option of ours, for each way to set it.
 VALUES = 60
 SPECS = 4_000
 _SPEC = '{"address": "0000:17:00.*", "traits": "HW_GPU", "prebound": false}'
 
-#: Of each service that is asked by REST, besides keystoneauth1's.
+#: Our options of each REST service, besides keystoneauth1's.
 OF_SERVICES = {
     placement.GROUP.name: [option.name for option in placement.OWN],
     profiles.GROUP.name: [option.name for option in profiles.OPTIONS],
@@ -50,7 +50,7 @@ LOADED = {
     profiles.GROUP.name: profiles.ProfileSettings.load,
 }
 
-#: Those of Nova's by which networks leave the host, in files of their own.
+#: Nova's options for the NUMA affinity of networks, in files of their own.
 OF_NETWORKS = {
     ("neutron", "physnets"): "[neutron]\nphysnets = {}\n",
     ("neutron_tunnel", "numa_nodes"): "[neutron_tunnel]\nnuma_nodes = {}\n",
@@ -63,7 +63,7 @@ Set = Callable[[str, object], cfg.ConfigOpts]
 
 
 def options() -> list[tuple[str, str]]:
-    """Every option that there is: group and name."""
+    """Return group and name of every option."""
     return [
         (str(getattr(group, "name", group)), option.name)
         for group, those in conf.list_opts()
@@ -79,7 +79,7 @@ def fake(place: str) -> Iterator[FakeKernel]:
 
 
 def fresh(place: str, *arguments: str) -> cfg.ConfigOpts:
-    """A configuration with all that is needed, and what the arguments add."""
+    """Return a complete configuration, with the additions of the arguments."""
     config = cfg.ConfigOpts()
     config(list(arguments), default_config_files=[], default_config_dirs=[])
     conf.register(config)
@@ -105,7 +105,7 @@ def by_file(place: str, name: str, value: object) -> cfg.ConfigOpts:
     return fresh(place, "--config-file", str(path))
 
 
-#: What is nearly right, for each option of ours.
+#: Valid values of each option of ours, for small changes.
 RIGHT: dict[str, Callable[[str], list[object]]] = {
     "device_spec": lambda _place: [[_SPEC], _SPEC],
     "enabled_plugins": lambda _place: [["pci"], "pci"],
@@ -122,7 +122,7 @@ _NUMBERS = ("nan", "inf", "-inf", "1e300", "1e10", "9223372037", "0x10", "1_0", 
 
 
 def values(name: str, seed: str, place: str) -> Iterator[object]:
-    """Each text that is known for trouble, then anything."""
+    """Yield each text that is known for trouble, then any values."""
     for text in TEXTS:
         yield f"{place}/{text}" if name == "state_path" else text
     for number in range(VALUES):
@@ -141,7 +141,7 @@ def _invent(name: str, rng: RandomValues, place: str) -> object:
 
 
 def is_harmless(name: str, value: object, place: str) -> bool:
-    """Return whether root may try it, as it would make a directory elsewhere."""
+    """Return whether root may try it: it may make a directory elsewhere."""
     if name != "state_path" or not isinstance(value, str):
         return True
     path = os.path.normpath(value)
@@ -206,7 +206,7 @@ def start(
 
 
 def assert_readable(error: exception.OsAccError) -> None:
-    """In characters that a log can have."""
+    """Check that the message has only characters that a log can have."""
     assert str(error).encode()
 
 
@@ -251,7 +251,7 @@ def test_a_wrong_device_specification_is_told_so(
 # -- options of the helpers ------------------------------------------------------
 
 
-#: What a helper itself reads, or its client once it has started.
+#: Options that a helper itself reads, or its client once the helper has started.
 HELPERS: dict[str, tuple[str, ...]] = {
     "user": ("no such user", "-1", "99999999999999"),
     "group": ("no such group", "\0"),
@@ -265,7 +265,7 @@ HELPERS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[privsep.Context]:
-    """The context, whose helper has to be started, and no program to be found."""
+    """Return the context without a running helper, and no program on the path."""
     monkeypatch.setenv("PATH", str(tmp_path))
     privsep.base.set_client_mode(True)
     yield privsep.base
@@ -292,7 +292,7 @@ def test_every_option_of_the_helpers_is_fuzzed():
 def test_a_wrong_option_of_a_service_is_told_or_taken(
     fake: FakeKernel, place: str, fuzzed: Fuzzed, group: str, text: str
 ):
-    """Those of our own; keystoneauth1's are read by the code that Glance's are."""
+    """Test our own options; keystoneauth1's are read by the same code as Glance's."""
     for name in OF_SERVICES[group]:
         path = Path(place, f"{name}.conf")
         line = f"[{group}]\n{name} = {text}\n"
@@ -350,7 +350,7 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
 def test_a_wrong_place_of_tools_is_told_so(
     fake: FakeKernel, place: str, fuzzed: Fuzzed, text: str
 ):
-    """The one option of the plugins that come with os_acc."""
+    """Test the one option of the plugins that come with os_acc."""
     path = Path(place, "os-acc.conf")
     line = f"[{helpers.XRT_GROUP}]\n{helpers.XRT_TOOLS.name} = {text}\n"
     path.write_bytes(line.encode("utf-8", "surrogatepass"))
@@ -366,9 +366,9 @@ def test_a_wrong_place_of_tools_is_told_so(
 
 def start_helper(seconds: float) -> bool:
     """Return whether it starts; if not, check the error."""
-    hands = Helper(1.0)
+    client = Helper(1.0)
     try:
-        hands.start(time.monotonic() + seconds, [privsep.base])
+        client.start(time.monotonic() + seconds, [privsep.base])
     except exception.HelperUnavailable as error:
         assert_readable(error)
         return False
@@ -376,7 +376,7 @@ def start_helper(seconds: float) -> bool:
 
 
 def test_a_command_that_is_none_is_told_so(base: privsep.Context, fuzzed: Fuzzed):
-    # Without any it would be the one that is installed.
+    # An empty value stands for the installed command.
     texts = [text for text in TEXTS if text]
     for text in texts:
         cfg.CONF.set_override("helper_command", text, group=base.cfg_section)
@@ -405,7 +405,7 @@ def test_a_helper_that_cannot_have_what_it_should_does_not_start(
     if name.startswith("log"):
         with contextlib.suppress(UnicodeDecodeError):
             cfg.CONF(["--config-file", str(path)], project="os_acc")
-    # One that ends at once is sometimes not seen to end: see privsep's PING.
+    # The end of a helper that ends at once is sometimes missed: see privsep's PING.
     can_start = name == "logger_name" and "\ud800" not in value
     assert start_helper(60.0 if can_start else 5.0) == can_start
     assert fake.writes() == []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever privileged code is asked, it writes what it may and nothing else."""
+"""No call lets privileged code write anything but the permitted attributes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.stress.privileged_calls import (
     talking_to,
 )
 
-#: For each entry point. With those of the helper's channel, 108,000 in all.
+#: Calls of each entry point. With those of the helper's channel, 108,000 in all.
 TRAP_CALLS, FAKE_CALLS = 11_500, 1_250
 BATCH = 500
 
@@ -44,7 +44,7 @@ def changes() -> FileChanges:
 
 @pytest.fixture
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A directory that is on another file system than ``place``, if any is."""
+    """Return a directory on another file system than ``place``, if there is one."""
     base = tmp_path_factory.getbasetemp()
     with tempfile.TemporaryDirectory(prefix="os-acc-", dir=base) as directory:
         yield directory
@@ -86,10 +86,10 @@ def test_nothing_is_written_but_what_was_meant(
 
 
 def check_later_calls_are_accepted(fake: FakeKernel) -> None:
-    """No epoch of a call outranks those of tomorrow."""
+    """Check that no epoch of a call outranks those of tomorrow."""
     tomorrow = time.time_ns() // 1000 + DAY
     for lock in pathlib.Path(fake.root, "run/os_acc").glob("*:*:*.?"):
-        # It is empty where no epoch was accepted.
+        # It is empty if no epoch was accepted.
         recorded, *_ = lock.read_bytes().split() or [b"0"]
         assert int(recorded) <= tomorrow
 
@@ -118,6 +118,6 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
                 check_later_calls_are_accepted(fake)
                 # A low epoch is accepted again.
                 shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
-    # Nothing came from a call that was refused either.
+    # The refused calls have written nothing either.
     assert len(fake.writes()) == done
     fuzzed("privileged calls", len(calls))

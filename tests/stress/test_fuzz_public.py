@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whatever the public functions are called with: a typed error, and no change."""
+"""A wrong call of a public function raises a typed error and changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.stress.public_calls import (
     fits,
 )
 
-#: How often each is called; the others look at the whole host.
+#: The number of calls of each; the others read the whole host.
 CALLS = {"plug": 3_000, "unplug": 4_000, "rekey": 4_000, "requests_accelerators": 3_000}
 OTHERS = 1_000
 CHANGING = (
@@ -48,7 +48,7 @@ LONG = 600.0
 
 
 class World:
-    """One host, whose first instance has an FPGA."""
+    """One host; its first instance has an FPGA."""
 
     def __init__(self, place: str) -> None:
         self.bench = TestHost(Path(place), hosts.two_socket_host())
@@ -64,14 +64,14 @@ class World:
         self._log = os.path.join(self.bench.root, ".kernel", "notes")
 
     def begin(self) -> None:
-        """All is as it is between calls."""
+        """Bring the host to its state between calls."""
         self.bench.plug(1, FPGA)
         requests.create(PROFILE)
         self._before = self.bench.kernel.snapshot()
         self.mark()
 
     def mark(self) -> None:
-        """From here on nothing changes."""
+        """Record the state that calls from here on must not change."""
         self._recorded, self._logged = self._record(), os.path.getsize(self._log)
 
     def is_unchanged(self) -> bool:
@@ -82,7 +82,7 @@ class World:
         )
 
     def check_all(self) -> None:
-        """The host is as it was, and has its instance."""
+        """Check that the host is as it was, and has its instance."""
         assert self.bench.kernel.snapshot() == self._before
         assert list(os_acc.attached()) == [OWNER["uuid"]]
 
@@ -148,7 +148,7 @@ def try_out(world: World, name: str, given: Arguments) -> None:
         assert fingerprint(given) == before
     if world.is_unchanged():
         return
-    # It was a right one after all, or has left its mark on the request.
+    # The call was valid after all, or has changed the state of the request.
     assert name in CHANGING
     states = {each["state"] for each in requests.find()}
     assert answer or states & {"Unbound", "BindFailed"}
@@ -169,7 +169,7 @@ def attempt(name: str, given: Arguments) -> tuple[Any, str | None]:
 
 
 def is_readable(message: str) -> bool:
-    """Short, and in characters that a log can have."""
+    """Return whether a message is short, and a log can have its characters."""
     message.encode()
     return 0 < len(message) < 2_000 and "\0" not in message
 

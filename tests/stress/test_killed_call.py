@@ -45,7 +45,7 @@ def pristine(bench: TestHost) -> Snapshot:
 
 
 def run(check: Callable[[], None]) -> None:
-    """Do it in a process of its own, as another service would."""
+    """Run a check in a process of its own, as another service would."""
     ended = processes.call(check)
     assert not ended.trouble, ended.trouble
 
@@ -59,7 +59,7 @@ def stop_while_it_hangs(bench: TestHost, action: Callable[[], object]) -> None:
 
 
 def check_left_alone(bench: TestHost) -> None:
-    """A new start finds the worker at work; another consumer is served."""
+    """Check that a new start finds the worker at work, and serves others."""
 
     def start_again() -> None:
         worker._LOCK_SECONDS = 0.02
@@ -80,7 +80,7 @@ def check_left_alone(bench: TestHost) -> None:
 
 
 def check_restored(bench: TestHost, pristine: Snapshot) -> None:
-    """Once the write has returned, a new start puts everything in order."""
+    """Check that a new start restores everything once the write has returned."""
 
     def start_again() -> None:
         assert bench.start_here().store.leases() == ()

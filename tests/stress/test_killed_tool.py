@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A tool of XRT's programs a card on, whoever of its callers is killed.
+"""A tool of XRT's goes on to program a card after a kill of any of its callers.
 
-It has the locks of the card for as long as it runs: nobody programs the card
-beside it, and nobody is given what nobody has read back.
+It has the locks of the card for as long as it runs: no other process programs the
+card meanwhile, and no consumer is given a region that was not read back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PATIENCE = 60.0
 
 
 class Killed(enum.Enum):
-    """Who is killed while the tool runs."""
+    """The processes that are killed while the tool runs."""
 
     CLIENT = "the client"
     WORKER = "the helper's worker"
@@ -60,7 +60,7 @@ def cards(place: str) -> Iterator[XrtHost]:
 
 
 def plug(cards: XrtHost, number: int, address: str, name: str) -> Callable[[], object]:
-    """What a service does that was started for it."""
+    """Return a function that starts a service, and plugs a card in it."""
 
     def run() -> bool:
         worker._LOCK_SECONDS = 0.02
@@ -80,14 +80,14 @@ def plug(cards: XrtHost, number: int, address: str, name: str) -> Callable[[], o
 
 
 def tells(check: Callable[[], object]) -> object:
-    """Do it in a process of its own; what it returns."""
+    """Run a function in a process of its own; return its result."""
     ended = processes.call(check)
     assert not ended.trouble, ended.trouble
     return ended.value
 
 
 def caller_of_tool(cards: XrtHost, tool: str) -> int:
-    """The worker that runs the tool, once that is at work."""
+    """Return the worker that runs the tool, once the tool is at work."""
     deadline = time.monotonic() + _PATIENCE
     while f"{tool} hangs" not in cards.ran():
         assert time.monotonic() < deadline, cards.ran()
@@ -112,7 +112,7 @@ def kill(who: Killed, client: Child, caller: int) -> None:
 
 
 def check_left_alone(cards: XrtHost, ran: list[str]) -> None:
-    """Whoever comes next does nothing to this card, and is served by another."""
+    """Check that the next plugs leave this card alone, and get another."""
     assert tells(plug(cards, NEXT, USER, "cipher")) is False
     assert tells(plug(cards, FIRST, USER, "adder")) is False
     assert cards.ran() == ran
@@ -129,7 +129,7 @@ def test_a_tool_that_runs_on_has_its_card_alone(
     cards.behave(**{tool: "hangs"})
     client = Child(plug(cards, FIRST, USER, "adder"))
     kill(who, client, caller_of_tool(cards, tool))
-    # What runs already goes on as it does; what is begun from now on works.
+    # The tool that runs already goes on as before; later ones work.
     cards.behave()
     check_left_alone(cards, cards.ran())
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Kill a process before each statement of an upgrade of the store."""
+"""An upgrade of the store is rolled back after a kill before any statement."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 """A device that a consumer has goes to no other after a loss of the store.
 
-At every point at which a plug touches disk or host the store is lost: with
-devices of every kind in use, and with the plug itself of every kind.
+The store is lost at every point at which a plug touches disk or host, with devices
+of every kind in use, and plugs of every kind.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PARTS, PART_SHARES = 20, 10
 #: The store is lost at every n-th point, by the profile of Hypothesis.
 _EVERY = {"stress": 1, "shrink": 1}
 _SELDOM = 16
-#: The number of random moments in a part, by the same.
+#: The number of random moments in a part, by the same profile.
 _MOMENTS = {"stress": 50, "shrink": 50}
 _FEW = 1
-#: The touches of a plug in the process of its service, more or less.
+#: The approximate number of touches of a plug in the process of its service.
 _TOUCHES = 60
 
 
@@ -43,7 +43,7 @@ class Trial(NamedTuple):
 
     point: Point
     loss: Loss
-    #: Whether the one who plugs is the first to find out.
+    #: Whether the plugging service is the first to detect the loss.
     finds_out: bool
 
 

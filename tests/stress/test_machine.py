@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Long random histories of one host, with everything that can happen to it."""
+"""Long random histories of one host, with all its events, break no invariant."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.stress.model import CONSUMERS, choose
 from tests.stress.second_service import SecondService
 from tests.stress.simulated_host import unfinished
 
-#: How often who does this touches disk or host, more or less.
+#: The approximate number of touches of disk or host by each action.
 _TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4}
 _TOUCHES_OF_A_WORKER = 8
-#: Far beyond what the attempts of a retry take.
+#: Far more time than the attempts of a retry take.
 _SECONDS = 600.0
 ATTRIBUTES = ["driver_override", "unbind", "drivers_probe", "reset"]
 
@@ -45,11 +45,11 @@ picks = st.lists(st.integers(0, 20), min_size=1, max_size=3)
 class Histories(Truths):
     """The steps of a history."""
 
-    # -- what callers do -----------------------------------------------------
+    # -- actions of callers ---------------------------------------------------
 
     @initialize(requests=st.lists(picks, max_size=len(CONSUMERS)))
     def some_are_there(self, requests: list[list[int]]) -> None:
-        """A history in which nothing is ever plugged would be a dull one."""
+        """Plug some devices first: a history without any would show little."""
         for consumer, chosen in zip(CONSUMERS, requests, strict=False):
             self._plug(consumer, chosen)
 
@@ -152,7 +152,7 @@ class Histories(Truths):
         leaves: bool,
         fresh: bool,
     ) -> None:
-        """Two services on one host, at the same time."""
+        """Run two services on one host at the same time."""
         if fresh:
             consumer = self._one_without(consumer)
         providers = self.manager.providers()
@@ -175,7 +175,7 @@ class Histories(Truths):
         else:
             self._failed(other)
 
-    # -- what happens to processes -------------------------------------------
+    # -- events of processes --------------------------------------------------
 
     @rule(
         consumer=consumers,
@@ -196,7 +196,7 @@ class Histories(Truths):
         way: Way,
         again: bool,
     ) -> None:
-        """A process is killed at its n-th touch; another one goes on."""
+        """Kill a process at its n-th touch; another one goes on."""
         if action in ("unplug", "rekey"):
             # A consumer without devices touches nothing.
             consumer = choose(self.holds, at) or consumer
@@ -218,14 +218,14 @@ class Histories(Truths):
 
     @rule()
     def restart(self) -> None:
-        """The service starts again; guests run on."""
+        """Start the service again while guests run on."""
         if self.deeds.total() != self._as_started:
             self._start_again()
             self._as_started = self.deeds.total()
 
     @rule()
     def retry_failed_releases(self) -> None:
-        """As a service does at intervals; guests and operators are left alone."""
+        """Retry as a service does at intervals; guests and operators are left alone."""
         left = unfinished(self.leases)
         quarantined = self._quarantined()
         attempts = self.manager.retrier.retry()
@@ -252,7 +252,7 @@ class Histories(Truths):
     def lose_the_store(
         self, consumer: str, picks: list[int], at: int, loss: Loss, seed: int
     ) -> None:
-        """The store is lost during a plug; then the operator puts all in order."""
+        """Lose the store during a plug; then restore all as the operator."""
         request = self._request(self.manager.providers(), picks)
         if request is None:
             return
@@ -274,7 +274,7 @@ class Histories(Truths):
         self._put_in_order()
         self.deeds[f"stores {loss.value} during a plug"] += 1
 
-    # -- what happens to the host --------------------------------------------
+    # -- events of the host ---------------------------------------------------
 
     @rule(pick=pick)
     def pull_out(self, pick: int) -> None:
@@ -283,7 +283,7 @@ class Histories(Truths):
 
     @rule(pick=pick)
     def put_in(self, pick: int) -> None:
-        """Plug in what was pulled out, possibly in another IOMMU group."""
+        """Plug in a card that was pulled out, possibly in another IOMMU group."""
         if not self.pulled:
             self._pull_out(pick)
         self._put_in()
@@ -333,7 +333,7 @@ class Histories(Truths):
     def fault(
         self, pick: int, anywhere: bool, attribute: str, effect: str, nth: int
     ) -> None:
-        """One of the next writes goes wrong."""
+        """Let one of the next writes fail."""
         address = None if anywhere else choose(self.free, pick)
         getattr(self.kernel, effect)(address, attribute, nth=nth)
         self.faulty = True
@@ -342,7 +342,7 @@ class Histories(Truths):
     @precondition(lambda self: self.faulty)
     @rule()
     def lift(self) -> None:
-        """All is well again; what is quarantined waits for the operator."""
+        """End all faults; quarantined devices wait for the operator."""
         self.kernel.lift()
         self.faulty = False
         self.deeds["faults lifted"] += 1
@@ -363,11 +363,11 @@ class Histories(Truths):
         self._look()
 
 
-#: How many steps are made, by the profile of Hypothesis; spread over parts,
+#: The number of steps, by the profile of Hypothesis; they are spread over parts,
 #: so that several processes can share them.
 STEPS = {"stress": 50_000, "shrink": 50_000}
-#: A history takes a second; to make it shorter, minutes. Who reads of a
-#: failure can have it done.
+#: A history takes a second, its shrinking minutes. After a failure the profile
+#: ``shrink`` does it.
 _SLOW_PHASES = {"stress": {Phase.shrink, Phase.explain}}
 _FEW = 300
 _STEPS_OF_A_PART = 1_250
@@ -407,7 +407,7 @@ def test_no_history_breaks_an_invariant(
     phases = set(Phase) - _SLOW_PHASES.get(profile, set())
     print(f"to have these histories again: --hypothesis-seed={seed}")
     counts = Counts()
-    # Hypothesis may stop early; it is counted what has really been done.
+    # Hypothesis may stop early: count the steps that were really done.
     while counts.steps < steps:
         left = steps - counts.steps
         settings = hypothesis.settings(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services that are killed, stopped, or forked, in the middle of calls."""
+"""A service that is killed, stopped or forked in the middle of calls loses nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def die_once_sent(count: int) -> None:
-    """Let this process be killed as soon as so many calls are on their way."""
+    """Kill this process as soon as it has sent this number of calls."""
     channel = privsep.base.channel
     assert channel is not None
     writer: Any = channel.writer
@@ -65,7 +65,7 @@ def die_once_sent(count: int) -> None:
 def test_a_client_killed_with_calls_running_and_queued(
     host: ProcessHost, pristine: Snapshot, call: str
 ) -> None:
-    """They still finish: the ones are left alone, the others are refused."""
+    """Calls still finish: the running ones are left alone, queued ones refused."""
     running, queued = CARDS[:2], CARDS[2:6]
 
     def plug_all(manager: Manager) -> None:
@@ -92,13 +92,13 @@ def test_a_client_killed_with_calls_running_and_queued(
     assert host.service(act, threads=2).wait().killed
     (helper,) = host.helpers()
 
-    # 1. Recovery leaves what is being written to alone, and ends the rest.
+    # 1. Recovery leaves devices that are being written to alone, and ends the rest.
     assert sorted(host.recover()) == [(card, "releasing") for card in running]
-    # 2. What it has ended is free for others at once.
+    # 2. The devices of the rest are free for others at once.
     taken, free = list(queued[:2]), queued[2:]
     assert host.run(lambda manager: plug(manager, 50, *taken)) == taken
     count = len(host.kernel.writes())
-    # 3. The dead client's calls go on, and those that were queued begin.
+    # 3. The dead client's running calls go on, and the queued ones begin.
     host.kernel.lift()
     wait_until(lambda: helper not in host.helpers())
     late = [f"{each.path} {each.text}" for each in host.kernel.writes()[count:]]
@@ -121,9 +121,9 @@ def test_a_helper_ends_with_its_client_though_a_forked_child_lives(
         signal.pause()
 
     client = host.service(fork)
-    told = Path(host.directory, "child")
-    wait_until(lambda: told.exists() and told.read_text())
-    child = int(told.read_text())
+    report = Path(host.directory, "child")
+    wait_until(lambda: report.exists() and report.read_text())
+    child = int(report.read_text())
     try:
         assert len(host.helpers()) == 1
         client.kill()
@@ -182,7 +182,7 @@ class Told(BaseException):
 
 
 def interrupted(call: Callable[[], object]) -> Attempt:
-    """A call into which a handler raises, whatever it raises."""
+    """Attempt a call in which a handler raises one of these exceptions."""
     began = time.monotonic()
     try:
         return attempt(call)
@@ -211,16 +211,16 @@ def test_a_handler_that_raises_in_the_middle_of_a_plug(
             os.kill(os.getpid(), number)
 
         deadlines.begin(tell)
-        told = interrupted(lambda: plug(manager, 1, *cards))
+        report = interrupted(lambda: plug(manager, 1, *cards))
         host.kernel.lift()
-        # The same instance again: what was left of it is settled first.
+        # The same instance again: its unfinished plug is settled first.
         again = attempt(lambda: plug(manager, 1, *cards))
-        return [told, again]
+        return [report, again]
 
     host.kernel.hang(GPU, "unbind")
-    told, again = host.run(act, write_timeout=3.0)
-    assert told.error == raised.__name__
-    check_in_time(told, 60, 3)
+    report, again = host.run(act, write_timeout=3.0)
+    assert report.error == raised.__name__
+    check_in_time(report, 60, 3)
     assert again.value == list(cards)
     host.check_whole(pristine)
 
@@ -248,14 +248,14 @@ def test_an_interpreter_that_ends_in_a_plug(
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
             program.terminate()
-        told, _ = program.communicate(timeout=10 + 2 + 2 * deadlines.GRACE + 30)
+        report, _ = program.communicate(timeout=10 + 2 + 2 * deadlines.GRACE + 30)
     finally:
         program.kill()
         program.wait()
     if how == "daemon":
-        assert told == ""
+        assert report == ""
     else:
-        value, error, seconds = json.loads(told)
+        value, error, seconds = json.loads(report)
         assert (value, error) == (None, "DeviceStuck")
         check_in_time(Attempt(value, error, "", seconds), 10, 2)
     assert program.returncode == (7 if how in ("executor", "sigterm") else 0)
@@ -270,7 +270,7 @@ def test_an_interpreter_that_ends_in_a_plug(
 def test_a_forked_child_plugs_while_its_parent_is_at_it(
     host: ProcessHost, pristine: Snapshot
 ) -> None:
-    """Its threads hold every lock that there is, at one moment or another."""
+    """The parent's threads hold every lock at one moment or another."""
     host.kernel.hang(GPU, "unbind")
 
     def in_child(manager: Manager, number: int) -> int:

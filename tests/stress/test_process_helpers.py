@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Privileged helpers that die, stop, or are full, in the middle of calls."""
+"""Services survive helpers that die, stop, or are full, in the middle of calls."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_helper_killed_in_a_call_is_told_and_replaced(
 def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
     host: ProcessHost, pristine: Snapshot
 ) -> None:
-    """sudo asks for a password, say."""
+    """For example, sudo asks for a password."""
     script = Path(host.directory, "never")
     over = Path(host.directory, "over")
     script.write_text(f"until [ -e {over} ]; do sleep 0.1; done\n")
@@ -177,7 +177,7 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
         tried.append(attempt(lambda: plug(manager, 2, GPU)))
         os.kill(silent, signal.SIGCONT)
         wait_until(lambda: silent not in host.helpers())
-        # Its late call would have given back what is held now.
+        # Its late call would have released the device that is held now.
         assert host.kernel.state(GPU).driver == VFIO
         return tried
 
@@ -252,7 +252,7 @@ def test_two_services_with_helpers_of_their_own_share_devices(
     held.mkdir()
 
     def turn(manager: Manager, number: int) -> int:
-        """One plug and unplug; a card that is another's would be seen."""
+        """Plug and unplug once; fail if another instance has the card."""
         found: list[str] = []
 
         def served() -> bool:

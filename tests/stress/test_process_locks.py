@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Locks that the dead have left, with rubbish in them, and of those who stand still."""
+"""Locks of dead processes, also with rubbish in them, block no call.
+
+Locks of stalled processes block a call until its deadline at most.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +52,14 @@ def hold_consumer(host: ProcessHost) -> None:
 
 
 def hold_store(host: ProcessHost) -> None:
-    """In the middle of a transaction that has written already."""
+    """Hold the store in a transaction that has written already."""
     with Database(host.state_path, 60).transaction() as connection:
         schema.set_epoch(connection, schema.read_meta(connection).epoch + 1)
         stand_still(host)
 
 
 def hold_worker(host: ProcessHost) -> None:
-    """As the child of a helper does that is at work on the device."""
+    """Hold a device's lock, as a helper's child that is at work on the device."""
     with open(worker_lock(host), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         stand_still(host)
@@ -78,7 +81,7 @@ HOLDERS = (hold_consumer, hold_store, hold_worker)
 def held(
     host: ProcessHost, hold: Callable[[ProcessHost], None]
 ) -> Iterator[processes.Child]:
-    """A process has this lock, and stands still with it."""
+    """Run a process that takes this lock and stands still."""
     holder = processes.Child(lambda: hold(host))
     wait_until(Path(host.directory, "held").exists)
     try:
@@ -89,11 +92,11 @@ def held(
 
 
 def plug_once(host: ProcessHost) -> None:
-    """Every lock file that there will be is there."""
+    """Plug and unplug once, so that all lock files exist."""
     host.run(lambda manager: (plug(manager, 1, GPU), unplug(manager, 1)))
 
 
-# -- of the dead -------------------------------------------------------------
+# -- dead processes -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("hold", HOLDERS)
@@ -125,7 +128,7 @@ def test_rubbish_in_lock_files_is_in_nobodys_way(
     host.check_whole(pristine)
 
 
-# -- of those who stand still ------------------------------------------------
+# -- stalled processes --------------------------------------------------------
 
 
 def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
@@ -147,7 +150,7 @@ def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
 def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
     host: ProcessHost, pristine: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long a transaction may wait: an operation's deadline is held."""
+    """An operation keeps its deadline, however long a transaction may wait."""
     monkeypatch.setattr(service, "STORE_SECONDS", 600.0)
     config = host.configure(plug_timeout=1.0, unplug_timeout=1.0)
 
@@ -188,7 +191,7 @@ def test_who_stands_still_with_a_device_keeps_that_device(
 def test_a_service_that_stands_still_is_not_overtaken(
     host: ProcessHost, pristine: Snapshot
 ) -> None:
-    """Stopped between its intent and its commit; it goes on afterwards."""
+    """The service is stopped between intent and commit, and goes on afterwards."""
     host.kernel.hang(GPU, "unbind")
     stopped = host.service(lambda manager: attempt(lambda: plug(manager, 1, GPU)))
     host.kernel.wait_until_blocked()

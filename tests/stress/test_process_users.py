@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Root's command beside the compute service, which is an ordinary user's.
+"""Root's command works beside the compute service of an ordinary user.
 
-Where the tests run as root, the service becomes an ordinary user, and its
-helpers are started for it by root, as sudo would. Elsewhere service and
-command are the same user's: then nothing of root's can be left behind, and
-all else is the same.
+If the tests run as root, the service becomes an ordinary user, and root starts its
+helpers, as sudo would. Otherwise service and command have the same user: then no
+files of root can be left behind, and all else is the same.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("survived")
 _NOBODY = 65534
 # include/uapi/linux/prctl.h
 _PR_SET_DUMPABLE = 4
-#: What an ordinary user runs; it needs no Python, which may be root's alone.
+#: The script of an ordinary user; it needs no Python, which may be root's alone.
 _ASK = """\
 cd "$(dirname "$0")"
 mkfifo "answer-$$"
@@ -56,7 +55,7 @@ exit "$status"
 
 
 def become_ordinary() -> None:
-    """Become the user nobody, as nova-compute is not root."""
+    """Become the user ``nobody``, as nova-compute is not root."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
@@ -66,7 +65,7 @@ def become_ordinary() -> None:
 
 
 class Sudo:
-    """Starts what it is asked to, as who runs the tests.
+    """Runs requested commands as the user of the tests.
 
     :param directory: the directory of the requests.
     """
@@ -82,7 +81,7 @@ class Sudo:
         self._requests.chmod(0o666)
 
     def command(self, root: str) -> list[str]:
-        """A ``helper_command`` that asks."""
+        """Return a ``helper_command`` that sends a request."""
         own = shlex.split(helper.command(root))
         return ["/bin/sh", str(self._ask), *own]
 
@@ -96,7 +95,7 @@ class Sudo:
             child.wait()
 
     def _serve(self) -> None:
-        # Open for writing as well: it never ends.
+        # Open for writing as well, so that it never ends.
         with open(os.open(self._requests, os.O_RDWR)) as requests:
             for line in requests:
                 asker, *command = shlex.split(line)
@@ -122,7 +121,7 @@ def config(host: ProcessHost, pristine: Snapshot) -> Iterator[Callable[..., str]
 
 
 def warm_up(host: ProcessHost) -> None:
-    """Import all that there is, while all of it can be read."""
+    """Import all modules while all of them can be read."""
     spare = ProcessHost(os.path.join(host.directory, f"warm-{os.getpid()}"))
     manager = spare.serve(spare.configure())
     plug(manager, 1, GPU)
@@ -160,9 +159,9 @@ def test_roots_command_beside_an_ordinary_users_service(
 ) -> None:
     before = config()
     mine, hasty = host.configure(), host.configure(unplug_timeout=2.0)
-    told = Path(host.directory, "told")
-    told.mkdir()
-    told.chmod(0o777)
+    messages = Path(host.directory, "told")
+    messages.mkdir()
+    messages.chmod(0o777)
 
     def serve() -> list[Attempt]:
         warm_up(host)
@@ -170,11 +169,11 @@ def test_roots_command_beside_an_ordinary_users_service(
         manager = host.serve(before, inspects=True)
         tried = [attempt(lambda: plug(manager, 1, CARDS[0]))]
         stuck = deadlines.begin(attempt, lambda: plug(manager, 3, GPU))
-        (told / "provider").write_text(provider_of(manager, CARDS[1]))
-        wait_until((told / "over").exists)
+        (messages / "provider").write_text(provider_of(manager, CARDS[1]))
+        wait_until((messages / "over").exists)
         tried += [
             stuck.result(),
-            # The service may unplug what root has plugged, and the other way round.
+            # The service may unplug devices that root has plugged, and vice versa.
             attempt(lambda: unplug(manager, 2)),
             attempt(lambda: plug(manager, 1, CARDS[0])),
             attempt(lambda: unplug(manager, 1)),
@@ -184,8 +183,8 @@ def test_roots_command_beside_an_ordinary_users_service(
     host.kernel.hang(GPU, "unbind")
     service = processes.Child(serve)
     host.kernel.wait_until_blocked()
-    wait_until((told / "provider").exists)
-    provider = (told / "provider").read_text()
+    wait_until((messages / "provider").exists)
+    provider = (messages / "provider").read_text()
 
     # Root unplugs a device of the service, plugs another, and has to wait.
     status, said = outcome(command(host, mine, "unplug", uuid_of(1)))
@@ -200,11 +199,11 @@ def test_roots_command_beside_an_ordinary_users_service(
     check_in_time(refused, 2)
 
     host.kernel.lift()
-    (told / "over").touch()
+    (messages / "over").touch()
     first, stuck, *others = outcome(service)
     assert (first.value, stuck.value) == ([CARDS[0]], [GPU])
     assert [each.value for each in others] == [1, [CARDS[0]], 1]
-    # Nothing of root's is in the way of the service.
+    # No file of root is in the way of the service.
     owner = os.stat(host.state_path).st_uid
     for place, directories, files in os.walk(host.state_path):
         for name in (*directories, *files):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two services with eight threads each, on sixty-four devices.
+"""Two services with eight threads each lose none of sixty-four devices.
 
-Everything that they share is on disk, and locked as it is on a real host;
-each has privileged helpers that are processes of their own.
+All that they share is on disk, and locked as on a real host; each has privileged
+helpers that are processes of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.stress.processes import Child
 from tests.stress.soak import DEVICES, SharedHost
 
 PROCESSES, THREADS = 2, 8
-#: How many plugs with their unplugs, by the profile of Hypothesis.
+#: The number of plugs with their unplugs, by the profile of Hypothesis.
 CYCLES = {"stress": 5_000}
 _FEW = 200
 #: The cycles are divided among so many shares.
@@ -77,7 +77,7 @@ def _share_out(whole: int, shares: int) -> list[int]:
 
 
 def _plug_all(shared: SharedHost) -> None:
-    """Nothing is leased any more, and all of it can be."""
+    """Check that nothing is leased any more, and every device can be."""
     manager = shared.serve()
     assert manager.store.leases() == ()
     providers = manager.providers()
