@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Check that every Python file begins with the licence, and is a small one."""
+"""Check that every Python file begins with the licence, and is short enough."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 LINES = 500
-#: What an operator or a caller looks for in one place.
+#: Exempt: operators and callers look for all errors in one place.
 ONE_LIST = Path("os_acc/exception.py")
 
 
 def has_header(text: str) -> bool:
-    """Whether the text begins with the licence, after a ``#!`` line if any."""
+    """Return whether the text begins with the licence, after a ``#!`` line if any."""
     if text.startswith("#!"):
         text = text.partition("\n")[2]
     return text.startswith(LICENCE)
 
 
 def faults(path: Path) -> Iterator[str]:
-    """What is wrong with a file."""
+    """Yield the faults of a file."""
     text = path.read_text()
     if not has_header(text):
         yield "no licence header"

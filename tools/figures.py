@@ -2,8 +2,8 @@
 
 """Carry the figures of the last full runs into the manual.
 
-``python tools/figures.py`` reads what each lane has left in
-``build/figures/<lane>.json``, and records the commit with the figures. It accepts
+``python tools/figures.py`` reads the figures that each lane has left in
+``build/figures/<lane>.json``, and records the commit with them. It accepts
 full runs that passed: tox passes ``--figures`` to lanes without arguments alone,
 and a run with ``--share`` marks its figures as a part. A lane that has not run
 since keeps the figures that the manual has of it.
@@ -22,7 +22,7 @@ MANUAL = TOP / "doc" / "source" / "reference" / "figures.json"
 
 
 def read_full_run(run: Path) -> dict[str, Any]:
-    """The figures of a full run, with its commit.
+    """Return the figures of a full run, with its commit.
 
     :raises ValueError: it was no full run, or its commit is unknown.
     """
@@ -37,7 +37,7 @@ def read_full_run(run: Path) -> dict[str, Any]:
 def carry(runs: Path, manual: Path) -> list[str]:
     """Put the figures of all runs into the manual, or none of them.
 
-    :returns: what was carried, a line for each lane.
+    :returns: the carried figures, a line for each lane.
     :raises ValueError: one of them was no full run.
     """
     figures = json.loads(manual.read_text()) if manual.exists() else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def pins(requirements: str) -> str:
-    """The same requirements, each at the lowest version that it allows."""
+    """Return the same requirements, each at the lowest version that it allows."""
     lines = (line.partition("#")[0].strip() for line in requirements.splitlines())
     return "".join(f"{line.replace('>=', '==')}\n" for line in lines if line)
 

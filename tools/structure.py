@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 def sources(under: Path) -> list[Path]:
-    """The Python files of a directory; those of the package without testing."""
+    """Return the Python files of a directory; those of the package without testing."""
     return sorted(
         path
         for path in under.rglob("*.py")
@@ -61,14 +61,14 @@ def lines(paths: list[Path]) -> int:
 
 
 def classes(path: Path) -> Iterator[str]:
-    """The names of all classes of a file."""
+    """Yield the names of all classes of a file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef):
             yield node.name
 
 
 def ambiguous() -> list[str]:
-    """Class names with more than one definition, testing included."""
+    """Return class names with more than one definition, testing included."""
     counted = collections.Counter(
         name for path in PACKAGE.rglob("*.py") for name in classes(path)
     )
@@ -76,7 +76,7 @@ def ambiguous() -> list[str]:
 
 
 def exceptions() -> list[str]:
-    """Names of the public exception classes, without the enumerations of reasons."""
+    """Return the names of the public exception classes, without those of reasons."""
     from os_acc import exception
 
     return sorted(
@@ -128,7 +128,7 @@ class Trace:
         return count
 
     def continued(self, run: Callable[[], object]) -> Callable[[], object]:
-        """Wrap what a new thread runs, so that it inherits this stack."""
+        """Wrap the function of a new thread, so that it inherits this stack."""
         depth = self.depth()
 
         @functools.wraps(run)

@@ -92,9 +92,9 @@ class DflNodes(privsep_kernel.Kernel):
     ) -> None:
         """Let the hardware reject a bitstream.
 
-        :param errors: what the FPGA manager then reports, such as ``reconfig
-            CRC error``.
-        :param error: EIO, or ETIMEDOUT, of which it reports nothing. With
+        :param errors: the errors that the FPGA manager then reports, such as
+            ``reconfig CRC error``.
+        :param error: EIO, or ETIMEDOUT, for which it reports nothing. With
             other numbers :meth:`FakeKernel.fail` lets the kernel refuse
             ``program``, ``release`` or ``assign`` before it begins.
         """

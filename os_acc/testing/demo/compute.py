@@ -34,7 +34,7 @@ def plug_one(instance: InstanceDict, provider: Provider) -> list[AcceleratorEntr
 
 
 def main(argv: Sequence[str]) -> None:
-    """CONFIG ROOT INSTANCE_UUID INSTANCE_NAME PROVIDER_UUID."""
+    """Plug for ``CONFIG ROOT INSTANCE_UUID INSTANCE_NAME PROVIDER_UUID``."""
     config, root, uuid, name, wanted = argv
     start(config, root)
     (provider,) = (each for each in service.get().providers() if each.uuid == wanted)
