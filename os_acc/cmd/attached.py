@@ -14,7 +14,7 @@ from os_acc.objects.api import AcceleratorEntry
 
 
 class Attached(base.Listing):
-    """List the accelerators that instances have, as far as is recorded.
+    """List the recorded accelerators of instances.
 
     Changes nothing, and needs no privileged helper.
     """

@@ -18,7 +18,7 @@ from os_acc.objects.image import Bitstream
 
 
 class BitstreamList(base.Listing):
-    """List the images of bitstreams that this host has, least recently used first.
+    """List the bitstream images of this host, least recently used first.
 
     Changes nothing, and asks no Image service.
     """
@@ -37,10 +37,10 @@ class BitstreamList(base.Listing):
 
 
 class BitstreamFetch(base.Listing):
-    """Fetch and verify images of bitstreams before they are needed.
+    """Fetch and verify bitstream images before they are needed.
 
-    No device is touched. An image that is there already is verified again as
-    a plug would do it; nothing of it is fetched.
+    No device is touched. An image that this host has already is not fetched,
+    but verified again as by a plug.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -97,10 +97,10 @@ class BitstreamFetch(base.Listing):
 
 
 class BitstreamVerify(base.Listing):
-    """Hash every image that this host has again, and drop what was altered.
+    """Hash every image of this host again, and drop altered ones.
 
-    What was dropped is fetched anew when it is needed. Ends with 1 if there
-    was any.
+    A dropped image is fetched anew when it is needed. Ends with 1 if an image
+    was dropped.
     """
 
     def take_action(

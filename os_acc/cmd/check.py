@@ -16,7 +16,7 @@ from os_acc.cmd.checks import CheckContext, Severity
 
 
 class Check(base.Listing):
-    """Check whether this host is ready, and say what to do where it is not.
+    """Check whether this host is ready, and show the remedy of each problem.
 
     Changes nothing. Ends with 1 if a check failed; warnings are not failures.
     """

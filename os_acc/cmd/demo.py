@@ -13,7 +13,7 @@ from os_acc.testing.demo.terminal import Terminal
 
 
 class Demo(base.Acting):
-    """Show the main job on a simulated host.
+    """Show plug and unplug on a simulated host.
 
     Needs no root and no hardware: discovers, plugs, crashes, recovers,
     unplugs, and proves that the host is as it was. Ends with 1 if it is not.

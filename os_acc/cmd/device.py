@@ -53,7 +53,7 @@ class DeviceList(base.Listing):
 
 
 class DeviceShow(base.Showing):
-    """Show all that is known of one function.
+    """Show all details of one function.
 
     Changes nothing, and needs no privileged helper.
     """
@@ -115,7 +115,7 @@ class DeviceRelease(base.Showing):
 
 
 class DeviceAdopt(base.Showing):
-    """Record whose an unknown device is; the device itself is left alone."""
+    """Record the instance of an unknown device; the device itself is left alone."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = _with_address(super().get_parser(prog_name))

@@ -19,8 +19,8 @@ from os_acc.store import readonly
 class Plug(base.Listing):
     """Make accelerators ready for an instance.
 
-    With --instance alone: make ready again what is recorded for it, after a
-    reboot of the host for example.
+    With --instance alone: make its recorded accelerators ready again, for example
+    after a reboot of the host.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -84,9 +84,9 @@ def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
 
 
 class Unplug(base.Showing):
-    """Give back all accelerators of an instance.
+    """Release all accelerators of an instance.
 
-    Ends with 1 where a device of the instance stays quarantined.
+    Ends with 1 if a device of the instance stays quarantined.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -27,7 +27,7 @@ _WITHOUT_POLICY = (
 class ProfileList(base.Listing):
     """List the device profiles that a flavor may name.
 
-    They are where [os_acc_profiles] says: in files of this host, or Cyborg's.
+    Their source is in [os_acc_profiles]: files of this host, or Cyborg.
     """
 
     def take_action(
@@ -52,7 +52,7 @@ class ProfileList(base.Listing):
 
 
 class ProfileShow(base.Showing):
-    """Show what a device profile asks for."""
+    """Show the request groups of a device profile."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_profile(super().get_parser(prog_name))
@@ -71,9 +71,9 @@ class ProfileShow(base.Showing):
 
 
 class ProfileCheck(base.Listing):
-    """Judge every device profile; ends with 1 if one cannot be used.
+    """Check every device profile; ends with 1 if one cannot be used.
 
-    What Cyborg takes is not always what can be served: it checks nothing
+    Cyborg also accepts profiles that cannot be served: it checks nothing
     below accel:.
     """
 
@@ -91,12 +91,11 @@ class ProfileCheck(base.Listing):
 
 
 class ProfileApply(base.Showing):
-    """Put a device profile's groups into a flavor, for a cloud without Cyborg.
+    """Add a device profile's groups to a flavor, for a cloud without Cyborg.
 
-    Nova resolves accel:device_profile by asking Cyborg alone. A
-    flavor that has the groups themselves needs no Cyborg. The command that
-    does it is printed; with --set it is done, and what an earlier version of
-    the profile had put there is removed.
+    Nova resolves accel:device_profile by Cyborg alone. A flavor with the groups
+    themselves needs no Cyborg. Prints the command that sets them; with --set,
+    sets them, and removes the properties of an earlier version of the profile.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -45,10 +45,10 @@ class ProviderList(base.Listing):
 
 
 class ProviderSync(base.Listing):
-    """Make Placement hold what this host offers; list what was changed.
+    """Publish this host's inventory in Placement; list the changes.
 
-    Needs no privileged helper. Ends with 1 if a change was refused; all
-    others are made.
+    Needs no privileged helper. Ends with 1 if a change was rejected; the others
+    are made.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -22,10 +22,10 @@ from os_acc.scheduling import allocation_candidates, extra_specs
 
 
 class RequestShow(base.Showing):
-    """Show what a flavor asks for, and the query that finds it.
+    """Show the request groups of a flavor, and Nova's query for them.
 
-    Nova sends this query to Placement when it looks for a host. What it adds
-    of its own accord (for pinned CPUs, ports, PCI devices) is not in it.
+    Nova sends this query to Placement when it looks for a host. Nova's own
+    additions (for pinned CPUs, ports, PCI devices) are not in it.
     Changes nothing. The device profile of the flavor, if any, is read from
     the source in [os_acc_profiles].
     """
@@ -169,7 +169,7 @@ _MORE = ("Provider", "Host", "Reason")
 
 
 class RequestList(base.Listing):
-    """List accelerator requests: what was made of profiles, and what was plugged.
+    """List accelerator requests: those of device profiles, and those of plugs.
 
     Changes nothing, and needs no privileged helper.
     """

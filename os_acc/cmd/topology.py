@@ -29,7 +29,7 @@ _WIDTH = 80
 class Topology(base.Listing):
     """Draw the sockets, NUMA cells, bridges, cards and VFs of this host as a tree.
 
-    Says who has what, and from where a guest could get what by its NUMA policy.
+    Shows the instance of each device, and each cell's free devices by NUMA policy.
     Changes nothing, and needs no privileged helper.
     """
 
