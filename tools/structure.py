@@ -144,7 +144,7 @@ class Trace:
             print(self.depth(), file=depths)
 
     def deepest(self) -> int:
-        """The most frames of all writes so far."""
+        """Return the most frames of all writes so far."""
         return max(map(int, self._depths.read_text().split()))
 
 

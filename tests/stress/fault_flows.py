@@ -181,7 +181,7 @@ class TakeSeveral(Take):
 
 
 class GiveBack(Flow):
-    """Unplug what is plugged."""
+    """Unplug the plugged devices."""
 
     def prepare(self, bench: TestHost) -> None:
         plug(bench.start_here(), INSTANCE, *self.places)

@@ -75,7 +75,7 @@ class Flow:
         plug_bystander(bench)
 
     def act(self, bench: TestHost) -> Iterator[None]:
-        """Start the library, yield, then do what is recorded and killed."""
+        """Start the library, yield, then do the steps that are recorded and killed."""
         raise NotImplementedError
 
     def resume(self, bench: TestHost, manager: Manager) -> None:

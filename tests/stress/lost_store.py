@@ -145,7 +145,7 @@ class Holders:
         return True
 
     def given(self, holder: str, entries: list[dict[str, Any]]) -> None:
-        """Note what a plug has returned."""
+        """Note the entries that a plug has returned."""
         for entry in entries:
             address = "{domain}:{bus}:{device}.{function}".format_map(
                 entry["attach_handle_info"]

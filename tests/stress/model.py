@@ -63,7 +63,7 @@ def choose(options: Iterable[str], pick: int) -> str | None:
 
 
 class Model(RuleBasedStateMachine):
-    """One host, its library, and what is expected of them.
+    """One host, its library, and their expected state.
 
     :param directory: a directory for the host.
     :param second: another process, for a second service on the host.
