@@ -26,7 +26,7 @@ class Attached(base.Listing):
             metavar="UUID",
             nargs="?",
             type=arguments.uuid,
-            help="only those of this instance",
+            help="show only the accelerators of this instance",
         )
         return parser
 

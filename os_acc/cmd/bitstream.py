@@ -55,13 +55,12 @@ class BitstreamFetch(base.Listing):
             "--timeout",
             metavar="SECONDS",
             type=arguments.seconds,
-            help="after which it gives up, for each image; default [os_acc] "
-            "plug_timeout",
+            help="time limit for each image; default: [os_acc] plug_timeout",
         )
         parser.add_argument(
             "--long",
             action="store_true",
-            help="also: the interface that it is built for, and its functions",
+            help="also show the interface and the functions of the bitstream",
         )
         return parser
 

@@ -26,12 +26,12 @@ class DeviceList(base.Listing):
         parser.add_argument(
             "--long",
             action="store_true",
-            help="also: provider, IOMMU group, identity, SR-IOV role",
+            help="also show provider, IOMMU group, identity and SR-IOV role",
         )
         parser.add_argument(
             "--state",
             choices=[state.value for state in device_states.DeviceStatus],
-            help="only what is in this state",
+            help="show only devices in this state",
         )
         return parser
 
@@ -96,8 +96,8 @@ class DeviceRelease(base.Showing):
         parser.add_argument(
             "--force",
             action="store_true",
-            help="forget the lease even if the device cannot be given back: "
-            "it is then the operator's, who has to repair it",
+            help="forget the lease even if the device cannot be given back; "
+            "restore its driver by other means",
         )
         return parser
 
@@ -124,7 +124,7 @@ class DeviceAdopt(base.Showing):
             metavar="UUID",
             type=arguments.uuid,
             required=True,
-            help="the instance that has it",
+            help="the instance that uses the device",
         )
         _add_driver(parser, "to which it goes back when that instance is unplugged")
         return parser

@@ -30,20 +30,20 @@ class Plug(base.Listing):
             metavar="UUID",
             required=True,
             type=arguments.uuid,
-            help="for whom",
+            help="the instance that gets the accelerators",
         )
         selected = parser.add_mutually_exclusive_group()
         selected.add_argument(
             "--provider",
             metavar="UUID",
             type=arguments.uuid,
-            help="of this provider (see 'os-acc provider list')",
+            help="plug a device of this provider (see 'os-acc provider list')",
         )
         selected.add_argument(
             "--allocations",
             metavar="FILE",
             type=arguments.json_file,
-            help="as this allocation request of Placement says, in JSON",
+            help="plug the devices of this allocation request of Placement, in JSON",
         )
         arguments.add_properties(
             parser,
@@ -55,8 +55,7 @@ class Plug(base.Listing):
             metavar="NUMBERS",
             type=arguments.cells,
             default=(),
-            help="the host's NUMA cells that the guest is in, such as 0,1; "
-            "default: it may be anywhere",
+            help="the host's NUMA cells of the guest, such as 0,1; default: any cells",
         )
         return parser
 
@@ -92,7 +91,7 @@ class Unplug(base.Showing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "uuid", metavar="UUID", type=arguments.uuid, help="of the instance"
+            "uuid", metavar="UUID", type=arguments.uuid, help="the UUID of the instance"
         )
         return parser
 

@@ -107,8 +107,8 @@ class ProfileApply(base.Showing):
             "--suffix",
             metavar="TEXT",
             default="",
-            help="what the suffix of each group begins with, before its number, "
-            "so it ends in no digit; default the profile's name between '_'",
+            help="prefix of the groups' suffixes, before the numbers; must not end "
+            "in a digit. Default: the profile's name between '_'",
         )
         parser.add_argument(
             "--set",

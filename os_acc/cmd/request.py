@@ -41,16 +41,16 @@ class RequestShow(base.Showing):
             metavar="FILE",
             dest="flavor",
             type=arguments.json_file,
-            help="what 'openstack flavor show -f json' prints; '-' reads it from "
-            "standard input. Its VCPUs, memory and disk are asked for as well",
+            help="the output of 'openstack flavor show -f json'; '-' reads standard "
+            "input. The flavor's VCPUs, memory and disk are requested as well",
         )
         parser.add_argument(
             "--limit",
             metavar="NUMBER",
             type=int,
             default=allocation_candidates.LIMIT,
-            help="how many candidates Nova asks for at most: its option [scheduler] "
-            "max_placement_results; 1000 without this",
+            help="the largest number of candidates that Nova requests, as in its "
+            "[scheduler] max_placement_results; default: 1000",
         )
         return parser
 
@@ -180,12 +180,12 @@ class RequestList(base.Listing):
             "--instance",
             metavar="UUID",
             type=arguments.uuid,
-            help="only those that are, or were last, bound to this one",
+            help="show only requests that are, or were last, bound to this instance",
         )
         parser.add_argument(
             "--long",
             action="store_true",
-            help="show the provider, the host, and why a request has failed as well",
+            help="also show the provider, the host, and the reason of a failure",
         )
         return parser
 

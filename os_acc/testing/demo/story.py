@@ -130,7 +130,7 @@ class Story:
             for each in service.get().providers()
             if _PROGRAMMABLE in each.device.traits
         )
-        self._out.say(f"Placement is told of {fpga.name}")
+        self._out.say(f"Placement gets the provider {fpga.name}")
         self._show.functions_of(fpga)
         extra_specs = {
             f"resources1:{fpga.device.resource_class}": "1",
@@ -145,7 +145,9 @@ class Story:
         (held,) = self._host.kernel.held_by_hardware(fpga.device.address)
         self._out.say(f"the card holds {held}")
         (fpga,) = (each for each in service.get().providers() if each.uuid == fpga.uuid)
-        self._out.say("Placement is told of no function: the guest could replace it")
+        self._out.say(
+            "Placement gets no function trait: the guest could replace the function"
+        )
         self._show.functions_of(fpga)
         return fpga.device.handles[0].members
 
