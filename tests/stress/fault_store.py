@@ -104,10 +104,10 @@ def damage_records(
 ) -> None:
     """Change one bit of each lease's and region's record, nothing else."""
     content = file.read_bytes()
-    records = [records.encode(lease).encode() for lease in leases]
+    stored = [records.encode(lease).encode() for lease in leases]
     # Changed in the index as well: SQLite finds no damage.
-    records += [region.key.encode() for region in UNVERIFIED]
-    for record in records:
+    stored += [region.key.encode() for region in UNVERIFIED]
+    for record in stored:
         assert record in content
         changed = bytearray(record)
         # It stays text.
