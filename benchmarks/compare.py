@@ -15,7 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from benchmarks import catalogue, rows
@@ -33,10 +33,10 @@ Round: TypeAlias = dict[Key, Row]
 class Comparison:
     """One row, before and after.
 
-    :ivar before: median of the rounds of the earlier tree, in ``unit``.
-    :ivar after: median of the rounds of this tree, in ``unit``.
+    :ivar before: median of the rounds, in ``unit``, as is
+    :ivar after: that of this tree.
     :ivar ratio: median of the ratios of the rounds; above 1: this tree is slower.
-    :ivar grown: the counts that have grown, "name: before -> after".
+    :ivar grown: the counts that have grown or are in one tree alone.
     """
 
     key: Key
@@ -49,12 +49,17 @@ class Comparison:
 
 def compare(before: Sequence[Round], after: Sequence[Round]) -> list[Comparison]:
     """Compare the rows that both trees have in each round."""
-    common = set.intersection(*(set(each) for each in (*before, *after)))
     return [
         _compared(key, [each[key] for each in before], [each[key] for each in after])
         for key in after[0]
-        if key in common
+        if key not in unpaired(before, after)
     ]
+
+
+def unpaired(before: Sequence[Round], after: Sequence[Round]) -> set[Key]:
+    """Return the rows that not every round of both trees has."""
+    rounds = [set(each) for each in (*before, *after)]
+    return set.union(*rounds) - set.intersection(*rounds)
 
 
 def _compared(key: Key, before: Sequence[Row], after: Sequence[Row]) -> Comparison:
@@ -63,19 +68,29 @@ def _compared(key: Key, before: Sequence[Row], after: Sequence[Row]) -> Comparis
         new.median / old.median if unit is Unit.SECONDS else old.median / new.median
         for old, new in zip(before, after, strict=True)
     ]
-    counts = {count.name: count.value for count in before[-1].counts}
     return Comparison(
         key,
         unit,
         statistics.median(row.median for row in before),
         statistics.median(row.median for row in after),
         statistics.median(ratios),
-        tuple(
-            f"{count.name}: {counts[count.name]:g} -> {count.value:g}"
-            for count in after[-1].counts
-            if count.name in counts and count.value > counts[count.name]
-        ),
+        tuple(_grown(_largest_counts(before), _largest_counts(after))),
     )
+
+
+def _largest_counts(rounds: Sequence[Row]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for count in (each for row in rounds for each in row.counts):
+        found[count.name] = max(count.value, found.get(count.name, count.value))
+    return found
+
+
+def _grown(before: dict[str, float], after: dict[str, float]) -> Iterator[str]:
+    for name in sorted(before.keys() ^ after.keys()):
+        yield f"{name}: counted in one tree alone"
+    for name in sorted(before.keys() & after.keys()):
+        if after[name] > before[name]:
+            yield f"{name}: {before[name]:g} -> {after[name]:g}"
 
 
 def failures(compared: Sequence[Comparison], limit: float) -> list[str]:
@@ -113,7 +128,34 @@ def _measured(tree: str, python: str, names: Sequence[str]) -> Round:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 1 if a row has become slower or a count has grown."""
+    """The command; its exit status is 1 if a row is slower, has grown or is missing."""
+    options = _parser().parse_args(argv)
+    before_tree = os.path.abspath(options.before)
+    pythons = {
+        before_tree: os.path.join(before_tree, ".venv", "bin", "python"),
+        os.getcwd(): sys.executable,
+    }
+    if len(pythons) != 2 or options.rounds < 1:
+        sys.exit("compare this tree with another one, in at least one round")
+    measured: dict[str, list[Round]] = {tree: [] for tree in pythons}
+    for number in range(options.rounds):
+        for tree in sorted(pythons, reverse=bool(number % 2)):
+            measured[tree].append(_measured(tree, pythons[tree], options.only))
+    before, after = measured.values()
+    compared = compare(before, after)
+    for each in compared:
+        print(
+            f"{_title(each.key):60} {amount(each.before, each.unit):>12} "
+            f"{amount(each.after, each.unit):>12} {each.ratio:6.2f}"
+        )
+    found = failures(compared, options.limit) + [
+        f"{_title(key)}: not in both trees" for key in sorted(unpaired(before, after))
+    ]
+    print("\n".join(found) or f"none above {options.limit:g}")
+    return int(bool(found))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare", allow_abbrev=False
     )
@@ -125,33 +167,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[each for each in catalogue.names() if each != catalogue.KERNEL],
+        choices=catalogue.names(),
         required=True,
         metavar="NAME",
         help="a benchmark; may be repeated",
     )
-    options = parser.parse_args(argv)
-    trees = {
-        options.before: os.path.join(options.before, ".venv", "bin", "python"),
-        os.getcwd(): sys.executable,
-    }
-    measured: dict[str, list[Round]] = {tree: [] for tree in trees}
-    for number in range(options.rounds):
-        for tree in sorted(trees, reverse=bool(number % 2)):
-            measured[tree].append(_measured(tree, trees[tree], options.only))
-    before, after = measured.values()
-    compared = compare(before, after)
-    for each in compared:
-        print(
-            f"{_title(each.key):60} {amount(each.before, each.unit):>12} "
-            f"{amount(each.after, each.unit):>12} {each.ratio:6.2f}"
-        )
-    for key in sorted({key for each in (*before, *after) for key in each}):
-        if key not in {each.key for each in compared}:
-            print(f"{_title(key)}: not in both trees")
-    found = failures(compared, options.limit)
-    print("\n".join(found) or f"none above {options.limit:g}")
-    return int(bool(found))
+    return parser
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ Description: TypeAlias = dict[str, Part]
 _REQUIRED: Final = "required"
 _OPTIONAL: Final = "optional"
 #: The properties of an error class on which the library and its callers decide.
-_OF_ERRORS: Final = ("elsewhere", "fault", "retryable")
+_OF_ERRORS: Final = ("elsewhere", "fault", "reason", "retryable")
 #: Directories that tools make in a checkout.
 _GENERATED: Final = frozenset(
     {
@@ -110,11 +110,11 @@ def describe_class(cls: type, members: Sequence[str] | None = None) -> Part:
     :param members: the methods and attributes to describe, by name alone: their
         types may be internal; None: all public ones, with types and defaults.
     """
-    found: Part = {"bases": [each.__name__ for each in _ours(cls)[1:]]}
+    found: Part = {"bases": [each.__name__ for each in cls.__mro__[1:-1]]}
     if issubclass(cls, enum.Enum):
         # Values are texts for people, and may be worded differently.
         types = {k: [v, ""] for k, v in _annotations(cls).items() if k[0] != "_"}
-        return found | {"members": sorted(cls.__members__), "attributes": types}
+        return found | {"members": sorted(map(_member, cls)), "attributes": types}
     if dataclasses.is_dataclass(cls) and not members:
         is_exact = members is None
         found["fields"] = [_field(each, is_exact) for each in dataclasses.fields(cls)]
@@ -125,6 +125,10 @@ def describe_class(cls: type, members: Sequence[str] | None = None) -> Part:
     found["has_str"] = any("__str__" in vars(each) for each in _ours(cls))
     found["methods"] = dict(sorted(_methods(cls, members)))
     return found
+
+
+def _member(member: enum.Enum) -> str:
+    return member.name + (" retryable" if getattr(member, "retryable", False) else "")
 
 
 def _ours(cls: type) -> list[type]:
@@ -162,7 +166,7 @@ def _attributes(
         elif not issubclass(cls, Exception):
             yield name, [annotation, repr(getattr(cls, name, _REQUIRED))]
         else:
-            # The other defaults of errors are hints and reasons.
+            # The other defaults of errors are hints.
             default = getattr(cls, name) if name in _OF_ERRORS else ""
             text = default.name if isinstance(default, enum.Enum) else str(default)
             yield name, [annotation, text]

@@ -13,7 +13,14 @@ from types import MappingProxyType
 from oslo_log import log
 
 from os_acc import conf, exception
-from os_acc.attach import lifecycle, planning, programming, release_retries, serialize
+from os_acc.attach import (
+    lifecycle,
+    planning,
+    programming,
+    release_retries,
+    serialize,
+    verification,
+)
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
@@ -343,9 +350,7 @@ class Manager:
                 if time.monotonic() >= deadline:
                     raise
                 inventory = self.catalog.look(deadline)
-            except (exception.DeviceChanged, client.DeviceClaimed) as error:
-                if error.reason is exception.ChangeReason.REPLACED:
-                    raise
+            except (verification.Unsettled, client.DeviceClaimed) as error:
                 # The host still sets up a new device, or the helper has taken the
                 # device for a lease that the store has lost.
                 LOG.debug("instance %s: scanning again: %s", instance.uuid, error)

@@ -77,7 +77,12 @@ class RegionSteps(PluginSteps):
     ) -> None:
         """Call the plugin's ``program`` with these steps."""
         self._is_in_plugin = True
-        plugin.program(region, bitstream, self)
+        try:
+            plugin.program(region, bitstream, self)
+        except exception.BitstreamError:
+            # Nothing was written: the library may fetch the file again, and fail.
+            self._is_in_plugin = False
+            raise
 
     def left_untouched(self, error: exception.OsAccError) -> bool:
         """Return whether a failed programming has written nothing.
@@ -97,13 +102,14 @@ class RegionSteps(PluginSteps):
         region: Region,
         bitstream: Bitstream,
     ) -> None:
+        before, self._has_written = self._has_written, True
         try:
             step(region, bitstream, self.epoch, self.deadline)
         except exception.OsAccError as error:
             self._refusal = error
-            self._has_written |= not _has_not_begun(error)
+            if _has_not_begun(error):
+                self._has_written = before
             raise
-        self._has_written = True
 
 
 def prepare(plugins: Plugins, lease: Lease, deadline: float) -> None:

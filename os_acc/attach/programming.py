@@ -248,7 +248,8 @@ class Programmer:
             ):
                 raise exception.RegionUnusable(
                     f"{refused}: a guest may have its PCI function {address}",
-                    hint="find its consumer with 'os-acc device list', then unplug it",
+                    hint="see 'os-acc device list': unplug its consumer, or release "
+                    "or adopt a device in an unknown state",
                     reason=exception.RegionReason.IN_USE,
                 )
 
@@ -338,8 +339,8 @@ class Programmer:
                 f"{before.region} has lost {before.function_id or 'its contents'}, "
                 f"which instance {lease.consumer} used",
                 address=str(lease.address),
-                hint="unplug the instance, or request a bitstream: os_acc has no image "
-                "to restore",
+                hint="program the region by other means, then plug again; or unplug "
+                "the instance, then request a bitstream",
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
         bitstream = self._same_file(before, stack, deadline)

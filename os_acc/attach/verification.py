@@ -25,6 +25,14 @@ LOG = log.getLogger(__name__)
 _READ_SECONDS = 5.0
 
 
+class Unsettled(exception.DeviceChanged):
+    """The host was scanned before a device had its present binding.
+
+    Another scan finds the binding. A plugin's DeviceChanged does not have this class:
+    another scan would repeat its cause.
+    """
+
+
 def read_prior(
     root: str, members: Sequence[PciAddress], deadline: float = math.inf
 ) -> tuple[PriorBinding, ...]:
@@ -47,11 +55,11 @@ def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
     """Check that devices are still bound as their leases record.
 
-    :raises DeviceChanged: a device was changed during its selection.
+    :raises Unsettled: a device was changed during its selection.
     """
     for lease in leases:
         if read_prior(root, lease.members, deadline) != lease.prior:
-            raise exception.DeviceChanged(
+            raise Unsettled(
                 f"{lease.address} changed during its selection",
                 reason=exception.ChangeReason.UNSETTLED,
             )
@@ -203,11 +211,11 @@ def check_unbound(
 ) -> None:
     """Check that a free device is not on vfio-pci, unless it is ``prebound``.
 
-    :raises DeviceChanged: another program has bound it to vfio-pci meanwhile.
+    :raises Unsettled: another program has bound it to vfio-pci meanwhile.
     """
     for each in prior:
         if vfio.is_vfio_driver(each.driver) and each.address not in prebound:
-            raise exception.DeviceChanged(
+            raise Unsettled(
                 f"{each.address} is now bound to {each.driver}, for another guest",
                 reason=exception.ChangeReason.UNSETTLED,
             )

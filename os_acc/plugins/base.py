@@ -134,7 +134,9 @@ class ProgrammingSteps(PrivilegedSteps, Protocol):
     """The library's privileged steps for :meth:`PluginBase.program`.
 
     They belong to one plug, with its deadline, its locks and its journal. A plugin
-    lets their errors pass.
+    calls a step before it writes anything itself, and lets the errors of the step
+    pass. If a step fails after the plugin has written, the plugin raises
+    ProgrammingFailed from its error.
     """
 
     def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
@@ -245,8 +247,9 @@ class PluginBase(abc.ABC):
         """Undo :meth:`prepare`, once the functions are back with their drivers.
 
         It is idempotent, and is also called after a :meth:`prepare` that failed or
-        never ran. The library repeats it after DeviceInUse, DeviceStuck and a
-        HostStepFailed that is ``retryable`` (its ``errno`` says that memory or
-        descriptors ran out). After any other exception the device is quarantined.
+        never ran. The library repeats it after DeviceInUse, after DeviceStuck, and
+        after a HostStepFailed, OSError or MemoryError if memory or descriptors ran
+        out (EMFILE, ENFILE, ENOMEM). After any other exception the device is
+        quarantined.
         """
         del handle, steps

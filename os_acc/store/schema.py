@@ -251,7 +251,7 @@ def named_as_stored(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
             _check_layout(connection, len(STEPS))
         raise
 

@@ -32,6 +32,8 @@ from os_acc.testing.specs import HostSpec
 
 #: A ``device_spec`` that names every function of a host.
 EVERYTHING: Final = '{"address": "*:*:*.*"}'
+#: The directories of files that a copy gets.
+_COPIED: Final = ("state", "images", "profiles")
 _OS_ACC = conf.GROUP.name
 _BITSTREAMS = bitstreams.GROUP.name
 _REGISTER: Mapping[str, Callable[[cfg.ConfigOpts], None]] = {
@@ -87,7 +89,8 @@ class TestHost:
     :param options: of ``[os_acc]``.
     :raises oslo_config.cfg.NoSuchOptError: no option has this name, also for a
         misspelt parameter of this class.
-    :raises oslo_config.cfg.NoSuchGroupError: no group of options has this name.
+    :raises oslo_config.cfg.NoSuchGroupError: no group of os_acc or of an installed
+        plugin has this name; ``read`` can register others.
     :raises ValueError: the value of an option is invalid.
     :ivar kernel: the simulated kernel, which also injects failures.
     :ivar options: options of ``[os_acc]``. A change takes effect at the next start
@@ -109,7 +112,7 @@ class TestHost:
         kernel_type: type[FakeKernel] = FakeKernel,
         **options: object,
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()
         root = self.directory / "host"
         self.kernel = kernel_type.build(root, spec) if spec else kernel_type(root)
         #: The directory of the simulated tree, for ``PluginBase.root``.
@@ -213,7 +216,7 @@ class TestHost:
         """
         os.mkdir(directory)
         tree.copy(self.root, os.path.join(directory, "host"))
-        for name in ("state", "images", "profiles"):
+        for name in _COPIED:
             source = os.path.join(self.directory, name)
             tree.copy_in_place(source, os.path.join(directory, name))
         return TestHost(
@@ -232,10 +235,11 @@ class TestHost:
     def _moved(
         self, values: Mapping[str, object], directory: str | os.PathLike[str]
     ) -> dict[str, Any]:
-        # Replace paths below this host's directory by those of its copy.
+        # Replace paths of copied files by those of the copy.
+        copied = [self.directory / name for name in (*_COPIED, "host")]
         return {
             name: os.path.join(directory, os.path.relpath(value, self.directory))
-            if isinstance(value, str) and Path(value).is_relative_to(self.directory)
+            if isinstance(value, str) and any(map(Path(value).is_relative_to, copied))
             else value
             for name, value in values.items()
         }

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from benchmarks.compare import compare, failures
+import dataclasses
+
+from benchmarks.compare import compare, failures, unpaired
 from benchmarks.rows import Count, Row, Unit
 
 
@@ -40,4 +42,19 @@ def test_a_count_that_has_grown_is_a_failure():
 
 
 def test_a_row_of_one_tree_alone_is_not_compared():
-    assert compare([a_round(1.0)], [a_round(1.0, case="read")]) == []
+    before, after = [a_round(1.0)], [a_round(1.0, case="read")]
+    assert compare(before, after) == []
+    assert len(unpaired(before, after)) == 2
+
+
+def test_a_count_of_one_round_counts():
+    before = [a_round(1.0), a_round(1.0)]
+    after = [a_round(1.0, fsyncs=3), a_round(1.0)]
+    assert len(failures(compare(before, after), 1.05)) == 1
+
+
+def test_a_count_of_one_tree_alone_is_a_failure():
+    before, after = [a_round(1.0)], [a_round(1.0)]
+    after[0] = {k: dataclasses.replace(v, counts=()) for k, v in after[0].items()}
+    (found,) = failures(compare(before, after), 1.05)
+    assert found.endswith("fsyncs: counted in one tree alone")

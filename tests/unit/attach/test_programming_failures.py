@@ -266,6 +266,32 @@ def test_an_altered_file_in_the_cache_is_fetched_anew(fpgas, tmp_path):
     assert fpgas.programmings() == ["done"] * 3
 
 
+def test_an_altered_file_that_cannot_be_fetched_anew_leaves_the_region_verified(
+    fpgas, tmp_path, monkeypatch
+):
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
+    fpgas.unplug(1)
+    upload(fpgas, "crypto", CRYPTO)
+    plugin = fpgas.manager.plugins.get("dfl")
+    altered = exception.ImageUnusable("altered", reason=exception.ImageReason.INVALID)
+    monkeypatch.setattr(type(plugin), "program", mock.Mock(side_effect=altered))
+    silent = exception.ServiceUnavailable(
+        "no answer", service=exception.ServiceType.IMAGE
+    )
+    refetch = mock.Mock(side_effect=silent)
+
+    def forget_and_lose_the_service(self, *args):
+        monkeypatch.setattr(Library, "fetched", refetch)
+        return True
+
+    monkeypatch.setattr(Library, "forget", forget_and_lose_the_service)
+    with pytest.raises(exception.ServiceUnavailable):
+        fpgas.plug(1, function_id=CRYPTO)
+    assert refetch.called
+    assert not is_unknown(fpgas)
+
+
 def test_a_programming_that_never_ends_keeps_the_region(fpgas):
     """The programming continues after the time-out, and is reconciled: item 7."""
     upload(fpgas)

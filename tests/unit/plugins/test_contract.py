@@ -349,12 +349,16 @@ def test_inspection_sees_each_kind_of_change(monkeypatch):
     monkeypatch.setattr(base.PluginBase, "program", program)
     monkeypatch.setattr(base.PluginBase, "is_fallback", True)
     monkeypatch.delattr(base.PciAddress, "same_slot")
+    monkeypatch.setattr(base.DeviceChanged, "reason", base.ChangeReason.UNSETTLED)
+    monkeypatch.setattr(base.ChangeReason.UNSETTLED, "retryable", False)
     recorded = RECORDED[base.CONTRACT_VERSION]
     found = plugin_contract.breaks(recorded, plugin_contract.describe())
     text = "\n".join(found)
     assert "PluginBase.program()" in text
     assert "PluginBase.is_fallback" in text
     assert "PciAddress.same_slot() was removed" in text
+    assert "DeviceChanged.reason is" in text
+    assert "ChangeReason.UNSETTLED retryable was removed" in text
 
 
 # -- the description -------------------------------------------------------------

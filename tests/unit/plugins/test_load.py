@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import pytest
 
 from os_acc import conf, exception, plugins
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import base
 from os_acc.testing import hosts, instance, request, uuid_of
 from tests.unit import acme
 
@@ -279,6 +281,23 @@ def test_an_error_of_the_contract_reaches_the_caller_as_it_is(
     monkeypatch.setattr(acme.IsBusy, "is_busy", False)
     bench.plug(1, CARDS[0])
     assert bench.unplug(1) == 1
+
+
+def test_a_device_that_its_plugin_calls_unsettled_is_not_selected_again(
+    make_bench, install_plugins, monkeypatch
+):
+    """The library scans again for its own reasons; a plugin's cause would repeat."""
+    install_plugins(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    resetting = base.DeviceChanged(
+        "the card is resetting", reason=base.ChangeReason.UNSETTLED
+    )
+    prepare = mock.Mock(side_effect=resetting)
+    monkeypatch.setattr(acme.Acme, "prepare", prepare)
+    with pytest.raises(exception.DeviceChanged, match="resetting"):
+        bench.plug(1, CARDS[0])
+    assert prepare.call_count == 1
+    assert bench.manager.store.leases() == ()
 
 
 def test_a_lease_is_given_back_without_the_plugin_that_offered_it(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,22 @@ def test_a_copy_uses_its_own_files(tmp_path: Path) -> None:
     assert config.os_acc.state_path == copy.state_path
     assert config.os_acc_bitstreams.directory == str(copy.images.path)
     assert config.os_acc_profiles.catalogue == str(tmp_path / "copy" / "profiles")
+
+
+def test_a_copy_uses_the_files_that_are_not_copied(tmp_path: Path) -> None:
+    certificates = str(tmp_path / "original" / "certificates")
+    groups = {"os_acc_bitstreams": {"certificates": certificates}}
+    copy = host(tmp_path / "original", groups=groups).copy(tmp_path / "copy")
+    assert copy.config().os_acc_bitstreams.certificates == certificates
+
+
+def test_a_copy_of_the_current_directory_keeps_what_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkdir(tmp_path / "original")
+    monkeypatch.chdir(tmp_path / "original")
+    copy = host(Path()).copy(tmp_path / "copy")
+    assert copy.config().os_acc_bitstreams.source == "directory"
 
 
 def test_a_lease_is_of_the_host_that_has_plugged(tmp_path: Path) -> None:
