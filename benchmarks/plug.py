@@ -36,7 +36,7 @@ def rows(plan: Plan) -> Iterator[Row]:
     """Yield rows with the store on a disk, and in memory."""
     for table in _TABLES:
         with slow_host.made(plan, _host(), VFS, on_disk=table.full) as made:
-            library = _Library(made.manager())
+            library = _Library(made.start())
             scripts = {size: _script(library, made.kernel, size) for size in SIZES}
             slow = SlowKernel(made.root, slow_host.measured(plan))
             yield from table.rows(_Bench(library, scripts, slow), plan.times(15))
@@ -45,7 +45,7 @@ def rows(plan: Plan) -> Iterator[Row]:
 def phase_rows(plan: Plan) -> Iterator[Row]:
     """Yield the phases of one VF, with the store on a disk."""
     with slow_host.made(plan, _host(), VFS, on_disk=True) as made:
-        library = _Library(made.manager())
+        library = _Library(made.start())
         yield from phases.rows(_PHASES, library, plan.times(15))
 
 
