@@ -301,7 +301,7 @@ def _document(answer: Response) -> JsonValue:
 
 
 def _newest(answer: Response) -> Microversion:
-    from os_acc.rest.errors import ResponseMalformed
+    from os_acc.rest.responses import ResponseMalformed
 
     for each in _document(answer)["versions"]:
         newest = each["max_version"]
@@ -326,7 +326,7 @@ def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
         for each in listed
     )
     if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
-        from os_acc.rest.errors import ResponseMalformed
+        from os_acc.rest.responses import ResponseMalformed
 
         raise ResponseMalformed(
             f"{listed.path!r} has a cycle: provider {cycle} is below itself"

@@ -45,7 +45,7 @@ def _rejection(answer: Response) -> tuple[str, str]:
     The code is empty, and the detail is HTTP's, if Placement did not send it.
     """
     from os_acc.rest import responses
-    from os_acc.rest.errors import NOT_THEIRS
+    from os_acc.rest.responses import NOT_THEIRS
 
     try:
         error = next(iter(responses.document(answer)["errors"]))

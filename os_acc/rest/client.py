@@ -61,7 +61,7 @@ class ServiceClient:
         """Send a request and return the parsed response.
 
         :param take: parses the response; raises one of
-            :data:`os_acc.rest.errors.NOT_THEIRS` if the service did not send it.
+            :data:`os_acc.rest.responses.NOT_THEIRS` if the service did not send it.
         :param about: the operation, for messages: "list the device profiles".
         :param refused: returns the error for a rejected request; None stands for
             an invalid request.
@@ -72,7 +72,7 @@ class ServiceClient:
         """
         from keystoneauth1 import exceptions as ksa
 
-        from os_acc.rest import errors, retries
+        from os_acc.rest import errors, responses, retries
 
         adapter, patience = self._link()
 
@@ -81,7 +81,7 @@ class ServiceClient:
             answer = adapter.request(path, method, raise_exc=False, **arguments)
             return take(self._checked(answer, about, refused))
 
-        raised = (ksa.ClientException, OSError, *errors.NOT_THEIRS, _Failing)
+        raised = (ksa.ClientException, OSError, *responses.NOT_THEIRS, _Failing)
         return retries.ask(
             question,
             patience,
@@ -134,7 +134,7 @@ class ServiceClient:
     def _translated(
         self, error: Exception, code: int | None, about: str, deadline: float
     ) -> exception.OsAccError:
-        from os_acc.rest import errors
+        from os_acc.rest import errors, responses
 
         service = self._service
         detail = errors.summary(error)
@@ -169,7 +169,7 @@ class ServiceClient:
                 service=service.service_type,
                 hint="see the log of Keystone",
             )
-        if isinstance(error, errors.ResponseUnread):
+        if isinstance(error, responses.ResponseUnread):
             return exception.ServiceUnavailable(
                 f"cannot {about}: the response cannot be read: {detail}",
                 service=service.service_type,

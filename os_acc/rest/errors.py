@@ -19,26 +19,6 @@ _NETWORK: tuple[type[BaseException], ...] = (
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
 )
-
-
-class ResponseUnread(Exception):
-    """A response that is too large, or has an unexpected content coding."""
-
-
-class ResponseMalformed(ValueError):
-    """A value in a response has another type than the service's API defines."""
-
-
-#: Exceptions of parsing a response that the service did not send.
-NOT_THEIRS = (
-    ResponseUnread,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 
 

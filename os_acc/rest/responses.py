@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.rest.errors import NOT_THEIRS, ResponseMalformed
 
 if TYPE_CHECKING:
     from requests import Response
@@ -27,6 +26,26 @@ if TYPE_CHECKING:
 #: Characters of a number. Python refuses to read or write an integer of more than
 #: 4300 decimal digits; 1,000 characters, also hexadecimal ones, stay below.
 LONGEST_NUMBER: Final = 1_000
+
+
+class ResponseUnread(Exception):
+    """A response that is too large, or has an unexpected content coding."""
+
+
+class ResponseMalformed(ValueError):
+    """A value in a response has another type than the service's API defines."""
+
+
+#: Exceptions of parsing a response that the service did not send.
+NOT_THEIRS = (
+    ResponseUnread,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

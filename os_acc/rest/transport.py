@@ -33,7 +33,7 @@ import urllib3.exceptions
 from keystoneauth1 import session as ksa_session
 
 from os_acc import exception
-from os_acc.rest.errors import ResponseUnread
+from os_acc.rest.responses import ResponseUnread
 
 #: Decoded bytes of a response. Placement's list for a node with 1,000 providers has
 #: one megabyte, Cyborg's of 10,000 device profiles six, a Glance page with

@@ -29,7 +29,7 @@ RAISED = (
     glance.ClientException,
     OSError,
     GlanceRefused,
-    *errors.NOT_THEIRS,
+    *responses.NOT_THEIRS,
 )
 # glanceclient's errors for a connection that was refused, dropped or timed out.
 _NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
@@ -79,7 +79,7 @@ def translated(
             hint="check that Keystone and Glance run, and the network to them",
             service=exception.ServiceType.IMAGE,
         )
-    if any(isinstance(each, errors.ResponseUnread) for each in errors.chain(error)):
+    if any(isinstance(each, responses.ResponseUnread) for each in errors.chain(error)):
         return exception.ServiceUnavailable(
             f"cannot get {about}: the response cannot be read: {detail}",
             hint="check Glance, and the proxies between it and this host",

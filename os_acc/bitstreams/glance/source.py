@@ -135,7 +135,7 @@ class Glance:
 
 def _image(link: GlanceSession, image_id: str) -> Image:
     from os_acc.bitstreams.glance import image_parser
-    from os_acc.rest.errors import ResponseMalformed
+    from os_acc.rest.responses import ResponseMalformed
 
     found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
     if found.id.lower() != image_id.lower():

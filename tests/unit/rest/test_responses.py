@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.rest import responses
-from os_acc.rest.errors import ResponseMalformed
-from os_acc.rest.responses import JsonValue
+from os_acc.rest.responses import JsonValue, ResponseMalformed
 from tests.expected_errors import has
 from tests.service_doubles import CALLS, IMAGE, Answer, Cloud, right
 from tests.unit.placement.placement_double import NODE
