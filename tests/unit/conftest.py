@@ -18,7 +18,7 @@ from os_acc.attach.release_retries import Retrier
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
+from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts, privileged
 from tests.unit import acme_card
 from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
@@ -46,6 +46,18 @@ def _no_round_of_retries_is_left() -> Iterator[None]:
     for each in deadlines.fork_aware():
         if isinstance(each, Retrier):
             assert each.stop(60)
+
+
+@pytest.fixture(autouse=True)
+def _no_helper_is_left() -> Iterator[None]:
+    """End the helpers that a test has started when it ends.
+
+    A later test would use them, with the host for which they were started.
+    """
+    yield
+    for each in privileged.CONTEXTS:
+        if each.channel is not None:
+            each.stop()
 
 
 @pytest.fixture
