@@ -31,7 +31,7 @@ _EACH = 16
 class Request:
     """The arguments of a plug, and the provider data for its assignment.
 
-    :ivar ours: os_acc's providers, all of which have to be used up.
+    :ivar ours: os_acc's providers; the request uses up all of them.
     :ivar known: the traits of the providers.
     :ivar refused: the expected reason, if no assignment exists.
     """

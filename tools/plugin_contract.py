@@ -267,7 +267,7 @@ def _default(parameter: inspect.Parameter, is_exact: bool) -> str:
 
 
 def breaks(old: Description, new: Description) -> list[str]:
-    """Return the changes with which a plugin for ``old`` may fail on ``new``.
+    """Return the changes that may break a plugin for ``old`` on ``new``.
 
     Additions are compatible if they have a default. A parameter of a method that
     plugins implement is never compatible: an older plugin does not expect it.

@@ -21,7 +21,7 @@ from os_acc.plugins import Plugins, base
 
 _T = TypeVar("_T")
 
-#: Errors by which a plugin states that it has written nothing.
+#: Errors that state, if a plugin raises them, that it has written nothing.
 _DECLARED_UNTOUCHED: Final = (
     exception.BitstreamError,
     exception.DeviceInUse,
@@ -117,10 +117,7 @@ def prepare(plugins: Plugins, lease: Lease, deadline: float) -> None:
 
     :raises OsAccError: see :func:`call`.
     """
-    plugin = plugins.get(lease.plugin)
-    if plugin is not None:
-        steps = PluginSteps(deadline)
-        call(plugins, plugin, deadline, plugin.prepare, _handle(lease), steps)
+    _for_lease(plugins, lease, deadline, lambda plugin: plugin.prepare)
 
 
 def release(plugins: Plugins, lease: Lease, deadline: float) -> None:
@@ -128,10 +125,19 @@ def release(plugins: Plugins, lease: Lease, deadline: float) -> None:
 
     :raises OsAccError: see :func:`call`.
     """
+    _for_lease(plugins, lease, deadline, lambda plugin: plugin.release)
+
+
+def _for_lease(
+    plugins: Plugins,
+    lease: Lease,
+    deadline: float,
+    method: Callable[[base.PluginBase], Callable[..., None]],
+) -> None:
     plugin = plugins.get(lease.plugin)
     if plugin is not None:
         steps = PluginSteps(deadline)
-        call(plugins, plugin, deadline, plugin.release, _handle(lease), steps)
+        call(plugins, plugin, deadline, method(plugin), _handle(lease), steps)
 
 
 def call(

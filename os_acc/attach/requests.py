@@ -388,7 +388,7 @@ def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
     """Check that the requests can be bound to one instance together.
 
     :raises InvalidInput: they are of several profiles, or of several versions of one
-        profile, or of a group of which requests are missing.
+        profile, or requests of a group are missing.
     """
     profiles = sorted({each.profile for each in bound})
     if len(profiles) > 1:

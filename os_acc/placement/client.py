@@ -21,11 +21,10 @@ from os_acc.placement import options
 from os_acc.placement.api_model import ListedProvider, Microversion, Record, in_cycle
 from os_acc.placement.errors import refused
 from os_acc.rest.client import ServiceClient
+from os_acc.rest.responses import JsonValue, ResponseMalformed, document
 
 if TYPE_CHECKING:
     from requests import Response
-
-    from os_acc.rest.responses import JsonValue
 
 _T = TypeVar("_T")
 
@@ -178,7 +177,7 @@ class Client:
             "/resource_providers",
             deadline,
             f"create {name}",
-            lambda answer: _document(answer)["generation"].integer(),
+            lambda answer: document(answer)["generation"].integer(),
             {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
         )
 
@@ -227,7 +226,7 @@ class Client:
             f"/resource_providers/{provider}/{what}",
             deadline,
             f"set the {what} of {provider}",
-            lambda answer: _document(answer)["resource_provider_generation"].integer(),
+            lambda answer: document(answer)["resource_provider_generation"].integer(),
             {"resource_provider_generation": generation, what: value},
         )
 
@@ -247,7 +246,7 @@ class Client:
             path,
             deadline,
             f"read {path}",
-            lambda answer: take(_document(answer)),
+            lambda answer: take(document(answer)),
             headers=_headers(version),
         )
 
@@ -294,16 +293,8 @@ def _headers(version: Microversion) -> dict[str, str]:
     }
 
 
-def _document(answer: Response) -> JsonValue:
-    from os_acc.rest import responses
-
-    return responses.document(answer)
-
-
 def _newest(answer: Response) -> Microversion:
-    from os_acc.rest.responses import ResponseMalformed
-
-    for each in _document(answer)["versions"]:
+    for each in document(answer)["versions"]:
         newest = each["max_version"]
         try:
             return Microversion.parse(newest.text())
@@ -326,8 +317,6 @@ def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
         for each in listed
     )
     if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
-        from os_acc.rest.responses import ResponseMalformed
-
         raise ResponseMalformed(
             f"{listed.path!r} has a cycle: provider {cycle} is below itself"
         )

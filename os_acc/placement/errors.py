@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from os_acc import exception
 from os_acc.placement.api_model import Declined
 from os_acc.placement.options import GROUP
+from os_acc.rest import responses
 
 if TYPE_CHECKING:
     from requests import Response
@@ -44,12 +45,9 @@ def _rejection(answer: Response) -> tuple[str, str]:
 
     The code is empty, and the detail is HTTP's, if Placement did not send it.
     """
-    from os_acc.rest import responses
-    from os_acc.rest.responses import NOT_THEIRS
-
     try:
         error = next(iter(responses.document(answer)["errors"]))
         code = error["code"].text() if "code" in error else ""
-    except (*NOT_THEIRS, StopIteration):
+    except (*responses.NOT_THEIRS, StopIteration):
         code = ""
     return code, responses.refusal(answer)

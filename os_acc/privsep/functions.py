@@ -197,7 +197,7 @@ def unbind(address: PciAddress) -> None:
 
 
 def rebind(address: PciAddress, name: str) -> None:
-    """Bind the function to this driver, whichever others match.
+    """Bind the function to this driver, also if others match.
 
     The override is set first and stays: at every moment in between, also after
     a crash, a probe or a newly loaded driver leads to this driver alone.

@@ -17,6 +17,7 @@ from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS, Judged
+from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
 
@@ -81,7 +82,5 @@ class Cyborg:
 
 
 def _profiles(answer: Response) -> list[object]:
-    from os_acc.rest import responses
-
     # Not parsed yet: an invalid profile must not hide the others.
     return [each.found for each in responses.document(answer)["device_profiles"]]

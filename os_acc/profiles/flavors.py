@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles.options import NOVA, NOVA_DEFAULTS
+from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
 
@@ -188,21 +189,15 @@ def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | 
 
 def _detail(answer: Response) -> str:
     """Return the reason that Nova gives."""
-    from os_acc.rest import responses
-
     return responses.refusal(answer)
 
 
 def _specs(answer: Response) -> dict[str, str]:
-    from os_acc.rest import responses
-
     specs = responses.document(answer)["extra_specs"]
     return {key: value.text() for key, value in specs.items()}
 
 
 def _page(answer: Response) -> list[tuple[str, str]]:
-    from os_acc.rest import responses
-
     return [
         (each["id"].text(), each["name"].text())
         for each in responses.document(answer)["flavors"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.rest import responses
 from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class ServiceClient:
         """
         from keystoneauth1 import exceptions as ksa
 
-        from os_acc.rest import errors, responses, retries
+        from os_acc.rest import errors, retries
 
         adapter, patience = self._link()
 
@@ -114,8 +115,6 @@ class ServiceClient:
 
         :raises _Failing: the request failed and may be retried.
         """
-        from os_acc.rest import responses
-
         status = answer.status_code
         if status < 300:
             return answer
@@ -134,7 +133,7 @@ class ServiceClient:
     def _translated(
         self, error: Exception, code: int | None, about: str, deadline: float
     ) -> exception.OsAccError:
-        from os_acc.rest import errors, responses
+        from os_acc.rest import errors
 
         service = self._service
         detail = errors.summary(error)

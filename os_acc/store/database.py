@@ -77,8 +77,8 @@ def owner_of(state_path: str) -> tuple[int, int]:
 def has_foreign_log(path: str) -> bool:
     """Return whether a write-ahead log of another copy lies beside the store.
 
-    SQLite would replay the log, whichever journal mode the store's header
-    names; its contents are obsolete.
+    SQLite would replay the log in each journal mode that the store's header can
+    name; its contents are obsolete.
     """
     if not os.path.exists(f"{path}-wal"):
         return False

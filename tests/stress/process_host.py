@@ -46,7 +46,7 @@ _OPTIONS: Mapping[str, object] = {
 PYTHON = (sys.executable, "-P")
 _PATIENCE = 60.0
 _POLL = 0.01
-# Seconds by which a busy machine may delay a process.
+# A busy machine may delay a process for so many seconds.
 _LATE = 10.0
 
 

@@ -134,7 +134,7 @@ def modules() -> list[str]:
     ]
 
 
-#: Further names, and arguments with which they would leave a trace.
+#: Further names, and arguments that make them leave a trace.
 OTHERS: dict[str, Callable[[str], Arguments]] = {
     "os.system": lambda path: (f"echo changed > {path}",),
     "os.popen": lambda path: (f"echo changed > {path}",),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from stevedore import ExtensionManager
 from os_acc import deadlines, plugins, service
 from os_acc.attach.manager import Manager
 from os_acc.attach.release_retries import Retrier
+from os_acc.helper import client
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -37,27 +40,23 @@ def _own_root_configuration() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_round_of_retries_is_left() -> Iterator[None]:
-    """Stop the threads that initialize() has started when a test ends.
+def _nothing_continues() -> Iterator[None]:
+    """End the rounds of retries and the helpers that a test has started.
 
-    They would continue in later tests, and log into their output.
+    They would continue in later tests: log into their output, and serve the host for
+    which they were started. A helper that is still starting would do so, too.
     """
     yield
     for each in deadlines.fork_aware():
         if isinstance(each, Retrier):
             assert each.stop(60)
-
-
-@pytest.fixture(autouse=True)
-def _no_helper_is_left() -> Iterator[None]:
-    """End the helpers that a test has started when it ends.
-
-    A later test would use them, with the host for which they were started.
-    """
-    yield
-    for each in privileged.CONTEXTS:
-        if each.channel is not None:
-            each.stop()
+    for each in deadlines.fork_aware():
+        if isinstance(each, client.Helper):
+            for start in [link._start for link in each._links.values()]:
+                if start is not None:
+                    futures.wait([start.over], start.until - time.monotonic())
+    for context in privileged.CONTEXTS:
+        context.stop()
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ class AcmePlugin(base.PluginBase):
             return
         yield base.Device(
             plugin=self.name,
-            # The PF names the provider, whichever VFs are usable.
+            # The PF names the provider: usable VFs come and go.
             address=pf.address,
             identity=pf.identity,
             resource_class=tags.resource_class or "CUSTOM_ACCELERATOR_FPGA",

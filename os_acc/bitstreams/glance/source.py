@@ -17,11 +17,11 @@ from os_acc import exception
 from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
+from os_acc.rest.responses import JsonValue, ResponseMalformed
 
 if TYPE_CHECKING:
     from os_acc.bitstreams.glance.download import Download
     from os_acc.bitstreams.glance.session import GlanceSession
-    from os_acc.rest.responses import JsonValue
 
 _T = TypeVar("_T")
 
@@ -135,7 +135,6 @@ class Glance:
 
 def _image(link: GlanceSession, image_id: str) -> Image:
     from os_acc.bitstreams.glance import image_parser
-    from os_acc.rest.responses import ResponseMalformed
 
     found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
     if found.id.lower() != image_id.lower():
@@ -175,8 +174,6 @@ def _asked_of(link: GlanceSession, path: str) -> JsonValue:
     glanceclient's models follow a schema that the server sends, and fail in ways
     of their own: here every field is read with its expected type.
     """
-    from os_acc.rest.responses import JsonValue
-
     _answer, body = link.client.get(path)
     return JsonValue(body)
 

@@ -3,7 +3,7 @@
 """Record the words that the DFL driver pushes into an FPGA, inside the kernel.
 
 A register keeps only the last word. Therefore a probe is set on the instruction
-by which fme_mgr_write() stores each of them (``FME_PR_DATA``, offset 0x18):
+of fme_mgr_write() that stores each of them (``FME_PR_DATA``, offset 0x18):
 Documentation/trace/kprobetrace.rst.
 """
 

@@ -43,7 +43,7 @@ def limits(question: Question) -> Any:
 
 
 def limits_with_networks(question: Question) -> Any:
-    """Return limits with which Nova checks networks, limited or not."""
+    """Return the limits for Nova's check of networks, limited or not."""
     ratios = question.limits or NUMALimits(math.inf, math.inf)
     return objects.NUMATopologyLimits(
         cpu_allocation_ratio=ratios.cpu_allocation_ratio,

@@ -147,7 +147,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
 
 
 def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):
-    """The card's group also contains a PF of which another guest has a VF."""
+    """The card's group also contains a PF, and another guest has a VF of it."""
     card = hosts.fpga("0000:05")
     neighbour = dataclasses.replace(
         hosts.nic("0000:06", name="eno1", boot_vfs=1), group_of=card.address

@@ -25,7 +25,7 @@ ERRORS = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
 
 
 class Once:
-    """A function of the operating system of which one call, the n-th, is refused.
+    """A function of the operating system that refuses its n-th call.
 
     :ivar left: calls until then, including the refused one; 0: it was refused.
     """

@@ -26,7 +26,7 @@ def at(text: str) -> PciAddress:
 
 @pytest.fixture
 def unknown(bench):
-    """Return a host with a disk on vfio-pci, of which no record exists."""
+    """Return a host with a disk on vfio-pci that no record names."""
     bench.bind(DISK, "vfio-pci")
     return bench
 

@@ -34,7 +34,7 @@ def plug(
     address: str = CARD,
     **requested: str,
 ) -> list[Any]:
-    """Plug one function of a region with this trait, whatever Placement has."""
+    """Plug one function of a region with this trait, also if Placement lacks it."""
     selected, specs = request(bench.provider(address))
     specs |= {f"trait1:{trait}": "required"}
     specs |= {f"accel1:{name}": value for name, value in requested.items()}

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,15 +35,8 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 def test_one_download_serves_sixteen_threads(cache: Cache, place: Place) -> None:
-    contents = []
-    threads = [
-        threading.Thread(target=lambda: contents.append(get(cache, place)))
-        for _ in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as pool:
+        contents = list(pool.map(lambda _: get(cache, place), range(16)))
     assert contents == [CONTENT] * 16
     assert place.begun == [0]
 
@@ -51,19 +44,11 @@ def test_one_download_serves_sixteen_threads(cache: Cache, place: Place) -> None
 def test_one_download_serves_several_processes(
     cache: Cache, place: Place, in_child: Callable[..., str]
 ) -> None:
-    outcomes: list[str] = []
-
     def fetch_it() -> str:
         return f"{get(cache, place) == CONTENT} {len(place.begun)}"
 
-    watchers = [
-        threading.Thread(target=lambda: outcomes.append(in_child(fetch_it)))
-        for _ in range(6)
-    ]
-    for watcher in watchers:
-        watcher.start()
-    for watcher in watchers:
-        watcher.join()
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = list(pool.map(in_child, [fetch_it] * 6))
     assert sorted(outcomes) == ["True 0"] * 5 + ["True 1"]
 
 
@@ -144,15 +129,8 @@ def test_eviction_and_use_in_many_processes_never_show_half_an_image(
             )
         )
 
-    outcomes: list[str] = []
-    watchers = [
-        threading.Thread(target=lambda: outcomes.append(in_child(use_all)))
-        for _ in range(3)
-    ]
-    for watcher in watchers:
-        watcher.start()
-    for watcher in watchers:
-        watcher.join()
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(in_child, [use_all] * 3))
     assert outcomes == ["20"] * 3
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A download yields the whole image or an error, whatever fails on the way."""
+"""A download yields the whole image or an error after each kind of failure."""
 
 from __future__ import annotations
 

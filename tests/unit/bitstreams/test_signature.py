@@ -195,7 +195,7 @@ def test_a_key_that_is_weak_or_of_another_kind_is_refused(
 
 
 class Endless(io.RawIOBase):
-    """A file of this many bytes, none of which is kept."""
+    """A file of this many bytes that keeps none of them."""
 
     def __init__(self, size: int) -> None:
         self.size = size

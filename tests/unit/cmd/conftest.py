@@ -24,7 +24,7 @@ def console(bench: TestHost, tmp_path: Path) -> Console:
 
 @pytest.fixture
 def images(console: Console) -> Images:
-    """Add two valid images, of which none is fetched yet."""
+    """Add two valid images that are not fetched yet."""
     place = console.bench.images.path
     console.configure(
         more=f"[os_acc_bitstreams]\nsource = directory\ndirectory = {place}\n"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A drawing describes any host, whatever its shape."""
+"""A drawing describes hosts of any shape."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A provider keeps its name, whatever happens to other devices of the host."""
+"""A provider keeps its name when other devices of the host change."""
 
 from __future__ import annotations
 

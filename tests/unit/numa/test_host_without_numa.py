@@ -18,7 +18,7 @@ from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
 
 GPU = "0000:17:00.0"
-#: The policies by which Nova refuses a device without a node.
+#: Nova refuses a device without a node under these policies.
 REFUSED = {NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET}
 
 

@@ -80,7 +80,7 @@ def test_one_of_the_chosen_cells_has_to_lead_to_each_network(
 @pytest.mark.parametrize(
     ("networks", "guest_cells", "where"),
     [
-        # The guest goes to the cell of the network card, whichever cells are free.
+        # The guest goes to the cell of the network card, also if other cells are free.
         (FOO, 1, (0,)),
         (TUNNELS, 1, (1,)),
         (BAR, 1, (0,)),

@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 
 from os_acc.exception import InvalidInput
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
+from tests.unit.pci_addresses import ADDRESSES
 
-ADDRESSES = st.builds(
-    PciAddress,
-    st.integers(0, 0xFFFF_FFFF),
-    st.integers(0, 0xFF),
-    st.integers(0, 0x1F),
-    st.integers(0, 7),
-)
 IDENTITY = PciIdentity(0x8086, 0x0953, 0x8086, 0x370A, 0x01)
 
 

@@ -124,7 +124,7 @@ def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
 
 @pytest.mark.parametrize("tail", [0, 1, 3])
 def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
-    """The card would receive its header too, whatever region it declares."""
+    """The card would receive its header too, for any region that it declares."""
     rest = payload(GZIP, 64) + b"x" * tail
     content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
     image = fpgas.images.put("adder", content)

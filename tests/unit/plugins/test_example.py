@@ -22,7 +22,7 @@ from os_acc import plugins
 
 TOP = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((TOP / "examples").glob("*/pyproject.toml"))
-#: PEP 517: the call by which pip makes a project's backend build the wheel.
+#: PEP 517: pip calls this function of a project's backend to build the wheel.
 BUILD = (
     "import sys\n"
     "sys.path.insert(0, sys.argv[2])\n"

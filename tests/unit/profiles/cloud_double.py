@@ -34,7 +34,7 @@ class Cloud:
     :ivar page: number of flavors on a page.
     :ivar bad: keys that Nova refuses.
     :ivar statuses: statuses of Cyborg's and Nova's next responses.
-    :ivar keystone: status with which Keystone refuses tokens; 0: it grants them.
+    :ivar keystone: status of Keystone's refusal of tokens; 0: it grants them.
     :ivar refusals: number of connections to drop.
     :ivar silent: whether the services never respond.
     :ivar text: response body instead of JSON.

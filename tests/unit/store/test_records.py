@@ -11,20 +11,14 @@ from hypothesis import strategies as st
 
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import Affinity
-from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.pci import PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
 from os_acc.store import records
 from os_acc.store.schema import Damaged
+from tests.unit.pci_addresses import ADDRESSES
 
 _16_BITS = st.integers(0, 0xFFFF)
-ADDRESSES = st.builds(
-    PciAddress,
-    st.integers(0, 0xFFFF_FFFF),
-    st.integers(0, 0xFF),
-    st.integers(0, 0x1F),
-    st.integers(0, 7),
-)
 IDENTITIES = st.builds(
     PciIdentity,
     _16_BITS,

@@ -8,8 +8,8 @@ import contextlib
 import os
 import pathlib
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -173,19 +173,11 @@ def test_a_damaged_store_is_set_aside_before_any_step(
 def test_processes_that_open_the_store_together_upgrade_it_once(
     filled, state_path, file, in_child, upgraded
 ):
-    outcomes = []
-
     def opened() -> int:
         return len(reopened(state_path).leases())
 
-    openers = [
-        threading.Thread(target=lambda: outcomes.append(in_child(opened)))
-        for _ in range(4)
-    ]
-    for opener in openers:
-        opener.start()
-    for opener in openers:
-        opener.join()
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(in_child, [opened] * 4))
     assert outcomes == ["1"] * 4
     assert rows(file, "SELECT count(*) FROM upgrades") == [(1,)]
 

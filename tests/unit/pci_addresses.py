@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Strategies of hypothesis for PCI addresses."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from os_acc.objects.pci import PciAddress
+
+ADDRESSES = st.builds(
+    PciAddress,
+    st.integers(0, 0xFFFF_FFFF),
+    st.integers(0, 0xFF),
+    st.integers(0, 0x1F),
+    st.integers(0, 7),
+)
