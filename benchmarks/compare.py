@@ -36,6 +36,8 @@ class Comparison:
     :ivar before: median of the rounds, in ``unit``, as is
     :ivar after: that of this tree.
     :ivar ratio: median of the ratios of the rounds; above 1: this tree is slower.
+        If the row has a floor, each time counts as a multiple of its floor: a
+        machine that is slower in one run is slower for both.
     :ivar grown: the counts that have grown or are in one tree alone.
     """
 
@@ -64,10 +66,7 @@ def unpaired(before: Sequence[Round], after: Sequence[Round]) -> set[Key]:
 
 def _compared(key: Key, before: Sequence[Row], after: Sequence[Row]) -> Comparison:
     unit = after[0].unit
-    ratios = [
-        new.median / old.median if unit is Unit.SECONDS else old.median / new.median
-        for old, new in zip(before, after, strict=True)
-    ]
+    ratios = [_ratio(old, new) for old, new in zip(before, after, strict=True)]
     return Comparison(
         key,
         unit,
@@ -76,6 +75,14 @@ def _compared(key: Key, before: Sequence[Row], after: Sequence[Row]) -> Comparis
         statistics.median(ratios),
         tuple(_grown(_largest_counts(before), _largest_counts(after))),
     )
+
+
+def _ratio(before: Row, after: Row) -> float:
+    if before.ratio and after.ratio and before.floor_is == after.floor_is:
+        times = after.ratio / before.ratio
+    else:
+        times = after.median / before.median
+    return times if after.unit is Unit.SECONDS else 1 / times
 
 
 def _largest_counts(rounds: Sequence[Row]) -> dict[str, float]:

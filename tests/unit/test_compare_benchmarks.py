@@ -29,6 +29,15 @@ def test_a_slower_row_is_found_by_the_ratios_of_the_rounds():
     assert found == "discovery, scan, 1,024: 1.20 times"
 
 
+def test_a_slower_machine_is_slower_for_the_floor_too():
+    (before,), (after,) = a_round(1.0).items(), a_round(2.0).items()
+    (found,) = compare(
+        [{before[0]: dataclasses.replace(before[1], floor=0.5, ratio=2.0)}],
+        [{after[0]: dataclasses.replace(after[1], floor=1.0, ratio=2.0)}],
+    )
+    assert (found.before, found.after, found.ratio) == (1.0, 2.0, 1.0)
+
+
 def test_a_lower_rate_is_slower():
     before = [a_round(100.0, unit=Unit.PER_SECOND)]
     (compared,) = compare(before, [a_round(50.0, unit=Unit.PER_SECOND)])
