@@ -15,6 +15,10 @@ from typing import NotRequired, Required, TypedDict
 class InstanceDict(TypedDict, total=False):
     """An instance, as :func:`os_acc.plug` accepts it.
 
+    :ivar name: its name, for the log and for listings.
+    :ivar project_id: its project; ``tenant_id`` is the same.
+    :ivar image_id: the UUID of the image that it boots; ``image_ref`` and
+        ``image_uuid`` are the same.
     :ivar numa_cells: ids of the host's NUMA cells that the guest is fitted to.
     :ivar image_properties: image properties; only
         ``hw_pci_numa_affinity_policy`` is read.
@@ -25,7 +29,10 @@ class InstanceDict(TypedDict, total=False):
     uuid: Required[str]
     name: str
     project_id: str
+    tenant_id: str
     image_id: str
+    image_ref: str
+    image_uuid: str
     numa_cells: Sequence[int]
     image_properties: Mapping[str, object]
     port_numa_policies: Mapping[str, str]

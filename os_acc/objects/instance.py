@@ -13,6 +13,13 @@ from os_acc import exception
 
 #: The image property with the NUMA policy for all PCI devices.
 IMAGE_NUMA_POLICY: Final = "hw_pci_numa_affinity_policy"
+#: The keys of each text: ours, then those of Nova's objects (``image_ref``,
+#: ``tenant_id``) and of the specification ("VM image UUID").
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "name": ("name",),
+    "project_id": ("project_id", "tenant_id"),
+    "image_id": ("image_id", "image_ref", "image_uuid"),
+}
 
 
 def canonical_uuid(value: object) -> str | None:
@@ -41,6 +48,11 @@ def consumer_uuid(value: object) -> str:
     return consumer
 
 
+def title(uuid: str, name: str) -> str:
+    """Return a consumer's UUID and name for messages; the name is escaped."""
+    return f"{uuid} ({exception.show(name)})" if name else uuid
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstanceInfo:
     """The properties of an instance that os_acc uses; only ``uuid`` is required.
@@ -61,13 +73,19 @@ class InstanceInfo:
     image_numa_policy: object = None
     port_numa_policies: tuple[tuple[str, object], ...] = ()
 
+    @property
+    def title(self) -> str:
+        """The UUID and the name, for messages."""
+        return title(self.uuid, self.name)
+
     @classmethod
     def from_api(cls, instance_info: object) -> Self:
         """Validate the mapping that Nova passes.
 
         Unknown keys are ignored.
 
-        :raises InvalidInput: not a mapping, no uuid, or a wrong type.
+        :raises InvalidInput: not a mapping, no uuid, a wrong type, or two keys of one
+            property with two values.
         """
         if not isinstance(instance_info, Mapping):
             raise exception.InvalidInput(
@@ -80,15 +98,6 @@ class InstanceInfo:
                 f"instance_info['uuid'] is {exception.show(instance_info.get('uuid'))}",
                 hint="pass the instance's UUID, as text",
             )
-        texts: dict[str, Any] = {}
-        for key in ("name", "project_id", "image_id"):
-            value = instance_info.get(key)
-            if not isinstance(value, str | None):
-                raise exception.InvalidInput(
-                    f"instance_info[{key!r}] is {exception.show(value)}, not text",
-                    hint="leave the key out if there is no value",
-                )
-            texts[key] = value or ""
         return cls(
             uuid=consumer,
             numa_cells=_numa_cells(instance_info.get("numa_cells")),
@@ -101,8 +110,32 @@ class InstanceInfo:
                     key=lambda item: item[0],
                 )
             ),
-            **texts,
+            **{field: _text(instance_info, keys) for field, keys in _KEYS.items()},
         )
+
+
+def _text(instance_info: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return the one value of a property that has several keys; '' if it has none."""
+    found: dict[str, str] = {}
+    for key in keys:
+        value = instance_info.get(key)
+        if not isinstance(value, str | None):
+            raise exception.InvalidInput(
+                f"instance_info[{key!r}] is {exception.show(value)}, not text",
+                hint="leave the key out if there is no value",
+            )
+        if value:
+            found[key] = value
+    if len({canonical_uuid(value) or value for value in found.values()}) > 1:
+        differ = " and ".join(
+            f"instance_info[{key!r}] is {exception.show(value)}"
+            for key, value in found.items()
+        )
+        raise exception.InvalidInput(
+            f"{differ}, but they are the same property",
+            hint=f"pass {keys[0]} only",
+        )
+    return next(iter(found.values()), "")
 
 
 def _numa_cells(value: object) -> tuple[int, ...]:

@@ -76,7 +76,9 @@ def test_an_instance_has_a_uuid(value, shown):
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize("key", ["name", "project_id", "image_id"])
+@pytest.mark.parametrize(
+    "key", ["name", "project_id", "tenant_id", "image_id", "image_ref", "image_uuid"]
+)
 @pytest.mark.parametrize(
     ("value", "shown"),
     [each for each in WRONG if each.id not in ("None", "text", "surrogate", "long")],

@@ -45,3 +45,45 @@ def test_an_instance_needs_only_a_uuid():
 def test_what_is_not_ours_is_ignored():
     info = InstanceInfo.from_api({"uuid": ONE, "name": None, "host": object()})
     assert info == InstanceInfo(ONE, name="")
+
+
+IMAGE = "5F7DDB2C-2BBE-4E2E-9D0F-3A5E3E0F5A11"
+
+
+@pytest.mark.parametrize("key", ["image_id", "image_ref", "image_uuid"])
+def test_an_image_is_known_by_each_of_its_names(key: str):
+    info = InstanceInfo.from_api({"uuid": ONE, key: IMAGE})
+    assert info == InstanceInfo(ONE, image_id=IMAGE)
+
+
+@pytest.mark.parametrize("key", ["project_id", "tenant_id"])
+def test_a_project_is_known_by_each_of_its_names(key: str):
+    assert InstanceInfo.from_api({"uuid": ONE, key: "p"}).project_id == "p"
+
+
+@pytest.mark.parametrize("other", [IMAGE, IMAGE.lower(), "", None])
+def test_two_names_may_have_one_value(other: str | None):
+    info = {"uuid": ONE, "image_id": other, "image_ref": IMAGE, "image_uuid": other}
+    found = InstanceInfo.from_api(info).image_id
+    assert canonical_uuid(found) == canonical_uuid(IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("image_id", "image_ref"),
+        ("image_ref", "image_uuid"),
+        ("project_id", "tenant_id"),
+    ],
+)
+def test_two_names_with_two_values_are_refused(first: str, second: str):
+    with pytest.raises(InvalidInput) as caught:
+        InstanceInfo.from_api({"uuid": ONE, first: IMAGE, second: ONE})
+    for part in (first, second, IMAGE, ONE):
+        assert part in str(caught.value)
+
+
+def test_the_title_of_an_instance_has_its_name_and_its_uuid():
+    assert InstanceInfo(ONE).title == ONE
+    assert InstanceInfo(ONE, name="web 1").title == f"{ONE} ('web 1')"
+    assert "\n" not in InstanceInfo(ONE, name="a\nb").title
