@@ -329,7 +329,8 @@ def _check_functions(header: Header, image: Image) -> None:
     if not header.function_ids:
         return
     for claimed in properties.function_ids(image):
-        if claimed not in header.function_ids:
+        # The header has UUIDs only: any other ID is a name of the operator's.
+        if canonical_uuid(claimed) and claimed not in header.function_ids:
             raise exception.ImageUnusable(
                 f"the file of image {properties.title(image)} implements "
                 f"{', '.join(header.function_ids)}, but its properties state "

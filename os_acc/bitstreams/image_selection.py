@@ -11,7 +11,7 @@ gives the number only; the log names them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from oslo_log import log
@@ -25,8 +25,14 @@ from os_acc.objects.region import Region
 
 LOG = log.getLogger(__name__)
 
-#: Properties by which a VM image can request a bitstream.
-_OF_VM_IMAGES: Final = ("bitstream_id", "function_id", "function_name")
+#: Properties by which a VM image can request a bitstream, by the field that they set.
+#: The spellings of a function are those of the images that implement it.
+_OF_VM_IMAGES: Final[Mapping[str, Sequence[str]]] = {
+    "bitstream_id": properties.spellings("bitstream_id"),
+    "bitstream_name": properties.spellings("bitstream_name"),
+    "function_id": properties.FUNCTION_ID_NAMES,
+    "function_name": properties.FUNCTION_NAME_NAMES,
+}
 # Images named in a message.
 _MOST_LISTED: Final = 8
 
@@ -163,7 +169,7 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
     """
     image = bitstream.image
     for request in _asked_by(vm_image) if vm_image is not None else ():
-        if request.bitstream_id:
+        if request.bitstream_id or request.bitstream_name:
             agrees = answers(request, image)
         elif request.function_id:
             said = {*properties.function_ids(image), *bitstream.header.function_ids}
@@ -193,18 +199,25 @@ def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
 
 
 def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
-    for name in _OF_VM_IMAGES:
-        key = f"accel:{name}"
-        if key not in vm_image.properties:
-            continue
-        try:
-            yield bitstream_requests.read(name, vm_image.properties[key])
-        except exception.InvalidInput as error:
+    for field, names in _OF_VM_IMAGES.items():
+        found: dict[BitstreamRequest, str] = {}
+        for key, value in properties.said(vm_image, names):
+            try:
+                found.setdefault(bitstream_requests.read(field, value), key)
+            except exception.InvalidInput as error:
+                raise exception.InvalidExtraSpec(
+                    f"property {key} of the instance's image "
+                    f"{properties.title(vm_image)}: {error.message}",
+                    hint=error.hint,
+                ) from error
+        if len(found) > 1:
             raise exception.InvalidExtraSpec(
-                f"property {key} of the instance's image "
-                f"{properties.title(vm_image)}: {error.message}",
-                hint=error.hint,
-            ) from error
+                f"properties of the instance's image {properties.title(vm_image)} "
+                "contradict each other: "
+                + ", ".join(f"{key} requests {each}" for each, key in found.items()),
+                hint=f"keep only one of {', '.join(found.values())}",
+            )
+        yield from found
 
 
 def _judged(

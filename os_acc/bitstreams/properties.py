@@ -76,15 +76,16 @@ def is_board(text: str, card: PciIdentity) -> bool:
 TAG: Final = "FPGA"
 
 
-def _names(*names: str) -> tuple[str, ...]:
+def spellings(*names: str) -> tuple[str, ...]:
+    """Return each name with the prefix ``accel:`` and without."""
     return tuple(f"{prefix}{name}" for name in names for prefix in ("accel:", ""))
 
 
-FUNCTION_ID_NAMES: Final = _names("function_id", "function_uuid")
-FUNCTION_NAME_NAMES: Final = _names("function_name")
-REGION_NAMES: Final = _names("region_uuid")
-VENDOR_NAMES: Final = _names("vendor")
-BOARD_NAMES: Final = _names("board")
+FUNCTION_ID_NAMES: Final = spellings("function_id", "function_uuid")
+FUNCTION_NAME_NAMES: Final = spellings("function_name")
+REGION_NAMES: Final = spellings("region_uuid")
+VENDOR_NAMES: Final = spellings("vendor")
+BOARD_NAMES: Final = spellings("board")
 
 
 def said(image: Image, names: Sequence[str]) -> Iterator[tuple[str, str]]:

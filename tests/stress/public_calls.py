@@ -139,7 +139,12 @@ def _tree() -> FakeProviderTree:
 
 
 def _more(rng: RandomValues, info: Mapping[str, Any]) -> dict[str, Any]:
-    more = {"name": rng.text(), "project_id": rng.text()}
+    keys = (
+        "name",
+        rng.pick(("project_id", "tenant_id")),
+        rng.pick(("image_id", "image_ref", "image_uuid")),
+    )
+    more = {key: rng.text() for key in keys}
     return {**info, **more} if rng.happens(0.3) else dict(info)
 
 

@@ -89,13 +89,26 @@ def test_what_was_altered_behind_glance_s_back_is_never_programmed(
     assert bench.manager.store.leases() == ()
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("image_id", "accel:function_id"),
+        ("image_ref", "function_id"),
+        ("image_uuid", "function_uuid"),
+    ],
+)
 def test_the_image_of_the_guest_says_in_glance_what_it_needs(
-    cloud: Cloud, bench: TestHost, upload: Callable[[str], str], function: str
+    cloud: Cloud,
+    bench: TestHost,
+    upload: Callable[[str], str],
+    function: str,
+    key: str,
+    name: str,
 ) -> None:
     upload(function)
-    booted = cloud.upload(b"a disk", **{"accel:function_id": function})
+    booted = cloud.upload(b"a disk", **{name: function})
     selected, specs = request(bench.provider(CARDS[0]))
-    attributes = instance(1) | {"image_id": booted}
+    attributes = instance(1) | {key: booted}
     assert len(bench.manager.plug(attributes, selected, specs)) == 1
     assert held(bench, CARDS[0]) == function
 

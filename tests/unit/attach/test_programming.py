@@ -100,13 +100,65 @@ def test_two_cards_are_programmed_for_one_guest(fpgas):
     assert (held(fpgas, CARD), held(fpgas, OTHER_CARD)) == (GZIP, CRYPTO)
 
 
+# -- requests in the specification's words ------------------------------------
+
+
+def plug_unnumbered(bench: TestHost, **specs: str):
+    """Plug the card for a flavor with the unnumbered group alone."""
+    found = bench.provider(CARD)
+    amount = {found.device.resource_class: 1}
+    selected = {"allocations": {found.uuid: {"resources": amount}}}
+    flavor = {f"resources:{name}": "1" for name in amount} | specs
+    return bench.manager.plug(instance(1), selected, flavor)
+
+
+@pytest.mark.parametrize("key", ["accel:function_id", "os_acc:function_id", "function"])
+def test_a_string_names_a_function(fpgas, key):
+    """A function is "usually represented as a string or UUID"."""
+    upload(fpgas, **{"accel:function_id": "matmul"})
+    upload(fpgas, "crypto", CRYPTO, **{"accel:function_id": "aes"})
+    spec = {"function:matmul": "required"} if key == "function" else {key: "matmul"}
+    plug_unnumbered(fpgas, **spec)
+    assert held(fpgas) == GZIP
+    assert fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.programmings() == ["done"]
+
+
+def test_a_region_trait_and_a_bitstream_key_are_met_together(fpgas):
+    """The flavor has CUSTOM_FPGA_<vendor>_REGION_<uuid> and bitstream:<uuid>."""
+    image = upload(fpgas)
+    plug_unnumbered(
+        fpgas,
+        **{
+            f"trait:{region_trait(INTERFACE)}": "required",
+            f"bitstream:{image}": "required",
+        },
+    )
+    assert held(fpgas) == GZIP
+
+
+def test_a_function_trait_and_a_function_key_are_met_together(fpgas):
+    """The flavor has CUSTOM_FPGA_<vendor>_FUNCTION_<uuid> and the function's UUID."""
+    upload(fpgas)
+    fpgas.plug(2, function_id=GZIP)
+    fpgas.unplug(2)
+    plug_unnumbered(
+        fpgas,
+        **{
+            f"trait:{function_trait(GZIP)}": "required",
+            f"function:{GZIP}": "required",
+        },
+    )
+    assert held(fpgas) == GZIP
+
+
 # -- requests of the guest's own image -----------------------------------------
 
 
-def boot(bench: TestHost, image: str, **requested: str):
+def boot(bench: TestHost, image: str, key: str = "image_id", **requested: str):
     selected, specs = request(bench.provider(CARD))
     specs |= {f"accel1:{name}": value for name, value in requested.items()}
-    instance_info = instance(1) | {"image_id": image}
+    instance_info = instance(1) | {key: image}
     return bench.manager.plug(instance_info, selected, specs)
 
 
@@ -115,9 +167,28 @@ def vm_image(bench: TestHost, **properties: str) -> str:
     return upload(bench, "vm", tags=None, **unsaid | properties)
 
 
-def test_the_image_of_the_guest_may_name_the_function(fpgas):
+@pytest.mark.parametrize("key", ["image_id", "image_ref", "image_uuid"])
+def test_the_image_of_the_guest_may_name_the_function(fpgas, key):
     upload(fpgas)
-    boot(fpgas, vm_image(fpgas, **{"accel:function_id": GZIP}))
+    boot(fpgas, vm_image(fpgas, **{"accel:function_id": GZIP}), key)
+    assert held(fpgas) == GZIP
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("accel:bitstream_name", "gzip"),
+        ("bitstream_name", "gzip"),
+        ("function_id", GZIP),
+        ("function_uuid", GZIP),
+        ("function_name", "gzip"),
+        ("function_id", "matmul"),
+    ],
+)
+def test_the_image_of_the_guest_may_spell_its_request_in_each_way(fpgas, name, value):
+    upload(fpgas, function_uuid="matmul")
+    upload(fpgas, "crypto", CRYPTO)
+    boot(fpgas, vm_image(fpgas, **{name: value}))
     assert held(fpgas) == GZIP
 
 

@@ -64,7 +64,7 @@ def test_a_file_for_other_regions_does_not_fit(
         {"region_uuid": ""},
         {"accel:function_id": OTHER_FUNCTION_ID},
         {"accel:function_id": FUNCTION_ID, "function_uuid": OTHER_FUNCTION_ID},
-        {"function_uuid": "gzip-3"},
+        {"function_uuid": "gzip-3", "accel:function_id": OTHER_FUNCTION_ID},
     ],
 )
 def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(
@@ -76,6 +76,21 @@ def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(
         match="its properties state",
     ):
         formats.check(GBS, image(properties=properties), REGION)
+
+
+@pytest.mark.parametrize("header", [GBS, XCLBIN])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"accel:function_id": "matmul"},
+        {"accel:function_id": FUNCTION_ID, "function_uuid": "gzip-3"},
+    ],
+)
+def test_a_function_may_be_called_by_a_string(
+    header: Header, properties: dict[str, str]
+) -> None:
+    """Specification: a function is "usually represented as a string or UUID"."""
+    formats.check(header, image(properties=properties), REGION)
 
 
 def test_of_several_functions_the_properties_may_name_some() -> None:

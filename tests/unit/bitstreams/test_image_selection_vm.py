@@ -26,7 +26,7 @@ BY_FUNCTION_NAME = BitstreamRequest(function_name="Compression")
 
 def vm_image(**properties: str) -> Image:
     named = {f"accel:{name}": value for name, value in properties.items()}
-    return image(9, {"os_distro": "debian", "function_id": "x", **named})
+    return image(9, {"os_distro": "debian", "function": "x", **named})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,8 @@ def vm_image(**properties: str) -> Image:
         ({"bitstream_id": BY_ID.bitstream_id}, BY_ID),
         ({"function_id": FUNCTION_ID.upper()}, BY_FUNCTION),
         ({"function_name": "Compression"}, BY_FUNCTION_NAME),
-        ({"bitstream_name": "image-1"}, None),
+        ({"function_uuid": FUNCTION_ID}, BY_FUNCTION),
+        ({"bitstream_name": "image-1"}, BY_NAME),
     ],
 )
 def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
@@ -44,6 +45,49 @@ def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
 ) -> None:
     assert image_selection.merged(None, vm_image(**properties)) == requested
     assert image_selection.merged(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "requested"),
+    [
+        ("bitstream_id", BY_ID.bitstream_id, BY_ID),
+        ("bitstream_name", "image-1", BY_NAME),
+        ("function_id", FUNCTION_ID, BY_FUNCTION),
+        ("function_id", "matmul", BitstreamRequest(function_id="matmul")),
+        ("function_uuid", FUNCTION_ID, BY_FUNCTION),
+        ("function_name", "Compression", BY_FUNCTION_NAME),
+    ],
+)
+def test_each_spelling_on_the_guests_image_is_read(
+    name: str, value: str, requested: BitstreamRequest
+) -> None:
+    """Specification: image properties such as bitstream/function IDs."""
+    for properties in (
+        {name: value},
+        {f"accel:{name}": value},
+        {name: value, f"accel:{name}": value},
+    ):
+        assert image_selection.merged(None, image(9, properties)) == requested
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("accel:function_id", "function_id"),
+        ("function_id", "accel:function_uuid"),
+        ("accel:bitstream_id", "bitstream_id"),
+        ("accel:function_name", "function_name"),
+    ],
+)
+@pytest.mark.parametrize("flavor", [None, BY_FUNCTION])
+def test_two_spellings_with_two_values_are_an_error_that_shows_both(
+    first: str, second: str, flavor: BitstreamRequest | None
+) -> None:
+    made = image(9, {first: FUNCTION_ID, second: OTHER_FUNCTION_ID})
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        image_selection.merged(flavor, made)
+    for part in (first, second, FUNCTION_ID, OTHER_FUNCTION_ID, made.id):
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("requested", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
@@ -128,6 +172,12 @@ def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
     image_selection.check_agreement(vm_image(function_name="Compression"), chosen)
     with pytest.raises(exception.InvalidExtraSpec, match="Crypto"):
         image_selection.check_agreement(vm_image(function_name="Crypto"), chosen)
+
+
+def test_the_image_that_was_chosen_may_have_another_name() -> None:
+    image_selection.check_agreement(vm_image(bitstream_name="image-1"), SAYS_IT)
+    with pytest.raises(exception.InvalidExtraSpec, match="image-2"):
+        image_selection.check_agreement(vm_image(bitstream_name="image-2"), SAYS_IT)
 
 
 def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
