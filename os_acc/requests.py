@@ -45,9 +45,10 @@ def bind(bindings: Mapping[str, Mapping[str, str]]) -> list[RequestEntry]:
     ``reason``) has to be unbound before it is bound again.
 
     :param bindings: by the UUID of each request: ``hostname``, ``device_rp_uuid``
-        and ``instance_uuid``.
+        and ``instance_uuid``; optionally ``image_id``, the image that the instance
+        boots, which may request a bitstream.
     :raises InvalidInput: a binding is malformed, or the requests of an instance are
-        of several profiles or not of a whole group.
+        of several profiles or images, or not of a whole group.
     :raises NotFound: a request does not exist.
     :raises Conflict: a request cannot be bound in its state.
     :raises OsAccError: as :func:`os_acc.plug` raises it.

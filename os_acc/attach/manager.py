@@ -152,14 +152,16 @@ class Manager:
         request: FlavorRequest,
         named: Mapping[str, Sequence[str]],
         deadline: float,
+        image_id: str = "",
     ) -> None:
         """Plug accelerator requests; the caller holds the consumer's lock.
 
         :param named: the UUIDs of the requests of each group, by its suffix.
+        :param image_id: the image that the instance boots, or ''.
         :raises ProviderNotFound: a provider does not belong to this host.
         :raises Conflict: the consumer has other accelerators.
         """
-        instance = InstanceInfo(consumer)
+        instance = InstanceInfo(consumer, image_id=image_id)
         if suffixes := [each.suffix for each in request.groups if each.numa_policy]:
             # Nova binds requests before it fits the guest to the host's cells.
             LOG.warning(

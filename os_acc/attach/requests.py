@@ -118,8 +118,8 @@ class Requests:
         The requests of one instance are bound together, or none of them. A repeated
         call confirms the bindings.
 
-        :param bindings: ``hostname``, ``device_rp_uuid`` and ``instance_uuid`` for
-            the UUID of each request.
+        :param bindings: ``hostname``, ``device_rp_uuid``, ``instance_uuid`` and
+            optionally ``image_id`` for the UUID of each request.
         :returns: the bound requests.
         :raises InvalidInput: the bindings are malformed or inconsistent.
         :raises NotFound: a request does not exist.
@@ -253,6 +253,8 @@ class Requests:
             raise exception.InvalidInput("bindings has the same request twice")
         for uuid, each in asked.items():
             self._check_host(uuid, each.hostname)
+        for instance, together in _by_instance(asked):
+            _check_image(instance, together.values())
         return asked
 
     def _check_host(self, uuid: str, hostname: str) -> None:
@@ -339,7 +341,8 @@ class Requests:
             group.suffix: tuple(each.uuid for each in requests)
             for group, requests in groups
         }
-        self._manager.bind(uuid, selection, request, named, deadline)
+        image = next(filter(None, (_binding_of(each).image_id for each in bound)), "")
+        self._manager.bind(uuid, selection, request, named, deadline, image)
 
     @staticmethod
     def _deadline(seconds: float) -> float:
@@ -417,6 +420,20 @@ def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
                 f"providers: {', '.join(providers)}",
                 hint="bind the requests of a group to one provider",
             )
+
+
+def _check_image(instance: str, bindings: Iterable[RequestBinding]) -> None:
+    """Check that the bindings of an instance name one image, or none.
+
+    :raises InvalidInput: they name several.
+    """
+    images = sorted({each.image_id for each in bindings} - {""})
+    if len(images) > 1:
+        raise exception.InvalidInput(
+            f"the bindings of instance {instance} name several images: "
+            f"{', '.join(map(exception.show, images))}",
+            hint="pass the image that the instance boots",
+        )
 
 
 def _by_instance(

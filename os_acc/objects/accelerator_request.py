@@ -70,6 +70,8 @@ LEGAL: Final[Mapping[RequestAction, frozenset[RequestState]]] = MappingProxyType
 
 #: The fields of a binding, in Nova's terms.
 BINDING: Final = ("hostname", "device_rp_uuid", "instance_uuid")
+#: The optional field of a binding.
+IMAGE: Final = "image_id"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,11 +81,14 @@ class RequestBinding:
     :ivar hostname: the compute node.
     :ivar device_rp_uuid: the resource provider.
     :ivar instance_uuid: the instance.
+    :ivar image_id: the image that the instance boots, or ''. It matters while the
+        request is plugged, and is neither recorded nor compared.
     """
 
     hostname: str
     device_rp_uuid: str
     instance_uuid: str
+    image_id: str = dataclasses.field(default="", compare=False)
 
     @classmethod
     def from_api(cls, uuid: object, given: object) -> Self:
@@ -92,20 +97,28 @@ class RequestBinding:
         :param uuid: of the request, for the error message.
         :raises InvalidInput: the binding is invalid.
         """
-        if not isinstance(given, Mapping) or set(given) != set(BINDING):
+        if not isinstance(given, Mapping) or set(given) - {IMAGE} != set(BINDING):
             raise exception.InvalidInput(
                 f"the binding of {exception.show(uuid)} is {exception.show(given)}",
-                hint=f"use the fields {', '.join(BINDING)}",
+                hint=f"use the fields {', '.join(BINDING)}, and {IMAGE} if the "
+                "instance boots an image",
             )
         hostname = given["hostname"]
         if not isinstance(hostname, str):
             raise exception.InvalidInput(
                 f"{exception.show(hostname)} is not a host name"
             )
+        image = given.get(IMAGE)
+        if not isinstance(image, str | None):
+            raise exception.InvalidInput(
+                f"{IMAGE} of the binding of {exception.show(uuid)} is "
+                f"{exception.show(image)}, not text"
+            )
         return cls(
             hostname,
             uuid_from_api(given["device_rp_uuid"]),
             consumer_uuid(given["instance_uuid"]),
+            image or "",
         )
 
     def is_same(self, other: RequestBinding) -> bool:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A binding may name the image that the guest boots.
+
+Specification, "Nova-Cyborg interaction": "Nova should pass the VM image UUID from the
+request spec to Cyborg".
+"""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from os_acc import exception
+from os_acc.attach.requests import Requests
+from os_acc.objects.accelerator_request import RequestState
+from os_acc.testing import uuid_of
+from tests.expected_errors import has
+from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, POWER_ON, held, upload
+
+
+@pytest.fixture
+def book(fpgas, tmp_path):
+    """Return the requests of a host with two cards, with a profile for each number."""
+    group = {f"resources:{fpgas.provider(CARD).device.resource_class}": "1"}
+    gzip = {**group, "accel:function_id": GZIP}
+    profiles = [
+        {"name": "one", "groups": [group]},
+        {"name": "two", "groups": [group, group]},
+        {"name": "gzip", "groups": [gzip]},
+    ]
+    place = tmp_path / "profiles.yaml"
+    place.write_text(yaml.safe_dump(profiles, sort_keys=False))
+    fpgas.groups["os_acc_profiles"] = {"catalogue": str(place)}
+    fpgas.restart()
+    upload(fpgas)
+    upload(fpgas, "crypto", CRYPTO)
+    return Requests(fpgas.manager, fpgas.manager.profiles.source)
+
+
+def binding(bench, place=CARD, **more):
+    return {
+        "hostname": "node1",
+        "device_rp_uuid": bench.provider(place).uuid,
+        "instance_uuid": uuid_of(1),
+        **more,
+    }
+
+
+def vm_image(bench, function=GZIP):
+    unsaid = {"accel:function_id": None, "accel:function_name": None}
+    return upload(bench, "vm", tags=None, **unsaid | {"function_id": function})
+
+
+def test_the_image_of_a_bound_request_names_its_function(fpgas, book):
+    (one,) = book.create("one")
+    asked = {one.uuid: binding(fpgas, image_id=vm_image(fpgas))}
+    (bound,) = book.bind(asked)
+    assert bound.state is RequestState.BOUND
+    assert held(fpgas) == GZIP
+    # The same bindings again, and without the image, confirm it.
+    assert book.bind(asked) == (bound,)
+    assert book.bind({one.uuid: binding(fpgas)}) == (bound,)
+    assert fpgas.programmings() == ["done"]
+
+
+@pytest.mark.parametrize("image", [{}, {"image_id": None}, {"image_id": ""}])
+def test_a_binding_need_not_name_an_image(fpgas, book, image):
+    (one,) = book.create("one")
+    book.bind({one.uuid: binding(fpgas, **image)})
+    assert held(fpgas) == POWER_ON
+
+
+def test_an_image_that_contradicts_the_profile_fails_the_requests(fpgas, book):
+    (one,) = book.create("gzip")
+    image = vm_image(fpgas, CRYPTO)
+    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
+        book.bind({one.uuid: binding(fpgas, image_id=image)})
+    assert [each.state for each in book.find()] == [RequestState.BIND_FAILED]
+    assert fpgas.programmings() == []
+
+
+def test_an_instance_boots_one_image(fpgas, book):
+    first, second = book.create("two")
+    image, other = vm_image(fpgas), upload(fpgas, "other")
+    with pytest.raises(exception.InvalidInput) as caught:
+        book.bind(
+            {
+                first.uuid: binding(fpgas, image_id=image),
+                second.uuid: binding(fpgas, OTHER_CARD, image_id=other),
+            }
+        )
+    assert image in str(caught.value)
+    assert other in str(caught.value)
+    assert {each.state for each in book.find()} == {RequestState.INITIAL}
+
+
+def test_an_image_of_one_binding_is_that_of_the_instance(fpgas, book):
+    first, second = book.create("two")
+    book.bind(
+        {
+            first.uuid: binding(fpgas, image_id=vm_image(fpgas)),
+            second.uuid: binding(fpgas, OTHER_CARD),
+        }
+    )
+    assert (held(fpgas), held(fpgas, OTHER_CARD)) == (GZIP, GZIP)
+
+
+@pytest.mark.parametrize("wrong", [7, b"x", ["x"], {}])
+def test_an_image_is_named_by_text(fpgas, book, wrong):
+    (one,) = book.create("one")
+    with pytest.raises(exception.InvalidInput, match="image_id", check=has()):
+        book.bind({one.uuid: binding(fpgas, image_id=wrong)})
+    assert [each.state for each in book.find()] == [RequestState.INITIAL]
