@@ -353,9 +353,10 @@ class Lifecycle:
         ]
         for lease in news:
             if lease.state is LeaseState.QUARANTINED:
-                LOG.error("%s is quarantined: %s", lease.address, lease.reason)
+                text, level = "%s of instance %s is quarantined: %s", logging.ERROR
             else:
-                LOG.info("cannot release %s yet: %s", lease.address, lease.reason)
+                text, level = "cannot release %s of instance %s yet: %s", logging.INFO
+            LOG.log(level, text, lease.address, lease.consumer_title, lease.reason)
         written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
         return tuple((written.get(each.uuid, each), error) for each, error in judged)
 
@@ -386,7 +387,7 @@ class Lifecycle:
             logging.WARNING if is_new else logging.DEBUG,
             "settling %d unfinished lease(s) of consumer %s",
             len(unfinished),
-            consumer,
+            unfinished[0].consumer_title,
         )
         return self.release(unfinished, deadline)
 
@@ -395,7 +396,8 @@ class Lifecycle:
 
         def settle(consumer: str) -> None:
             for lease, error in self.settle_if_free(consumer, deadline).failed:
-                LOG.error("%s stays leased: %s", lease.address, error)
+                title = lease.consumer_title
+                LOG.error("%s stays leased to %s: %s", lease.address, title, error)
 
         deadlines.side_by_side(self.unfinished(deadline), settle, _WORKERS)
 

@@ -116,7 +116,7 @@ class Manager:
                     "unplug leaves %s of instance %s in quarantine: %s (run "
                     "'os-acc device release %s')",
                     lease.address,
-                    instance.uuid,
+                    lease.consumer_title,
                     lease.reason,
                     lease.address,
                 )
@@ -131,6 +131,8 @@ class Manager:
         :raises DevicesUnreleased: some devices could not be given back.
         """
         released = self.life.release(leases, deadline)
+        for lease in released.done:
+            LOG.info("released %s of instance %s", lease.address, lease.consumer_title)
         failed = bool(released.failed)
         why = self.catalog.count_released(leases, failed, deadline)
         if failed:
@@ -348,14 +350,14 @@ class Manager:
                 break
             except (AlreadyLeased, StoreReplaced) as error:
                 # Another plug was faster; in each round one of them succeeds.
-                LOG.debug("instance %s: selecting again: %s", instance.uuid, error)
+                LOG.debug("instance %s: selecting again: %s", instance.title, error)
                 if time.monotonic() >= deadline:
                     raise
                 inventory = self.catalog.look(deadline)
             except (verification.Unsettled, client.DeviceClaimed) as error:
                 # The host still sets up a new device, or the helper has taken the
                 # device for a lease that the store has lost.
-                LOG.debug("instance %s: scanning again: %s", instance.uuid, error)
+                LOG.debug("instance %s: scanning again: %s", instance.title, error)
                 self.catalog.reconciler.invalidate()
                 inventory = self.catalog.look(deadline)
                 gone = {each.provider_uuid for each in allocations} - set(
@@ -365,6 +367,8 @@ class Manager:
                     raise
         if any(lease.programming for lease in leases):
             self.catalog.publish_regions(deadline)
+        addresses = ", ".join(str(lease.address) for lease in leases)
+        LOG.info("attached %s to instance %s", addresses, instance.title)
         _log_remote(leases, instance)
         return leases
 
@@ -453,7 +457,7 @@ def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
     if remote:
         LOG.warning(
             "instance %s in NUMA cells %s has accelerators that are not local: %s",
-            instance.uuid,
+            instance.title,
             ", ".join(map(str, instance.numa_cells)),
             ", ".join(remote),
         )

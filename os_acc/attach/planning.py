@@ -112,7 +112,7 @@ class LeasePlanner:
                     raise
                 LOG.warning(
                     "instance %s: selecting another device: %s",
-                    self.instance.uuid,
+                    self.instance.title,
                     error,
                 )
                 taken, stuck = taken | {PciAddress.parse(error.address)}, error

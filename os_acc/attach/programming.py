@@ -187,7 +187,9 @@ class Programmer:
             )
         if not instance_image:
             return planned.request, None
-        booted = self._images.booted(instance_image, planned.lease.consumer, deadline)
+        booted = self._images.booted(
+            instance_image, planned.lease.consumer_title, deadline
+        )
         return image_selection.merged(planned.request, booted), booted
 
     def _plan_jobs(
@@ -375,7 +377,12 @@ class Programmer:
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
         """Program one region; return it as read back."""
         store, image = self._store.until(deadline), job.bitstream.image
-        LOG.info("programming %s with image %s", job.region, image)
+        LOG.info(
+            "programming %s with image %s for instance %s",
+            job.region,
+            image,
+            job.lease.consumer_title,
+        )
         # 1. Record the region as unverified. Undo: restore the record, but only
         #    while the hardware is untouched.
         before = store.mark_region_unverified(job.region.key, image.id)

@@ -136,7 +136,11 @@ class Retrier:
             if not released.done and not released.failed:
                 return
             for lease in released.done:
-                LOG.info("a retry has released %s", lease.address)
+                LOG.info(
+                    "a retry has released %s of instance %s",
+                    lease.address,
+                    lease.consumer_title,
+                )
             self._catalog.count_released(released.done, bool(released.failed), deadline)
         except Exception:
             # An error must not end the thread, and no caller would see it.

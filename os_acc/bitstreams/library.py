@@ -150,7 +150,7 @@ class Library:
     def booted(self, image_id: str, instance: str, deadline: float) -> Image | None:
         """Return the image that an instance boots from; it may request a bitstream.
 
-        :param instance: the instance's UUID, for messages.
+        :param instance: the instance's UUID and name, for messages.
         :returns: None if the image is not visible and not required
             (``instance_images``).
         :raises ImageNotFound: it is required, but not visible or gone.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
 
+from os_acc.objects import instance
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -125,6 +126,11 @@ class Lease:
     affinity: Affinity | None = None
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
+
+    @property
+    def consumer_title(self) -> str:
+        """The UUID of the consumer and the name of the instance, for messages."""
+        return instance.title(self.consumer, self.instance_name)
 
     @property
     def is_the_guests(self) -> bool:

@@ -174,7 +174,7 @@ def test_one_record_that_cannot_be_settled_stops_no_start(bench, monkeypatch, ca
     assert bench.plugged(1) == [GPU]
     assert bench.plugged(2) == []
     assert bench.lease_state(1) is LeaseState.QUARANTINED
-    assert f"{GPU} stays leased" in caplog.text
+    assert f"{GPU} stays leased to " in caplog.text
     bench.plug(3, BARE)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import threading
 from concurrent import futures
 from pathlib import Path
@@ -455,3 +456,33 @@ def test_no_guest_starts_with_a_part_of_its_devices(bench):
     operations.adopt_device(bench.manager, fpga, uuid_of(1), "")
     assert len(bench.manager.plug(instance(1), None, None)) == 2
     assert bench.unplug(1) == 2
+
+
+# -- log ---------------------------------------------------------------------
+
+
+def test_the_log_names_the_instance(bench, caplog):
+    """Specification: "The instance name is needed for better logging"."""
+    caplog.set_level(logging.INFO)
+    guest = instance(1) | {"name": "web-1"}
+    named = f"{uuid_of(1)} ('web-1')"
+    bench.manager.plug(guest, *request(bench.provider(GPU), bench.provider(FPGA)))
+    assert f"attached {GPU}, {FPGA} to instance {named}" in caplog.messages
+    bench.kernel.hold(GPU)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    assert f"released {FPGA} of instance {named}" in caplog.messages
+    (waits,) = (each for each in caplog.messages if "cannot release" in each)
+    assert named in waits
+    bench.kernel.let_go(GPU)
+    for attempt in bench.manager.retrier.retry():
+        attempt.result()
+    assert f"a retry has released {GPU} of instance {named}" in caplog.messages
+
+
+def test_a_name_cannot_forge_a_line_of_the_log(bench, caplog):
+    caplog.set_level(logging.INFO)
+    guest = instance(1) | {"name": "x\nERROR os_acc"}
+    bench.manager.plug(guest, *request(bench.provider(GPU)))
+    assert f"attached {GPU} to instance {uuid_of(1)}" in caplog.text
+    assert not any("\n" in each for each in caplog.messages)
