@@ -43,20 +43,30 @@ __all__ = [
 ]
 
 
-def initialize(reset: bool = False) -> None:
+def initialize(reset: bool = False, *, wait_for_placement: bool = False) -> None:
     """Read the options, load the plugins and discover the devices of this host.
 
     Operations that a crash has interrupted are finished or undone; accelerators
     of instances are left as they are. A second call does nothing.
 
     :param reset: read the options and load the plugins again.
+    :param wait_for_placement: publish as :func:`sync_placement` does, in every call,
+        and return once Placement has all devices and traits. False where Nova
+        publishes them (:func:`update_provider_tree`): Nova does so only after its
+        driver is initialized.
     :raises CyborgAgentUnavailable: the library cannot serve; the subclass says
-        why: HelperUnavailable, StateUnavailable, InitializeTimeout.
-    :raises InvalidConfiguration: an option has an invalid value.
+        why: HelperUnavailable, StateUnavailable, InitializeTimeout. With
+        ``wait_for_placement`` also if Placement does not answer, or does not have
+        the compute node, until ``[os_acc] initialize_timeout``; the library serves
+        nevertheless, and another call waits again.
+    :raises InvalidConfiguration: an option has an invalid value; with
+        ``wait_for_placement`` also if the access to Placement is not configured.
+    :raises ServiceError: with ``wait_for_placement``: Placement refuses a change, or
+        is too old.
     """
     from os_acc.service import initialize as make_ready
 
-    make_ready(reset=reset)
+    make_ready(reset=reset, wait_for_placement=wait_for_placement)
 
 
 def plug(

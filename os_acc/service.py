@@ -38,6 +38,10 @@ STORE_SECONDS = 10.0
 _REPLAY_SHARE = 0.5
 _VFS_SHARE = 0.75
 
+#: The first and the longest pause in seconds between two attempts to publish.
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
 _monitor: monitor.HostMonitor | None = None
@@ -70,6 +74,7 @@ def get() -> manager.Manager:
 def initialize(
     reset: bool = False,
     *,
+    wait_for_placement: bool = False,
     config: cfg.ConfigOpts | None = None,
     root: str = "/",
     owner: Owner = Owner.NOVA,
@@ -79,14 +84,27 @@ def initialize(
     :param config: the service's configuration; default the global one.
     :param root: the directory with ``sys`` and ``proc``; ``/`` except in tests.
     """
+    for name, value in {
+        "reset": reset,
+        "wait_for_placement": wait_for_placement,
+    }.items():
+        if type(value) is not bool:
+            raise exception.InvalidInput(
+                f"{name} is {exception.show(value)}, not True or False"
+            )
+    begin = time.monotonic()
+    ready = _manager
+    if ready is None or reset:
+        ready = _initialize(reset, config or cfg.CONF, root, owner)
+    if wait_for_placement:
+        _wait_for_placement(ready, begin + ready.settings.initialize_timeout)
+    return ready
+
+
+def _initialize(
+    reset: bool, config: cfg.ConfigOpts, root: str, owner: Owner
+) -> manager.Manager:
     global _manager, _monitor
-    if type(reset) is not bool:
-        raise exception.InvalidInput(
-            f"reset is {exception.show(reset)}, not True or False"
-        )
-    if _manager is not None and not reset:
-        return _manager
-    config = config or cfg.CONF
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     busy = exception.InitializeTimeout("another thread is still initializing")
@@ -103,6 +121,41 @@ def initialize(
                 _monitor.stop()
             _monitor = _watch(_manager)
         return _manager
+
+
+def _wait_for_placement(ready: manager.Manager, deadline: float) -> None:
+    """Publish the devices and traits; repeat while the cause of a failure can pass.
+
+    :raises InitializeTimeout: it has not passed by the deadline.
+    :raises OsAccError: any other failure; see :func:`os_acc.sync_placement`.
+    """
+    pause = _FIRST_PAUSE
+    while (error := _unpublished(ready, deadline)) is not None:
+        if time.monotonic() + pause >= deadline:
+            raise exception.InitializeTimeout(
+                "Placement does not have the accelerators of this host after "
+                f"{ready.settings.initialize_timeout:.0f} s: {error.message}",
+                hint=error.hint,
+            ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _unpublished(
+    ready: manager.Manager, deadline: float
+) -> exception.OsAccError | None:
+    """Publish once; return the error of a failure that can pass.
+
+    :raises OsAccError: the failure cannot pass, or Placement refuses a change.
+    """
+    try:
+        refused = [each.error for each in ready.publish(deadline).refused]
+    except exception.OsAccError as error:
+        refused = [error]
+    for each in refused:
+        if not each.retryable:
+            raise each
+    return refused[0] if refused else None
 
 
 def _watch(of: manager.Manager) -> monitor.HostMonitor | None:

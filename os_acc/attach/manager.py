@@ -230,9 +230,9 @@ class Manager:
         """See :func:`os_acc.update_provider_tree`."""
         self.catalog.write(provider_tree, nodename)
 
-    def publish(self) -> sync.SyncResult:
+    def publish(self, deadline: float = math.inf) -> sync.SyncResult:
         """Publish directly in Placement; see :func:`os_acc.sync_placement`."""
-        return self.catalog.publish(self.publisher)
+        return self.catalog.publish(self.publisher, deadline)
 
     def host_info(self) -> HostInfo:
         """See :func:`os_acc.host_info`."""

@@ -252,9 +252,14 @@ class Catalog:
         # The next scan records them; Nova does not wait for the store.
         self.ours.update(recognized)
 
-    def publish(self, to: sync.Publisher) -> sync.SyncResult:
-        """See :func:`os_acc.sync_placement`."""
-        deadline = to.deadline()
+    def publish(
+        self, to: sync.Publisher, deadline: float = math.inf
+    ) -> sync.SyncResult:
+        """See :func:`os_acc.sync_placement`.
+
+        :param deadline: the latest end; ``sync_timeout`` may be earlier.
+        """
+        deadline = min(deadline, to.deadline())
         self.look(deadline)
         record = self.memory.above(self._store.until(deadline))
         found = to.sync(self.snapshots.newest(), record, deadline)

@@ -17,7 +17,9 @@ from os_acc.inventory import discovery
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, uuid_of
+from tests.expected_errors import has
 from tests.unit.acme import NeverReturns
+from tests.unit.placement.placement_double import Double, Provider
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -31,9 +33,14 @@ def api(bench, monkeypatch):
     monkeypatch.setattr(service, "_manager", None)
     monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
 
-    def initialize(reset: bool = False, **options: object):
+    def initialize(
+        reset: bool = False, wait_for_placement: bool = False, **options: object
+    ):
         return service.initialize(
-            reset, config=bench.config(**options), root=bench.root
+            reset,
+            wait_for_placement=wait_for_placement,
+            config=bench.config(**options),
+            root=bench.root,
         )
 
     yield initialize
@@ -240,3 +247,99 @@ def test_nothing_is_read_of_the_arguments_but_yes_or_no(api):
     for value in (None, 1, "True", []):
         with pytest.raises(exception.InvalidInput, match="reset"):
             service.initialize(value)  # type: ignore[arg-type]
+        with pytest.raises(exception.InvalidInput, match="wait_for_placement"):
+            os_acc.initialize(wait_for_placement=value)  # type: ignore[arg-type]
+
+
+# -- waiting for Placement ---------------------------------------------------
+
+
+@pytest.fixture
+def placement(bench):
+    """Run a double of Placement, which the options of the bench name."""
+    double = Double()
+    bench.groups["os_acc_placement"] = {
+        "auth_type": "none",
+        "endpoint_override": double.url,
+        "connect_retries": 0,
+        "status_code_retries": 0,
+    }
+    yield double
+    double.end()
+
+
+def published(double: Double) -> dict[str, set[str]]:
+    return {each.uuid: each.traits for each in double.providers.values() if each.parent}
+
+
+def test_initialize_returns_none(api):
+    """Specification: "Returns None on success"."""
+    api()
+    assert os_acc.initialize() is None
+
+
+def test_initialize_ends_when_all_devices_are_enumerated_and_traits_published(
+    api, placement
+):
+    manager = api(wait_for_placement=True)
+    expected = {each.uuid: each.device.traits for each in manager.providers()}
+    assert expected
+    assert published(placement) == expected
+
+
+def test_by_default_placement_is_not_asked(api, placement):
+    api()
+    assert placement.requests == []
+
+
+def test_initialize_again_waits_for_what_is_new(api, placement, bench):
+    manager = api(wait_for_placement=True)
+    writes = placement.writes()
+    assert api(wait_for_placement=True) is manager
+    assert placement.writes() == writes
+    bench.kernel.hot_unplug(FPGA)
+    api(wait_for_placement=True)
+    assert len(published(placement)) == len(manager.providers())
+
+
+def test_initialize_waits_until_placement_answers(api, placement):
+    placement.trouble("GET", "/resource_providers", 503, times=3)
+    manager = api(wait_for_placement=True)
+    assert published(placement).keys() == {each.uuid for each in manager.providers()}
+
+
+def test_a_placement_that_does_not_answer_is_cyborg_agent_unavailable(api, placement):
+    """Specification: "Throws CyborgAgentUnavailable exception"."""
+    placement.trouble("GET", "/", 503, times=10**6)
+    with pytest.raises(exception.CyborgAgentUnavailable, match="Placement") as caught:
+        api(wait_for_placement=True, initialize_timeout=3.0)
+    assert isinstance(caught.value, exception.InitializeTimeout)
+    assert isinstance(caught.value.__cause__, exception.ServiceUnavailable)
+    # The library serves: a second call waits for Placement alone.
+    assert service.get().providers()
+
+
+def test_a_compute_node_that_placement_does_not_have_is_waited_for(api, placement):
+    placement.providers.clear()
+    with pytest.raises(exception.InitializeTimeout, match="node1") as caught:
+        api(wait_for_placement=True, initialize_timeout=3.0)
+    assert "nova-compute" in caught.value.hint
+
+
+def test_a_change_that_placement_refuses_for_good_is_not_waited_for(api, placement):
+    bench_providers = api().providers()
+    taken = bench_providers[0]
+    other = Provider(uuid_of(77), taken.name, None)
+    placement.providers[other.uuid] = other
+    with pytest.raises(
+        exception.ServiceRefused, check=has(reason=exception.RefusalReason.NAME_TAKEN)
+    ):
+        api(wait_for_placement=True, initialize_timeout=LONG)
+
+
+def test_a_placement_that_is_not_configured_is_told(api):
+    with pytest.raises(
+        exception.InvalidConfiguration,
+        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
+    ):
+        api(wait_for_placement=True)

@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from os_acc import exception
+from os_acc import exception, service
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.changes import Remove
@@ -24,6 +24,9 @@ from tests.functional.openstack.placement_site import (
     REGIONS,
     Site,
 )
+
+#: Seconds, far beyond the time that a slow machine takes.
+LONG = 120.0
 
 
 def test_a_host_is_a_tree_of_three_levels(site: Site) -> None:
@@ -67,6 +70,24 @@ def test_all_of_it_is_what_the_providers_are_said_to_have(site: Site) -> None:
             "step_size": 1,
             "allocation_ratio": 1.0,
         }
+
+
+def test_initialize_ends_when_all_devices_are_enumerated_and_traits_published(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_manager", None)
+    options = {"config": site.config(initialize_timeout=300.0), "root": site.root}
+    made = service.initialize(wait_for_placement=True, **options)
+    try:
+        offered = made.providers()
+        assert len(offered) == 7
+        for each in offered:
+            assert site.placement.known(each.uuid).traits == each.device.traits
+        # A second call has nothing to write.
+        assert service.initialize(wait_for_placement=True, **options) is made
+        assert made.publish().writes == 0
+    finally:
+        assert made.retrier.stop(LONG)
 
 
 def test_where_nothing_is_new_one_listing_is_read(site: Site) -> None:

@@ -102,13 +102,18 @@ class Double:
         self._server.shutdown()
         self._server.server_close()
 
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
     def config(self, **values: object) -> cfg.ConfigOpts:
         """Return a configuration with the address of the server."""
         conf = config_of()
         options.register(conf)
         about = {
             "auth_type": "none",
-            "endpoint_override": f"http://127.0.0.1:{self._server.server_port}",
+            "endpoint_override": self.url,
             "connect_retry_delay": 0,
             "status_code_retry_delay": 0,
             **values,
