@@ -19,7 +19,9 @@ from os_acc.attach import lifecycle, manager, programming, release_retries
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.helper import client, reconciliation
+from os_acc.host import numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
+from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.placement import sync
@@ -202,6 +204,7 @@ def _build(
     :func:`initialize` then starts the threads of a service.
     """
     rules = _rules(settings)
+    _check_networks(config, root)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
@@ -238,6 +241,18 @@ def _build(
             f"no plugin has answered in time: {', '.join(loaded.hanging())}"
         )
     return ready
+
+
+def _check_networks(config: cfg.ConfigOpts, root: str) -> None:
+    """Check Nova's options for the NUMA nodes of the host's networks.
+
+    :raises InvalidConfiguration: a value is invalid; see
+        :class:`.network_options.NetworkAffinity`.
+    :raises HostStepFailed: networks have nodes, and the host's cannot be read.
+    """
+    affinity = network_options.NetworkAffinity.load(config)
+    if affinity.physnets or affinity.tunnel:
+        affinity.on(numa.read_topology(root))
 
 
 def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publisher:

@@ -7,18 +7,23 @@ from __future__ import annotations
 import threading
 import time
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from stevedore import ExtensionManager
 
 import os_acc
 from os_acc import exception, privsep, service
+from os_acc.host import numa
 from os_acc.inventory import discovery
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.numa import NUMATopology
 from os_acc.testing import instance, uuid_of
+from os_acc.testing.test_host import config_of
 from tests.expected_errors import has
 from tests.unit.acme import NeverReturns
+from tests.unit.numa.test_network_options import WORKED_EXAMPLE
 from tests.unit.placement.placement_double import Double, Provider
 from tests.unit.store.store_files import execute, file_in
 
@@ -249,6 +254,59 @@ def test_nothing_is_read_of_the_arguments_but_yes_or_no(api):
             service.initialize(value)  # type: ignore[arg-type]
         with pytest.raises(exception.InvalidInput, match="wait_for_placement"):
             os_acc.initialize(wait_for_placement=value)  # type: ignore[arg-type]
+
+
+# -- networks ----------------------------------------------------------------
+
+
+@pytest.fixture
+def with_networks(bench, tmp_path, api):
+    """Return a function that initializes with these lines in nova.conf."""
+
+    def initialize(text: str):
+        path = tmp_path / "nova.conf"
+        path.write_text(text)
+        bench._read = lambda: config_of(path)
+        return api(reset=True)
+
+    return initialize
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[neutron]\nphysnets = a", r"\[neutron_physnet_a\] numa_nodes is not set"),
+        ("[neutron]\nphysnets = a,,b", r"\[neutron\] physnets"),
+        ("[neutron_tunnel]\nnuma_nodes = zero", r"\[neutron_tunnel\] numa_nodes"),
+        ("[neutron_tunnel]\nnuma_nodes = 1,1", "1 more than once"),
+        ("[neutron_tunnel]\nnuma_nodes = 0,7", "the host's NUMA nodes are 0, 1"),
+        (
+            "[neutron]\nphysnets = a\n[neutron_physnet_a]\nnuma_nodes = 2",
+            r"\[neutron_physnet_a\] numa_nodes has 2",
+        ),
+    ],
+)
+def test_initialize_rejects_invalid_network_options(with_networks, bench, text, named):
+    with pytest.raises(exception.InvalidConfiguration, match=named) as caught:
+        with_networks(text)
+    assert caught.value.hint
+    assert not Path(bench.state_path).exists()
+    with pytest.raises(exception.NotInitialized):
+        service.get()
+
+
+def test_initialize_accepts_the_worked_example_of_the_specification(with_networks):
+    assert with_networks(WORKED_EXAMPLE.replace("\n ", "\n")).providers()
+
+
+def test_a_host_without_networks_needs_no_topology(with_networks, monkeypatch):
+    def fail(_root: str) -> NUMATopology:
+        raise exception.HostStepFailed("cannot read the NUMA nodes")
+
+    monkeypatch.setattr(numa, "read_topology", fail)
+    assert with_networks("[neutron]\nphysnets =\n").providers()
+    with pytest.raises(exception.HostStepFailed):
+        with_networks("[neutron_tunnel]\nnuma_nodes = 0")
 
 
 # -- waiting for Placement ---------------------------------------------------
