@@ -90,7 +90,8 @@ def plug(
     :raises Conflict: the instance has accelerators of another request.
     :raises ProviderNotFound: a provider is not one of this host.
     :raises NoDeviceAvailable: a provider has too few free devices; its ``reason``
-        is ``NUMA_POLICY`` if there are enough, but too few that the policy allows.
+        is ``NUMA_POLICY`` if there are enough, but too few that the policy allows,
+        and ``NETWORK`` if the guest's NUMA cells do not lead to its networks.
     :raises NotFound: by its ``kind``, nothing is selected and no lease is recorded, or
         the device profile of the flavor does not exist.
     :raises ServiceUnavailable: the source of device profiles does not respond, or

@@ -413,10 +413,18 @@ class NoDeviceReason(ErrorReason):
         "too few free devices near the guest",
         "another host may have such a device; a wider policy takes one of these",
     )
+    NETWORK = (
+        "no cell of the guest leads to a network",
+        "fit the guest to the host with its networks; see os_acc.numa",
+    )
 
 
 class NoDeviceAvailable(OsAccError):
-    """A selected provider has too few free devices for the request."""
+    """A selected provider has too few free devices for the request.
+
+    NETWORK: no device is near enough to the guest's networks, because its cells
+    are not.
+    """
 
     retryable = True
     reason: NoDeviceReason = NoDeviceReason.NOT_FREE

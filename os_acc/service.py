@@ -21,7 +21,7 @@ from os_acc.bitstreams import library
 from os_acc.helper import client, reconciliation
 from os_acc.host import numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
-from os_acc.numa import network_options
+from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.placement import sync
@@ -204,7 +204,7 @@ def _build(
     :func:`initialize` then starts the threads of a service.
     """
     rules = _rules(settings)
-    _check_networks(config, root)
+    networks = _networks(config, root)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
@@ -234,6 +234,7 @@ def _build(
         release_retries.Retrier(
             life, offered, settings.release_retry_interval, settings.write_timeout
         ),
+        networks,
     )
     ready.discover(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
@@ -243,16 +244,17 @@ def _build(
     return ready
 
 
-def _check_networks(config: cfg.ConfigOpts, root: str) -> None:
-    """Check Nova's options for the NUMA nodes of the host's networks.
+def _networks(config: cfg.ConfigOpts, root: str) -> NetworkAffinity:
+    """Return the NUMA nodes of the host's networks, from Nova's options.
 
     :raises InvalidConfiguration: a value is invalid; see
-        :class:`.network_options.NetworkAffinity`.
+        :class:`.NetworkAffinity`.
     :raises HostStepFailed: networks have nodes, and the host's cannot be read.
     """
-    affinity = network_options.NetworkAffinity.load(config)
+    affinity = NetworkAffinity.load(config)
     if affinity.physnets or affinity.tunnel:
         affinity.on(numa.read_topology(root))
+    return affinity
 
 
 def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publisher:

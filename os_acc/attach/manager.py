@@ -26,6 +26,7 @@ from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
+from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
 from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
@@ -69,6 +70,7 @@ class Manager:
         profiles: ProfileLookup,
         publisher: sync.Publisher,
         retrier: release_retries.Retrier,
+        networks: NetworkAffinity,
     ) -> None:
         self.root = services.root
         self.settings = settings
@@ -82,6 +84,7 @@ class Manager:
         self.profiles = profiles
         self.publisher = publisher
         self.retrier = retrier
+        self._networks = networks
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -97,6 +100,8 @@ class Manager:
             request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
         else:
             request = self._request(flavor_extra_specs, deadline)
+            # An existing guest keeps its cells whatever has been attached to it.
+            planning.check_networks(self.root, instance, self._networks)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self._attach(instance, selection, request, deadline)
         return [serialize.accelerator(lease) for lease in leases]

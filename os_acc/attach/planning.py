@@ -16,9 +16,12 @@ from os_acc.attach import programming, verification
 from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
 from os_acc.numa.affinity import GuestCells
+from os_acc.numa.fit import networks
+from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.numa import NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
 from os_acc.objects.selection import GroupAllocation
@@ -37,6 +40,43 @@ def selector(
     """
     if not instance.numa_cells:
         return device_selection.DeviceSelector(policies=policies)
+    topology = _topology(root, instance)
+    return device_selection.DeviceSelector(
+        GuestCells(topology, instance.numa_cells), policies
+    )
+
+
+def check_networks(
+    root: str, instance: InstanceInfo, affinity: NetworkAffinity
+) -> None:
+    """Check that the cells of an instance lead to its networks.
+
+    Without cells nothing is required, as in Nova.
+
+    :param affinity: the NUMA nodes of the host's networks.
+    :raises NoDeviceAvailable: NETWORK: other cells lead to a network.
+    :raises InvalidInput: the host does not have one of the instance's NUMA cells.
+    :raises HostStepFailed: the host's NUMA topology cannot be read.
+    """
+    if not instance.numa_cells or instance.networks == networks.NO_NETWORKS:
+        return
+    if not affinity.physnets and not affinity.tunnel:
+        return
+    topology = affinity.on(_topology(root, instance))
+    missing = networks.not_carried(topology, instance.numa_cells, instance.networks)
+    names = sorted(missing.physnets)
+    if missing.tunneled:
+        names.append("tunnelled networks")
+    if names:
+        raise exception.NoDeviceAvailable(
+            f"the NUMA cells {', '.join(map(str, instance.numa_cells))} of instance "
+            f"{instance.uuid} do not lead to {', '.join(names)}",
+            reason=exception.NoDeviceReason.NETWORK,
+        )
+
+
+def _topology(root: str, instance: InstanceInfo) -> NUMATopology:
+    """Return the host's topology, which has all cells of the instance."""
     topology = numa.read_topology(root)
     cells = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:
@@ -46,9 +86,7 @@ def selector(
                 f"host are {', '.join(map(str, cells)) or 'unknown'}",
                 hint="pass the ids of host cells, not of guest cells",
             )
-    return device_selection.DeviceSelector(
-        GuestCells(topology, instance.numa_cells), policies
-    )
+    return topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -57,6 +57,19 @@ class Plug(base.Listing):
             default=(),
             help="the host's NUMA cells of the guest, such as 0,1; default: any cells",
         )
+        parser.add_argument(
+            "--physnet",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help="a physical network of the guest, to which one of its NUMA cells has "
+            "to lead; may be given several times",
+        )
+        parser.add_argument(
+            "--tunneled",
+            action="store_true",
+            help="the guest has a tunnelled network (GRE, VXLAN, Geneve)",
+        )
         return parser
 
     def take_action(
@@ -70,7 +83,14 @@ class Plug(base.Listing):
         given = arguments.distinct(parsed_args.property)
         manager = self.manager()
         extra_specs = given or _one_of(manager, parsed_args.provider)
-        instance = {"uuid": parsed_args.instance, "numa_cells": parsed_args.numa_cells}
+        instance = {
+            "uuid": parsed_args.instance,
+            "numa_cells": parsed_args.numa_cells,
+            "networks": {
+                "physnets": parsed_args.physnet,
+                "tunneled": parsed_args.tunneled,
+            },
+        }
         plugged = manager.plug(instance, selected, extra_specs)
         return attached.COLUMNS, [attached.row(entry) for entry in plugged]
 

@@ -8,8 +8,19 @@ version 2, as Nova 34 reads them (``nova/virt/libvirt/driver.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NotRequired, Required, TypedDict
+
+
+class NetworksDict(TypedDict, total=False):
+    """The networks of an instance, in the terms of Nova's ``NetworkMetadata``.
+
+    :ivar physnets: the physical networks of its flat networks and VLANs.
+    :ivar tunneled: whether it has a tunnelled network (GRE, VXLAN, Geneve).
+    """
+
+    physnets: Collection[str]
+    tunneled: bool
 
 
 class InstanceDict(TypedDict, total=False):
@@ -20,6 +31,7 @@ class InstanceDict(TypedDict, total=False):
     :ivar image_id: the UUID of the image that it boots; ``image_ref`` and
         ``image_uuid`` are the same.
     :ivar numa_cells: ids of the host's NUMA cells that the guest is fitted to.
+    :ivar networks: its networks; they count with ``numa_cells`` and a selection.
     :ivar image_properties: image properties; only
         ``hw_pci_numa_affinity_policy`` is read.
     :ivar port_numa_policies: NUMA policies of ports, by the suffix of the request
@@ -34,6 +46,7 @@ class InstanceDict(TypedDict, total=False):
     image_ref: str
     image_uuid: str
     numa_cells: Sequence[int]
+    networks: NetworksDict
     image_properties: Mapping[str, object]
     port_numa_policies: Mapping[str, str]
 

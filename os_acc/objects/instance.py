@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, Self
 
 from os_acc import exception
+from os_acc.objects.numa import InstanceNUMANetworks
 
 #: The image property with the NUMA policy for all PCI devices.
 IMAGE_NUMA_POLICY: Final = "hw_pci_numa_affinity_policy"
+_NO_NETWORKS: Final = InstanceNUMANetworks()
 #: The keys of each text: ours, then those of Nova's objects (``image_ref``,
 #: ``tenant_id``) and of the specification ("VM image UUID").
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -59,6 +61,7 @@ class InstanceInfo:
 
     :ivar numa_cells: the host's NUMA cells of the guest's cells, in the guest's
         order; empty: any cell.
+    :ivar networks: the networks that it has when it is created or moved.
     :ivar image_numa_policy: ``hw_pci_numa_affinity_policy`` of its image, not
         validated.
     :ivar port_numa_policies: (suffix of a request group, policy of the group's
@@ -70,6 +73,7 @@ class InstanceInfo:
     project_id: str = ""
     image_id: str = ""
     numa_cells: tuple[int, ...] = ()
+    networks: InstanceNUMANetworks = _NO_NETWORKS
     image_numa_policy: object = None
     port_numa_policies: tuple[tuple[str, object], ...] = ()
 
@@ -101,6 +105,7 @@ class InstanceInfo:
         return cls(
             uuid=consumer,
             numa_cells=_numa_cells(instance_info.get("numa_cells")),
+            networks=_networks(instance_info.get("networks")),
             image_numa_policy=_mapping(instance_info, "image_properties").get(
                 IMAGE_NUMA_POLICY
             ),
@@ -150,6 +155,24 @@ def _numa_cells(value: object) -> tuple[int, ...]:
             "instance's NUMA topology after it is fitted to the host",
         )
     return tuple(dict.fromkeys(value))
+
+
+def _networks(value: object) -> InstanceNUMANetworks:
+    if value is None:
+        return _NO_NETWORKS
+    if isinstance(value, Mapping) and set(value) <= {"physnets", "tunneled"}:
+        physnets, tunneled = value.get("physnets", ()), value.get("tunneled", False)
+        if (
+            isinstance(physnets, Sequence | Set)
+            and not isinstance(physnets, str)
+            and all(isinstance(each, str) for each in physnets)
+            and isinstance(tunneled, bool)
+        ):
+            return InstanceNUMANetworks(frozenset(physnets), tunneled)
+    raise exception.InvalidInput(
+        f"instance_info['networks'] is {exception.show(value)}",
+        hint="pass 'physnets', a list of names, and 'tunneled', True or False",
+    )
 
 
 def _mapping(instance_info: Mapping[str, Any], key: str) -> Mapping[str, object]:

@@ -140,3 +140,14 @@ def test_providers_say_how_much_of_them_is_used(console: Console) -> None:
     assert (row["Total"], row["Used"]) == (1, 1)
     assert row["Resource Class"] == "CUSTOM_ACCELERATOR_GPU"
     assert row["Traits"] == ["CUSTOM_PCI_10DE_2235"]
+
+
+def test_the_networks_of_a_guest_are_those_of_its_cells(console: Console) -> None:
+    console.configure(more="[neutron_tunnel]\nnuma_nodes = 1")
+    provider = console.bench.provider(GPU).uuid
+    there = ("--provider", provider, "--numa-cells", "0", "--tunneled")
+    ran = console.run("plug", "--instance", uuid_of(1), *there)
+    assert ran.status == 1
+    assert "do not lead to tunnelled networks" in ran.err
+    there = (*there[:-1], "--physnet", "physnet0")
+    assert console.run("plug", "--instance", uuid_of(1), *there).status == 0
