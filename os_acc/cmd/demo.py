@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
+from os_acc import exception
 from os_acc.cmd import base
 from os_acc.testing.demo import host
 from os_acc.testing.demo.story import Story
@@ -30,11 +32,19 @@ class Demo(base.Acting):
 
     def configure(self) -> None:
         # The simulated host does not use this host's configuration.
-        pass
+        if self.os_acc.options.simulated is not None:
+            raise exception.InvalidInput(
+                "the demo makes a simulated host of its own",
+                hint="omit --simulated; --keep DIR keeps the host",
+            )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with host.build(parsed_args.keep) as built:
             is_restored = Story(built, Terminal()).run()
         if parsed_args.keep:
-            print(f"\nThe host, the state and the log are in {built.directory}")
+            print(
+                f"\nThe host, its state and the log are in {built.directory}. Use it:"
+            )
+            place = shlex.quote(str(built.directory))
+            print(f"os-acc --simulated {place} device list")
         return 0 if is_restored else 1

@@ -33,9 +33,15 @@ class DemoHost(TestHost):
     """
 
     def __init__(self, directory: str) -> None:
+        profiles = os.path.join(directory, "profiles")
         super().__init__(
-            directory, _host(), node_name="compute-1", device_spec=_DEVICE_SPEC
+            directory,
+            _host(),
+            node_name="compute-1",
+            device_spec=_DEVICE_SPEC,
+            groups={"os_acc_profiles": {"catalogue": profiles}},
         )
+        shelf.fill_profiles(profiles)
         self.config_file = self.write_config()
         self.log = _log(directory)
         shelf.fill(self.images)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The images from which the demo's FPGA is programmed."""
+"""The image from which the demo's FPGA is programmed, and a device profile for it."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import Final
 
@@ -23,3 +24,24 @@ def fill(images: ImageDirectory) -> None:
         id=str(uuid.uuid5(uuid.UUID(GZIP), "image")),
         **{"accel:function_name": "gzip"},
     )
+
+
+#: The profile for which the demo's host can program its FPGA.
+_PROFILE: Final = f"""\
+device_profiles:
+- name: gzip
+  uuid: {uuid.uuid5(uuid.UUID(GZIP), "profile")}
+  description: compression, programmed on request
+  groups:
+  - resources:CUSTOM_ACCELERATOR_FPGA: "1"
+    trait:CUSTOM_PROGRAMMABLE: required
+    accel:function_name: gzip
+"""
+
+
+def fill_profiles(directory: str) -> None:
+    """Make the catalogue of device profiles, with one profile."""
+    os.mkdir(directory)
+    path = os.path.join(directory, "gzip.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_PROFILE)

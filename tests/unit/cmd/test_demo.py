@@ -8,6 +8,7 @@ import io
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ _RUN = "from os_acc.cmd.main import main; import sys; sys.exit(main(sys.argv[1:]
 
 def start(*args: str, scratch: pathlib.Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _RUN, "demo", *args],
+        [sys.executable, "-c", _RUN, *args],
         env={**os.environ, "TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -32,6 +33,10 @@ def start(*args: str, scratch: pathlib.Path) -> subprocess.Popen[str]:
 
 
 def run(*args: str, scratch: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    return main("demo", *args, scratch=scratch)
+
+
+def main(*args: str, scratch: pathlib.Path) -> subprocess.CompletedProcess[str]:
     process = start(*args, scratch=scratch)
     output, errors = process.communicate(timeout=120)
     return subprocess.CompletedProcess(args, process.returncode, output, errors)
@@ -71,7 +76,7 @@ def test_it_leaves_no_trace(demo, scratch):
 
 
 def test_ended_in_the_middle_it_leaves_no_trace_either(tmp_path):
-    process = start(scratch=tmp_path)
+    process = start("demo", scratch=tmp_path)
     assert process.stdout is not None
     assert any(line.startswith("5. ") for line in process.stdout)
     process.terminate()
@@ -122,7 +127,7 @@ def test_the_host_is_compared_at_the_end(steps):
     assert re.search(r"\d+ functions compared .*: 0 differ", steps["9"])
 
 
-def test_what_is_kept_is_in_the_place_that_was_named(tmp_path):
+def test_what_is_kept_can_be_used(tmp_path):
     place = tmp_path / "kept"
     kept = run("--keep", str(place), scratch=tmp_path)
     assert kept.returncode == 0
@@ -132,6 +137,12 @@ def test_what_is_kept_is_in_the_place_that_was_named(tmp_path):
     again = run("--keep", str(place), scratch=tmp_path)
     assert again.returncode != 0
     assert "is not empty" in again.stderr
+    # The last line is the command that uses it.
+    *_, line = kept.stdout.splitlines()
+    assert line == f"os-acc --simulated {place} device list"
+    listed = main(*shlex.split(line)[1:], "--state", "free", scratch=tmp_path)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "0000:b3:00.0" in listed.stdout
 
 
 def test_the_hostdev_is_what_nova_writes():
