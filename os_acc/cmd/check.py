@@ -39,14 +39,29 @@ class Check(base.Listing):
             identity.become_owner(scene.settings.state_path)
         findings += checks.run(checks.CHECKS, scene)
         self.is_failed = any(each.result is Severity.FAILED for each in findings)
-        fold = _folded if parsed_args.formatter == "table" else str
-        return _COLUMNS, [
-            (each.result.value, each.check, fold(each.what), fold(each.hint) or None)
-            for each in findings
+        if parsed_args.formatter != "table":
+            return _COLUMNS, [
+                (each.result.value, each.check, each.what, each.hint or None)
+                for each in findings
+            ]
+        if parsed_args.columns:
+            return _COLUMNS, [
+                (each.result.value, each.check, _folded(each.what), _folded(each.hint))
+                for each in findings
+            ]
+        # One column for both: the table fits a terminal of 100 columns.
+        return _COLUMNS[:3], [
+            (each.result.value, each.check, _text(each)) for each in findings
         ]
 
 
-_WIDTH = 52
+def _text(finding: checks.Finding) -> str:
+    hint = f"\n{_folded(f'hint: {finding.hint}')}" if finding.hint else ""
+    return _folded(finding.what) + hint
+
+
+#: Width of the last column: 100 less the others with their borders.
+_WIDTH = 66
 
 
 def _folded(text: str) -> str:

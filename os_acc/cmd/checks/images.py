@@ -17,6 +17,7 @@ from os_acc.store import errors
 # Timeout in seconds for an Image service session and one page of images.
 _PATIENCE = 30.0
 _SHOWN = 4
+_NO_CACHE = "there is no cache yet: the first download creates it"
 
 
 def source(context: CheckContext) -> Iterator[Finding]:
@@ -72,6 +73,7 @@ def signers(context: CheckContext) -> Iterator[Finding]:
 
 def cache(context: CheckContext) -> Iterator[Finding]:
     """Check the owner, the permissions and the free space of the cache."""
+    identity.check_owner(context.settings.state_path)
     path = context.images.cache.directory
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -87,6 +89,10 @@ def cache(context: CheckContext) -> Iterator[Finding]:
 
 def files(context: CheckContext) -> Iterator[Finding]:
     """Check for foreign files in the cache."""
+    identity.check_owner(context.settings.state_path)
+    if _mode(context.images.cache.directory) is None:
+        yield ok(_NO_CACHE)
+        return
     found = context.images.cache.survey()
     if found.abandoned:
         yield warning(
@@ -150,7 +156,7 @@ def _fill(context: CheckContext, *, is_there: bool) -> Finding:
             "max_image_size in [os_acc_bitstreams]",
         )
     if not is_there:
-        return ok(f"empty; images may take {limit} bytes")
+        return ok(_NO_CACHE)
     return ok(usage)
 
 

@@ -47,6 +47,7 @@ def directory(context: CheckContext) -> Iterator[Finding]:
 
 def file_system(context: CheckContext) -> Iterator[Finding]:
     """Check that the file system is local and survives a reboot."""
+    identity.check_owner(context.settings.state_path)
     path = os.path.realpath(context.settings.state_path)
     kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"

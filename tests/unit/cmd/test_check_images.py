@@ -222,10 +222,10 @@ def test_a_trust_store_that_cannot_be_used_fails(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_cache_that_is_not_there_yet_is_empty(console: Console) -> None:
+def test_a_cache_that_is_not_there_yet_is_not_praised(console: Console) -> None:
     found = only(console, "image cache")
     assert found["Result"] == "ok"
-    assert found["What"].startswith("empty")
+    assert found["What"].startswith("there is no cache yet")
     assert not os.path.exists(f"{console.bench.state_path}/bitstreams")
 
 

@@ -148,3 +148,5 @@ def test_what_the_manual_shows_of_a_check(
     # A helper warns once, in its log.
     rootconf.current()
     golden("check", "check")
+    lines = (GOLDEN / "check.txt").read_text().splitlines()
+    assert max(map(len, lines)) <= 100
