@@ -17,6 +17,7 @@ from oslo_config import cfg
 from os_acc import conf
 from os_acc.cmd import configuration
 from os_acc.cmd.simulated import SimulatedHost
+from os_acc.cmd.suggestions import add_suggestions
 
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 _USAGE = 2
@@ -43,6 +44,8 @@ class OsAcc(app.App):
     ) -> None:
         self.root = root
         self.config = config or cfg.CONF
+        #: The words of the command line, less the options that precede the command.
+        self.words: list[str] = []
         self._handlers: list[logging.Handler] = []
         super().__init__(
             description="Look after the accelerators of this compute node.",
@@ -80,6 +83,7 @@ class OsAcc(app.App):
             help="Use the simulated host in this directory, with its own "
             "configuration; 'os-acc demo --keep DIR' makes one.",
         )
+        add_suggestions(parser, parser, lambda: self.words)
         return parser
 
     def configure_logging(self) -> None:
@@ -103,10 +107,13 @@ class OsAcc(app.App):
 
     def initialize_app(self, argv: list[str]) -> None:
         """Print help and exit if no command is given."""
+        self.words = argv
         self.print_help_if_requested()
         if not argv:
             self.parser.print_help(self.stderr)
             raise SystemExit(_USAGE)
+        if argv[0].startswith("-"):
+            self.parser.error(f"unrecognized arguments: {argv[0]}")
         options = self.options
         if options.simulated and (options.config_file or options.config_dir):
             self.parser.error(

@@ -17,6 +17,7 @@ from os_acc.attach.manager import Manager
 from os_acc.bitstreams import library
 from os_acc.cmd import configuration, identity
 from os_acc.cmd.app import OsAcc
+from os_acc.cmd.suggestions import add_suggestions
 from os_acc.helper import client
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
@@ -33,6 +34,13 @@ class Acting(command.Command):
     """
 
     is_failed = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser; its errors suggest what was probably meant."""
+        parser = super().get_parser(prog_name)
+        os_acc = self.os_acc
+        add_suggestions(parser, os_acc.parser, lambda: os_acc.words)
+        return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; print an error of os_acc with its hint."""

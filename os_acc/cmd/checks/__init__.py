@@ -32,6 +32,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("state file system", state.file_system),
     ("state files", state.files),
     ("records", state.records),
+    ("options", configured.option_names),
     ("device_spec", configured.device_spec),
     ("plugins", configured.plugins),
     ("networks", configured.networks),

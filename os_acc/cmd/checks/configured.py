@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.cmd import configuration as files
+from os_acc.cmd.checks import option_names as names
 from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.host import numa
 from os_acc.numa import network_options
@@ -19,12 +20,28 @@ def configuration(context: CheckContext) -> Iterator[Finding]:
     state_path = context.settings.state_path
     read = files.read_files(context.config)
     if read:
+        # Only root may be able to read them.
+        context.written  # noqa: B018
         yield ok(f"{', '.join(read)}; state_path is {state_path}")
         return
     yield warning(
         "no configuration file found: the defaults apply",
         files.NAME_IT,
     )
+
+
+def option_names(context: CheckContext) -> Iterator[Finding]:
+    """Check that each name in the sections of os_acc is the name of an option."""
+    found = list(names.unknown(context.written, context.config))
+    for each in found:
+        yield warning(
+            str(each),
+            f"did you mean {each.near}?"
+            if each.near
+            else "remove it, or see the reference of the options",
+        )
+    if not found:
+        yield ok("each option in the sections of os_acc is known")
 
 
 def device_spec(context: CheckContext) -> Iterator[Finding]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+from collections.abc import Mapping
 from typing import Self
 
 from oslo_config import cfg
 
 from os_acc import conf, exception, plugins, service
 from os_acc.bitstreams import library, options, policy
+from os_acc.cmd.checks import option_names
 from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.objects import device_spec as specs
@@ -81,6 +83,13 @@ class CheckContext:
         if self._broken is not None:
             raise self._broken
         return conf.Settings.load(self.config)
+
+    @functools.cached_property
+    def written(self) -> Mapping[str, option_names.Written]:
+        """The sections and options in the configuration files."""
+        self.settings  # noqa: B018  (reports invalid options first)
+        config = self.config
+        return option_names.read(config.config_file or (), config.config_dir or ())
 
     @functools.cached_property
     def named(self) -> DeviceSpec:

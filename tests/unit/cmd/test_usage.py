@@ -54,6 +54,52 @@ def test_a_misspelt_command_ends_with_2_and_a_suggestion(console: Console) -> No
     assert "device list" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (("device", "list", "--lng"), "did you mean --long instead of --lng?"),
+        (("device", "list", "--state", "fre"), "did you mean free?"),
+        (("device", "list", "-f", "jsn"), "did you mean json?"),
+        (("--confg-file", "a", "device", "list"), "did you mean --config-file inst"),
+        (("device", "list", "--confg-file=a"), "did you mean --config-file instead"),
+        # The option is also missing.
+        (("plug", "--instnce", uuid_of(1)), "did you mean --instance instead of"),
+        (("topology", "--smulated", "a"), "did you mean --simulated instead of"),
+    ],
+)
+def test_a_misspelt_option_gets_a_suggestion(
+    console: Console,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    suggested: str,
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run(*arguments)
+    assert ended.value.code == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert suggested in last
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("device", "list", "--quantum"),
+        ("device", "list", "--state", "zzzzz"),
+        ("--quantum", "device", "list"),
+        # An abbreviation, which argparse accepts.
+        ("device", "list", "--lon", "surplus"),
+        ("plug",),
+    ],
+)
+def test_what_resembles_no_option_gets_no_suggestion(
+    console: Console, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run(*arguments)
+    assert ended.value.code == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_an_error_is_a_message_and_a_hint(console: Console) -> None:
     ran = console.run("plug", "--instance", uuid_of(1), "--provider", uuid_of(2))
     assert ran.status == 1
