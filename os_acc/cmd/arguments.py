@@ -98,6 +98,13 @@ def seconds(text: str) -> float:
     return parsed
 
 
+def number(text: str) -> int:
+    """Convert a positive number."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
 def sibling(text: str) -> tuple[PciAddress, str]:
     """Convert ``address=driver``, for another function of the same group."""
     place, driver = key_value(text)

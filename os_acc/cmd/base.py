@@ -19,6 +19,7 @@ from os_acc.cmd import configuration, identity
 from os_acc.cmd.app import OsAcc
 from os_acc.cmd.suggestions import add_suggestions
 from os_acc.helper import client
+from os_acc.host.pci_ids import ModelNames
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.service import HostInspection
@@ -78,10 +79,20 @@ class Acting(command.Command):
         self._need_no_root()
         return service.look(self.os_acc.config, self.os_acc.root)
 
-    def recorded(self) -> readonly.StoreSnapshot:
-        """Return the contents of the store, independent of the host's state."""
+    def models(self, look: HostInspection) -> ModelNames:
+        """Return the model names of the host's functions, as far as they are known."""
+        functions = look.inventory.host.functions.values()
+        return ModelNames.read(self.os_acc.root, (each.identity for each in functions))
+
+    def recorded(self, *, events: int = 0) -> readonly.StoreSnapshot:
+        """Return the contents of the store, independent of the host's state.
+
+        :param events: number of the newest events to read as well.
+        """
         self._need_no_root()
-        return readonly.read(self.settings.state_path, service.STORE_SECONDS)
+        return readonly.read(
+            self.settings.state_path, service.STORE_SECONDS, events=events
+        )
 
     def library(self) -> library.Library:
         """Return the bitstream library; root becomes the state's owner.

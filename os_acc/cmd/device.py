@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from os_acc import exception
@@ -13,6 +13,7 @@ from os_acc.attach import operations
 from os_acc.cmd import arguments, base, device_states
 from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.pci import PciIdentity
 
 
 class DeviceList(base.Listing):
@@ -38,17 +39,19 @@ class DeviceList(base.Listing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        found = device_states.device_states(self.look())
+        look = self.look()
+        found = device_states.device_states(look)
+        models = self.models(look)
         self.remark_if_none_named()
         if parsed_args.state:
             found = tuple(
                 each for each in found if each.state.value == parsed_args.state
             )
         if not parsed_args.long:
-            return _COLUMNS, [_row(each) for each in found]
+            return _COLUMNS, [_row(each, models.short) for each in found]
         return (
             (*_COLUMNS, *_LONG_COLUMNS),
-            [(*_row(each), *_long_row(each)) for each in found],
+            [(*_row(each, models.short), *_long_row(each)) for each in found],
         )
 
 
@@ -65,11 +68,12 @@ class DeviceShow(base.Showing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
         look = self.look()
+        models = self.models(look)
         for found in device_states.device_states(look):
             if found.address == parsed_args.address:
                 this_boot = attributes.boot_id(self.os_acc.root)
                 return _pairs(
-                    *zip(_COLUMNS, _row(found), strict=True),
+                    *zip(_COLUMNS, _row(found, models.full), strict=True),
                     *zip(_LONG_COLUMNS, _long_row(found), strict=True),
                     *_offer(found),
                     *(_lease(found.lease, this_boot) if found.lease else ()),
@@ -144,6 +148,7 @@ class DeviceAdopt(base.Showing):
 
 _COLUMNS = (
     "Address",
+    "Model",
     "Resource Class",
     "State",
     "Consumer",
@@ -180,10 +185,13 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
     )
 
 
-def _row(device: device_states.DeviceState) -> tuple[Any, ...]:
+def _row(
+    device: device_states.DeviceState, name: Callable[[PciIdentity], str]
+) -> tuple[Any, ...]:
     function = device.function
     return (
         str(device.address),
+        name(function.identity) if function else None,
         device.resource_class,
         device.state.value,
         device.lease.consumer if device.lease else None,
@@ -235,11 +243,13 @@ def _now(
     command: base.Acting, parsed_args: argparse.Namespace
 ) -> tuple[Sequence[str], Sequence[Any]]:
     """Return the device's row of the listing after an action."""
-    found = {each.address: each for each in device_states.device_states(command.look())}
+    look = command.look()
+    found = {each.address: each for each in device_states.device_states(look)}
     device = found.get(parsed_args.address)
     if device is None:
         return _pairs(("Address", str(parsed_args.address)), ("State", None))
-    return _pairs(*zip(_COLUMNS, _row(device), strict=True))
+    row = _row(device, command.models(look).full)
+    return _pairs(*zip(_COLUMNS, row, strict=True))
 
 
 def _pairs(*pairs: tuple[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from os_acc import service
 from os_acc.cmd import base, identity
+from os_acc.host.pci_ids import ModelNames
+from os_acc.objects.device import Provider
 from os_acc.placement import capacity
 from os_acc.store.leases import Store
 
@@ -26,11 +28,13 @@ class ProviderList(base.Listing):
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         look = self.look()
         self.remark_if_none_named()
+        models = self.models(look)
         used = Counter(lease.provider for lease in look.recorded.leases)
         return _COLUMNS, [
             (
                 each.uuid,
                 each.name,
+                _model(look, each, models),
                 each.device.resource_class,
                 len(each.device.handles),
                 used[each.uuid],
@@ -96,9 +100,17 @@ class ProviderSync(base.Listing):
         ]
 
 
+def _model(
+    look: service.HostInspection, provider: Provider, models: ModelNames
+) -> str | None:
+    function = look.inventory.host.functions.get(provider.device.address)
+    return models.short(function.identity) if function else None
+
+
 _COLUMNS = (
     "UUID",
     "Name",
+    "Model",
     "Resource Class",
     "Total",
     "Used",

@@ -108,7 +108,8 @@ class Topology(base.Listing):
                     else "the cells of this host are unknown",
                 )
         parents = pci.read_parents(root, look.inventory.host.functions)
-        return snapshot.of(look, self.settings.node_name, parents, topology, cells)
+        name, models = self.settings.node_name, self.models(look)
+        return snapshot.of(look, name, parents, topology, cells, models)
 
     def _with_networks(self, topology: NUMATopology) -> NUMATopology:
         try:

@@ -22,9 +22,18 @@ from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.store import errors, providers, records, regions, requests, schema
+from os_acc.store import (
+    errors,
+    journal,
+    providers,
+    records,
+    regions,
+    requests,
+    schema,
+)
 from os_acc.store.database import Database, has_foreign_log, has_valid_header
 from os_acc.store.errors import StoreDamaged
+from os_acc.store.journal import Event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,17 +44,20 @@ class StoreSnapshot(RecordedState):
     :ivar published_names: the names that os_acc published in Placement.
     :ivar requests: accelerator requests made from device profiles, with their
         leases.
+    :ivar events: the events that were requested, in chronological order.
     """
 
     damaged_files: tuple[str, ...] = ()
     published_names: PublishedNames = NO_NAMES
     requests: tuple[AcceleratorRequest, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
-def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
+def read(state_path: str, busy_timeout: float, *, events: int = 0) -> StoreSnapshot:
     """Return the current contents of the store below a state directory.
 
     :param busy_timeout: limit for waiting for writers, in seconds.
+    :param events: number of the newest events to read as well.
     :raises StoreDamaged: the store is damaged; it is left in place.
     :raises StateUnavailable: the store cannot be read.
     """
@@ -57,7 +69,7 @@ def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
     except OSError as error:
         raise errors.from_os_error(error, database.path) from error
     try:
-        found = _read(database.path, time.monotonic() + busy_timeout)
+        found = _read(database.path, time.monotonic() + busy_timeout, events)
     except schema.Damaged as error:
         raise _damaged(database.path, str(error)) from error
     except sqlite3.Error as error:
@@ -69,19 +81,19 @@ def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
     return dataclasses.replace(found, damaged_files=database.damaged)
 
 
-def _read(path: str, deadline: float) -> StoreSnapshot:
+def _read(path: str, deadline: float, events: int) -> StoreSnapshot:
     while True:
         left = max(0.0, deadline - time.monotonic())
         if not has_foreign_log(path):
             try:
-                return _snapshot(path, "ro", left)
+                return _snapshot(path, "ro", left, events)
             except sqlite3.OperationalError as error:
                 # A process was killed in the middle of a transaction. Rolling back is
                 # left to writers.
                 if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                     raise
         # A private copy can be rolled back.
-        if (copied := _copied(path)) is not None:
+        if (copied := _copied(path, events)) is not None:
             return copied
         if not left:
             raise exception.StateUnavailable(
@@ -90,7 +102,7 @@ def _read(path: str, deadline: float) -> StoreSnapshot:
             )
 
 
-def _copied(path: str) -> StoreSnapshot | None:
+def _copied(path: str, events: int) -> StoreSnapshot | None:
     """Return the contents of a copy; None if it was written to meanwhile."""
     files = [each for each in (path, f"{path}-journal") if os.path.exists(each)]
     with tempfile.TemporaryDirectory(prefix="os-acc-") as directory:
@@ -103,7 +115,8 @@ def _copied(path: str) -> StoreSnapshot | None:
                 return None
         except FileNotFoundError:
             return None
-        return _snapshot(os.path.join(directory, os.path.basename(path)), "rw", 0.0)
+        copy = os.path.join(directory, os.path.basename(path))
+        return _snapshot(copy, "rw", 0.0, events)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
@@ -111,19 +124,19 @@ def _stamp(path: str) -> tuple[int, int, int]:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _snapshot(path: str, mode: str, timeout: float) -> StoreSnapshot:
+def _snapshot(path: str, mode: str, timeout: float, events: int) -> StoreSnapshot:
     uri = f"{pathlib.Path(path).as_uri()}?mode={mode}"
     with _connect(uri, timeout) as connection:
         connection.execute("BEGIN")
         schema.check_version(connection, path)
         if schema.version_of(connection) == len(schema.STEPS):
             with schema.named_as_stored(connection):
-                return _contents(connection)
+                return _contents(connection, events)
         # The store itself is upgraded by writers only.
         with _connect("file::memory:", timeout) as copy:
             connection.backup(copy)
             schema.upgrade(copy, path)
-            return _contents(copy)
+            return _contents(copy, events)
 
 
 @contextlib.contextmanager
@@ -137,7 +150,7 @@ def _connect(uri: str, timeout: float) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _contents(connection: sqlite3.Connection) -> StoreSnapshot:
+def _contents(connection: sqlite3.Connection, events: int) -> StoreSnapshot:
     leases: list[Lease] = []
     claims = set(records.damaged_claims(connection))
     for row in records.select(connection):
@@ -154,6 +167,7 @@ def _contents(connection: sqlite3.Connection) -> StoreSnapshot:
         helper_claims=records.read_helper_claims(connection),
         published_names=providers.read_published_names(connection),
         requests=requests.with_leases(requests.select(connection), leases),
+        events=journal.newest(connection, events) if events else (),
     )
 
 

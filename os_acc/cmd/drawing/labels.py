@@ -162,11 +162,14 @@ def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     if device is not None and _goes_along(device):
         # All other details are those of its main function.
         yield plain(device.reason)
-        yield from (role(found), driver(found))
+        yield role(found)
+        yield from model(snapshot, found)
+        yield driver(found)
         return
     if device is not None:
         yield from _device(snapshot, [device])
     yield role(found)
+    yield from model(snapshot, found)
     yield from _names(snapshot, address)
     yield driver(found)
     yield from _group(snapshot, found)
@@ -178,6 +181,7 @@ def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
     devices = [snapshot.states[each] for each in some if each in snapshot.states]
     if devices:
         yield from _device(snapshot, devices)
+    yield from model(snapshot, found[0])
     yield driver(found[0])
     groups = {each.iommu_group for each in found} - {None}
     if groups:
@@ -189,6 +193,13 @@ def role(found: PciFunction) -> str:
     if found.role is PciRole.PF:
         return f"{kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
     return f"{kind(found)} VF" if found.role is PciRole.VF else kind(found)
+
+
+def model(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
+    """Yield the model of a function, if its name is known."""
+    name = snapshot.models.known(found.identity)
+    if name is not None:
+        yield plain(name)
 
 
 def driver(found: PciFunction) -> str:

@@ -20,6 +20,7 @@ COLUMNS = (
     "State",
     "Consumer",
     "Instance Name",
+    "Model",
     "Driver",
     "IOMMU Group",
     "Reason",
@@ -79,6 +80,7 @@ def _device(
     yield device.state.value if device else None
     yield lease.consumer if lease else None
     yield (lease.instance_name or None) if lease else None
+    yield snapshot.models.short(function.identity) if function else None
     yield function.driver if function else None
     yield function.iommu_group if function else None
     yield (device.reason or None) if device else None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
+from os_acc.host.pci_ids import NO_NAMES, ModelNames
 from os_acc.host.view import Host
 from os_acc.numa.affinity import Affinity, GuestCells
 from os_acc.objects.numa import NUMATopology
@@ -33,6 +34,7 @@ class HostSnapshot:
     :ivar states: states of the functions that os_acc may use.
     :ivar parents: the direct parent of each function that is not on a root bus.
     :ivar guest: the guest of the drawing; None: no particular guest.
+    :ivar models: the model names of functions, as far as they are known.
     """
 
     name: str
@@ -42,6 +44,7 @@ class HostSnapshot:
     topology: NUMATopology
     accelerators: tuple[Accelerator, ...] = ()
     guest: GuestCells | None = None
+    models: ModelNames = NO_NAMES
 
     @property
     def functions(self) -> Mapping[PciAddress, PciFunction]:
@@ -59,6 +62,7 @@ def of(
     parents: Mapping[PciAddress, PciAddress],
     topology: NUMATopology,
     cells: tuple[int, ...] = (),
+    models: ModelNames = NO_NAMES,
 ) -> HostSnapshot:
     """Return a snapshot from an inspection.
 
@@ -81,4 +85,5 @@ def of(
             for handle in provider.device.handles
         ),
         guest=GuestCells(topology, cells) if cells else None,
+        models=models,
     )

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from os_acc import exception
 from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
-from os_acc.testing import HostSpec, TestHost, hosts, privileged
+from os_acc.testing import HostSpec, TestHost, hosts, pci_ids, privileged
 from os_acc.testing.demo import compute, shelf
 from os_acc.testing.test_host import EVERYTHING
 
@@ -42,6 +42,7 @@ class DemoHost(TestHost):
             groups={"os_acc_profiles": {"catalogue": profiles}},
         )
         shelf.fill_profiles(profiles)
+        pci_ids.install(self.root)
         self.config_file = self.write_config()
         self.log = _log(directory)
         shelf.fill(self.images)

@@ -64,6 +64,7 @@ def test_the_listing_says_what_is_free_and_why_the_rest_is_not(
     rows = {row["Address"]: row for row in console.json("device", "list")}
     assert rows[GPU] == {
         "Address": GPU,
+        "Model": "10de:2235",
         "Resource Class": "CUSTOM_ACCELERATOR_GPU",
         "State": "free",
         "Consumer": None,

@@ -13,10 +13,10 @@ import pytest
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from os_acc.cmd import check, identity
+from os_acc.cmd import check, history, identity
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import rootconf
-from os_acc.testing import uuid_of
+from os_acc.testing import pci_ids, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import GOLDEN, expect
 from tests.unit.cmd.images import Images
@@ -33,6 +33,7 @@ NOVA = 64055
 @pytest.fixture
 def golden(console: Console) -> Callable[..., None]:
     """Return a function that compares a command's output with the manual's."""
+    pci_ids.install(console.bench.root)
 
     def compare(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)
@@ -73,6 +74,9 @@ def test_what_the_manual_shows_of_a_plug(
     golden("unplug-in-use", "unplug", uuid_of(1))
     console.bench.kernel.let_go(GPU)
     golden("unplug", "unplug", uuid_of(1))
+    times = (f"2027-01-15T08:{minute:02}:00.000+00:00" for minute in itertools.count())
+    monkeypatch.setattr(history, "_moment", lambda _when: next(times))
+    golden("device-history", "device", "history", GPU)
 
 
 def test_what_the_manual_shows_of_unknown_devices(

@@ -21,6 +21,7 @@ COMMANDS = {
     "check": ("--format",),
     "demo": ("--keep",),
     "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),
+    "device history": ("ADDRESS", "--consumer", "--limit"),
     "device list": ("--long", "--state"),
     "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
     "device show": ("ADDRESS",),

@@ -45,6 +45,15 @@ def test_a_snapshot_equals_the_store(store: Path, bench: TestHost) -> None:
     assert found.damaged_claims == ()
 
 
+def test_a_snapshot_has_the_events_that_were_requested(
+    store: Path, bench: TestHost
+) -> None:
+    assert readonly.read(bench.state_path, 1.0).events == ()
+    events = bench.manager.store.events(100)
+    assert readonly.read(bench.state_path, 1.0, events=100).events == events
+    assert readonly.read(bench.state_path, 1.0, events=1).events == events[-1:]
+
+
 def test_the_snapshot_of_a_missing_store_is_empty(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert readonly.read(str(missing), 1.0) == readonly.StoreSnapshot()
