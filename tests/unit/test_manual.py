@@ -39,6 +39,80 @@ def test_a_test_that_the_manual_names_is_there(page):
             assert any(map(pattern.search, texts)), f"{page.name} names {place}::{test}"
 
 
+# -- commands and their output ---------------------------------------------------
+
+_CONSOLE = re.compile(
+    r"^(?P<indent> *)\.\. code-block:: console\n(?P<body>(?:(?P=indent) +.*\n|\n)+)"
+    r"(?P<next>.*)",
+    re.MULTILINE,
+)
+_GOLDEN = re.compile(r"literalinclude:: (\S*tests/unit/cmd/golden/\S+)")
+
+
+def written_outputs(text: str) -> Iterator[str]:
+    """Yield the output of os-acc that a page has in its own text."""
+    for block in _CONSOLE.finditer(text):
+        lines = [line.strip() for line in block["body"].splitlines()]
+        lines = [line for line in lines if line and not line.startswith(":")]
+        is_command = is_ours = False
+        for before, line in pairwise(["", *lines]):
+            is_command = line[:2] in ("$ ", "# ") or before.endswith("\\")
+            if line[:2] in ("$ ", "# "):
+                is_ours = line[2:].startswith("os-acc ")
+            if is_ours and not is_command:
+                yield line
+        if is_ours and re.search(r"code-block:: text|^[^.]*::$", block["next"]):
+            yield block["next"]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
+def test_each_output_of_the_command_in_the_manual_is_generated(page):
+    found = list(written_outputs(page.read_text(encoding="utf-8")))
+    assert not found, f"{page.name}: include a file of tests/unit/cmd/golden: {found}"
+
+
+def test_each_file_of_output_has_the_test_that_writes_it():
+    tests = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (CHECKOUT / "tests/unit/cmd").glob("test_*.py")
+    )
+    shown = {
+        Path(path).stem
+        for page in PAGES
+        for path in _GOLDEN.findall(page.read_text(encoding="utf-8"))
+    }
+    assert len(shown) > 20
+    # tests/unit/test_quickstart.py follows the page to these.
+    by_page = {each for each in shown if each.startswith("quickstart-")}
+    unwritten = {each for each in shown - by_page if f'"{each}' not in tests}
+    assert not unwritten
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".. code-block:: console\n\n   $ os-acc a\n   | table |\n",
+        ".. code-block:: console\n\n   # os-acc a \\\n       --b\n   ok\n",
+        ".. code-block:: console\n\n   $ os-acc a\n\n.. code-block:: text\n\n   b\n",
+        ".. code-block:: console\n\n   $ os-acc a\n\nIt prints::\n\n   b\n",
+    ],
+)
+def test_output_that_is_written_by_hand_is_found(text):
+    assert list(written_outputs(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".. code-block:: console\n\n   $ os-acc a \\\n       --b\n   $ os-acc c\n",
+        ".. code-block:: console\n   :name: x\n\n   $ ls\n   a\n\nThen::\n\n   b\n",
+        ".. code-block:: console\n\n   $ os-acc a\n\n.. literalinclude:: a\n",
+    ],
+)
+def test_output_of_a_file_or_of_others_is_none(text):
+    assert not list(written_outputs(text))
+
+
 # -- simple tables ---------------------------------------------------------------
 #
 # docutils begins a row of a simple table at each line with text in the first column

@@ -97,6 +97,18 @@ def test_what_the_manual_shows_of_unknown_devices(
     golden("adopt", "device", "adopt", VF, "--consumer", uuid_of(2), "--driver", "")
 
 
+def test_what_the_manual_shows_of_networks(console: Console) -> None:
+    console.configure(
+        more="[neutron]\nphysnets = physnet0, physnet1\n"
+        "[neutron_physnet_physnet0]\nnuma_nodes = 0\n"
+        "[neutron_physnet_physnet1]\nnuma_nodes = 0,1\n"
+        "[neutron_tunnel]\nnuma_nodes = 1"
+    )
+    out = console.run("check", "-f", "value", "-c", "What").out
+    lines = [line for line in out.splitlines(keepends=True) if "NUMA node" in line]
+    expect("check-networks.txt", "".join(lines))
+
+
 def test_what_the_manual_shows_of_bitstreams(
     console: Console, images: Images, golden: Callable[..., None]
 ) -> None:
