@@ -76,8 +76,9 @@ def plug(
 ) -> list[AcceleratorEntry]:
     """Attach accelerators to an instance: all of them, or none.
 
-    The same request again returns the same entries. The arguments are not
-    changed.
+    Call it before the guest is defined, whenever the guest's process starts: see
+    "Server operations" in the manual. The same request again returns the same entries.
+    The arguments are not changed.
 
     :param instance_info: the instance; only ``uuid`` is required.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of Placement:
@@ -108,6 +109,10 @@ def plug(
 
 def unplug(instance_info: InstanceDict) -> int:
     """Release all accelerators of an instance.
+
+    Call it when the guest has ended and Nova gives up the allocation: when a server is
+    deleted or offloaded, and for the migration when a resize is confirmed. A stopped,
+    shelved or soft-deleted server keeps its accelerators as it keeps its allocation.
 
     A device that an earlier unplug has quarantined waits for an operator. It is
     neither counted nor an error, so that Nova can delete the server; a warning in
