@@ -40,7 +40,8 @@ def create(device_profile: str) -> list[RequestEntry]:
 def bind(bindings: Mapping[str, Mapping[str, str]]) -> list[RequestEntry]:
     """Bind accelerator requests: plug their accelerators.
 
-    All requests of an instance are bound together: all, or none. Binding bound
+    The requests of one :func:`create` are bound to one instance together: all, or
+    none. All bindings are checked before the first request is changed. Binding bound
     requests again confirms them. A request that failed (``BindFailed``, with a
     ``reason``) has to be unbound before it is bound again.
 
@@ -48,7 +49,7 @@ def bind(bindings: Mapping[str, Mapping[str, str]]) -> list[RequestEntry]:
         and ``instance_uuid``; optionally ``image_id``, the image that the instance
         boots, which may request a bitstream.
     :raises InvalidInput: a binding is malformed, or the requests of an instance are
-        of several profiles or images, or not of a whole group.
+        not those of one :func:`create`, only a part of them, or have several images.
     :raises NotFound: a request does not exist.
     :raises Conflict: a request cannot be bound in its state.
     :raises OsAccError: as :func:`os_acc.plug` raises it.

@@ -23,7 +23,7 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import serialize
+from os_acc.attach import request_batches, serialize
 from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import (
     BINDING,
@@ -37,10 +37,9 @@ from os_acc.objects.accelerator_request import (
 from os_acc.objects.api import ExternalEvents
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.profile import ProfileGroup, index_of
+from os_acc.objects.profile import index_of
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
-from os_acc.profiles import parser
 from os_acc.profiles.options import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
@@ -71,12 +70,15 @@ class Requests:
                 f"{exception.show(profile)} is not the name of a device profile"
             )
         found = self._profiles.profile(profile, deadline)
+        batch = uuidutils.generate_uuid()
         made = tuple(
             AcceleratorRequest(
                 uuid=uuidutils.generate_uuid(),
                 profile=found.name,
                 group=group.index,
                 properties=group.properties,
+                batch=batch,
+                batch_size=found.accelerators,
             )
             for group in found.groups
             for _ in range(group.accelerators)
@@ -115,25 +117,28 @@ class Requests:
     def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
         """Bind each request to a host, a provider and an instance.
 
-        The requests of one instance are bound together, or none of them. A repeated
-        call confirms the bindings.
+        The requests of one instance are bound together, or none of them. The call is
+        checked as a whole before the first request is bound. A repeated call confirms
+        the bindings.
 
         :param bindings: ``hostname``, ``device_rp_uuid``, ``instance_uuid`` and
             optionally ``image_id`` for the UUID of each request.
         :returns: the bound requests.
-        :raises InvalidInput: the bindings are malformed or inconsistent.
+        :raises InvalidInput: the bindings are malformed or inconsistent, or have only
+            a part of the requests of a profile.
         :raises NotFound: a request does not exist.
         :raises Conflict: a request is in a state that does not allow it.
         :raises OsAccError: as :func:`os_acc.plug`; the requests are marked as failed.
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
-        asked = self._parsed(bindings)
-        # If one request does not exist, none is bound.
-        self._manager.store.until(deadline).requests(asked)
+        asked = request_batches.by_instance(self._parsed(bindings))
+        # All locks at once: no request changes its state between check and bind.
+        locks = {name for uuid, together in asked for name in _locks(uuid, together)}
         bound: list[AcceleratorRequest] = []
-        for uuid, together in _by_instance(asked):
-            with self._manager.locks.hold(_locks(uuid, together), deadline):
-                self._bind(uuid, together, deadline)
+        with self._manager.locks.hold(locks, deadline):
+            unbound = [self._unbound(together, deadline) for _uuid, together in asked]
+            for (uuid, together), requests in zip(asked, unbound, strict=True):
+                self._bind(uuid, requests, deadline)
                 bound += self._manager.store.until(deadline).requests(together)
         return tuple(bound)
 
@@ -268,18 +273,25 @@ class Requests:
                 f"host is {node_name}"
             )
 
-    def _bind(
-        self, uuid: str, asked: Mapping[str, RequestBinding], deadline: float
-    ) -> None:
-        store = self._manager.store.until(deadline)
-        found = store.requests(asked)
+    def _unbound(
+        self, asked: Mapping[str, RequestBinding], deadline: float
+    ) -> tuple[AcceleratorRequest, ...]:
+        """Return an instance's requests with their new bindings.
+
+        Empty if they have these bindings already.
+
+        :raises InvalidInput: they cannot be bound together.
+        :raises NotFound: a request does not exist.
+        :raises Conflict: the state of a request does not allow it.
+        """
+        recorded = self._manager.store.until(deadline).requests
+        found = recorded(asked)
         if all(
             each.state is RequestState.BOUND
             and _binding_of(each).is_same(asked[each.uuid])
             for each in found
         ):
-            self._manager.renew(uuid, deadline)
-            return
+            return ()
         for each in found:
             _check(each, RequestAction.BIND)
         bound = tuple(
@@ -291,8 +303,17 @@ class Requests:
             )
             for each in found
         )
-        _check_whole(bound)
-        store.change_requests(bound)
+        request_batches.check_whole(bound, recorded())
+        return bound
+
+    def _bind(
+        self, uuid: str, bound: tuple[AcceleratorRequest, ...], deadline: float
+    ) -> None:
+        """Bind the requests of an instance; without requests, confirm its leases."""
+        if not bound:
+            self._manager.renew(uuid, deadline)
+            return
+        self._manager.store.until(deadline).change_requests(bound)
         try:
             self._plug(uuid, bound, deadline)
         except BaseException as error:
@@ -316,7 +337,7 @@ class Requests:
     def _plug(
         self, uuid: str, bound: Iterable[AcceleratorRequest], deadline: float
     ) -> None:
-        groups = _groups(bound)
+        groups = request_batches.groups(bound)
         amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for group, requests in groups:
             provider = _binding_of(requests[0]).device_rp_uuid
@@ -372,56 +393,6 @@ def with_plugged(
     return (*made, *plugged)
 
 
-def _groups(
-    bound: Iterable[AcceleratorRequest],
-) -> tuple[tuple[ProfileGroup, tuple[AcceleratorRequest, ...]], ...]:
-    """Return each group with its requests, sorted by the suffix that Nova uses."""
-    found: defaultdict[tuple[str, int], list[AcceleratorRequest]] = defaultdict(list)
-    for each in bound:
-        if each.group is not None:
-            found[each.profile, each.group].append(each)
-    groups = [
-        (parser.group(profile, index, dict(requests[0].properties)), tuple(requests))
-        for (profile, index), requests in found.items()
-    ]
-    return tuple(sorted(groups, key=lambda each: each[0].suffix))
-
-
-def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
-    """Check that the requests can be bound to one instance together.
-
-    :raises InvalidInput: they are of several profiles, or of several versions of one
-        profile, or requests of a group are missing.
-    """
-    profiles = sorted({each.profile for each in bound})
-    if len(profiles) > 1:
-        raise exception.InvalidInput(
-            f"cannot bind requests of several profiles to one instance: "
-            f"{', '.join(profiles)}",
-            hint="bind the requests of one device profile",
-        )
-    for group, requests in _groups(bound):
-        if len(requests) != group.accelerators:
-            raise exception.InvalidInput(
-                f"group {group.index} of {profiles[0]} has {group.accelerators} "
-                f"accelerators, but bindings has {len(requests)} of its requests",
-                hint="bind all requests of a group together",
-            )
-        if any(each.properties != requests[0].properties for each in requests):
-            raise exception.InvalidInput(
-                f"the requests of group {group.index} of {profiles[0]} differ: the "
-                "profile was changed between their creation",
-                hint="bind the requests of one create call together",
-            )
-        providers = sorted({_binding_of(each).device_rp_uuid for each in requests})
-        if len(providers) > 1:
-            raise exception.InvalidInput(
-                f"cannot bind group {group.index} of {profiles[0]} to several "
-                f"providers: {', '.join(providers)}",
-                hint="bind the requests of a group to one provider",
-            )
-
-
 def _check_image(instance: str, bindings: Iterable[RequestBinding]) -> None:
     """Check that the bindings of an instance name one image, or none.
 
@@ -434,15 +405,6 @@ def _check_image(instance: str, bindings: Iterable[RequestBinding]) -> None:
             f"{', '.join(map(exception.show, images))}",
             hint="pass the image that the instance boots",
         )
-
-
-def _by_instance(
-    asked: Mapping[str, RequestBinding],
-) -> list[tuple[str, dict[str, RequestBinding]]]:
-    found: defaultdict[str, dict[str, RequestBinding]] = defaultdict(dict)
-    for uuid, binding in asked.items():
-        found[binding.instance_uuid][uuid] = binding
-    return sorted(found.items())
 
 
 def _lock_owners(found: Iterable[AcceleratorRequest]) -> Iterator[str]:

@@ -135,6 +135,8 @@ class AcceleratorRequest:
     :ivar group: the index of its group in the profile; None: no profile.
     :ivar properties: the properties of the group at creation; the profile may
         have changed since. Empty for a request created by a plug.
+    :ivar batch: the UUID of the create call; '' for a request created by a plug.
+    :ivar batch_size: the number of requests that the call created.
     :ivar recorded: its state while there is no lease.
     :ivar binding: its current or last binding; None: never bound.
     :ivar reason: why binding failed, or empty.
@@ -145,6 +147,8 @@ class AcceleratorRequest:
     profile: str = ""
     group: int | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    batch: str = ""
+    batch_size: int = 0
     recorded: RequestState = RequestState.INITIAL
     binding: RequestBinding | None = None
     reason: str = ""

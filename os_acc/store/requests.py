@@ -141,6 +141,7 @@ def _encode(request: AcceleratorRequest) -> str:
         "profile": request.profile,
         "group": request.group,
         "properties": request.properties,
+        "batch": [request.batch, request.batch_size],
         "state": request.recorded.value,
         "binding": binding
         and [binding.hostname, binding.device_rp_uuid, binding.instance_uuid],
@@ -152,11 +153,14 @@ def _encode(request: AcceleratorRequest) -> str:
 def _decode(payload: str) -> AcceleratorRequest:
     fields = json.loads(payload)
     binding = fields["binding"]
+    batch, batch_size = fields["batch"]
     return AcceleratorRequest(
         uuid=fields["uuid"],
         profile=fields["profile"],
         group=fields["group"],
         properties=tuple((key, value) for key, value in fields["properties"]),
+        batch=batch,
+        batch_size=batch_size,
         recorded=RequestState(fields["state"]),
         binding=RequestBinding(*binding) if binding else None,
         reason=fields["reason"],

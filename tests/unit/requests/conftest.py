@@ -13,7 +13,7 @@ from tests.unit.requests.request_states import FPGAS, GPUS
 
 @pytest.fixture
 def book(bench, tmp_path):
-    """Return the requests of this host, with a catalogue of four profiles."""
+    """Return the requests of this host, with a catalogue of five profiles."""
     profiles = [
         {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
         {
@@ -22,6 +22,10 @@ def book(bench, tmp_path):
                 {f"resources:{GPUS}": "1"},
                 {f"resources:{FPGAS}": "1", "accel:attach_target": "none"},
             ],
+        },
+        {
+            "name": "reserved",
+            "groups": [{f"resources:{FPGAS}": "1", "accel:attach_target": "none"}],
         },
         {
             "name": "near",

@@ -238,7 +238,7 @@ def test_the_reason_of_a_failed_unbind_is_told_and_the_others_are_free(bench, bo
 
 
 def test_who_still_has_something_is_named_and_nobody_else(bench, book):
-    _gpu, fpga = book.create("two")
+    (fpga,) = book.create("reserved")
     (gpu,) = book.create("one")
     bind(bench, book, fpga, number=2, place=FPGA)
     bind(bench, book, gpu, number=1)
@@ -277,7 +277,7 @@ def test_requests_are_bound_together_or_none_has_anything(bench, book):
 @pytest.mark.parametrize("table", ["leases", "requests"])
 def test_one_damaged_record_keeps_nobody_from_his_requests(bench, book, one, table):
     """Cyborg: one ARQ without its handle's row, and no list is answered."""
-    (other,) = (each for each in book.create("two") if each.group == 1)
+    (other,) = book.create("reserved")
     bind(bench, book, one)
     book.bind({other.uuid: binding(bench, FPGA, 2)})
     execute(
@@ -345,7 +345,7 @@ def test_requests_of_which_one_does_not_exist_are_none_of_them_bound(bench, book
 
 
 def test_vfio_is_needed_where_a_guest_is_given_something(bench, book, monkeypatch):
-    _first, second = book.create("two")
+    (second,) = book.create("reserved")
     (one,) = book.create("one")
 
     def missing(_root):

@@ -78,11 +78,18 @@ def test_what_was_asked_for_and_never_bound_is_no_part(bench, book, both, monkey
     """The service was killed between the intent of a bind and the bind."""
     first, second = both
     book.unbind([first.uuid, second.uuid])
-    (third,) = book.create("both")[:1]
+    made = book.create("both")
     with monkeypatch.context() as killed:
         killed.setattr(type(bench.manager), "bind", lambda *_args: None)
-        (found,) = book.bind({third.uuid: binding(bench, GPU)})
-    assert (found.state, found.instance) == (RequestState.INITIAL, uuid_of(1))
+        found = book.bind(
+            {
+                each.uuid: binding(bench, place)
+                for each, place in zip(made, (GPU, NIC), strict=True)
+            }
+        )
+    assert {(each.state, each.instance) for each in found} == {
+        (RequestState.INITIAL, uuid_of(1))
+    }
     book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, NIC)})
     assert book.unbind([second.uuid]) == 1
     is_whole(bench, book, first)
@@ -103,6 +110,97 @@ def test_what_is_plugged_is_never_less_than_whole(bench, book):
 # -- requests that are bound together ------------------------------------------------
 
 
+def is_refused(bench, book, asked, match):
+    """Assert that a bind is refused before it changes anything; return the error."""
+    before = book.find(), bench.manager.store.leases()
+    writes = bench.kernel.writes()
+    with pytest.raises(exception.InvalidInput, match=match) as caught:
+        book.bind(asked)
+    assert (book.find(), bench.manager.store.leases()) == before
+    assert bench.kernel.writes() == writes
+    return caught.value
+
+
+@pytest.mark.parametrize(("part", "place"), [(0, GPU), (1, FPGA)])
+def test_a_part_of_a_profile_is_not_bound_and_nothing_changes(bench, book, part, place):
+    made = book.create("two")
+    asked = {made[part].uuid: binding(bench, place)}
+    error = is_refused(bench, book, asked, "1 of the 2 accelerator requests")
+    assert made[1 - part].uuid in error.hint
+
+
+def test_a_part_that_was_unbound_is_bound_again_with_the_whole_profile(
+    bench, book, both
+):
+    first, second = both
+    book.unbind([second.uuid])
+    asked = {second.uuid: binding(bench, NIC)}
+    is_refused(bench, book, asked, "1 of the 2 accelerator requests")
+    book.unbind([first.uuid])
+    bound = book.bind({first.uuid: binding(bench, GPU), **asked})
+    assert {each.state for each in bound} == {RequestState.BOUND}
+
+
+def test_the_accelerators_of_one_profile_are_not_divided_among_instances(bench, book):
+    first, second = book.create("two")
+    asked = {
+        first.uuid: binding(bench, GPU),
+        second.uuid: binding(bench, FPGA, number=2),
+    }
+    is_refused(bench, book, asked, "1 of the 2 accelerator requests")
+
+
+def test_of_two_instances_none_is_bound_where_one_is_refused(bench, book):
+    (whole,) = book.create("one")
+    part, _rest = book.create("two")
+    for first, second in ((1, 2), (2, 1)):
+        asked = {
+            whole.uuid: binding(bench, GPU, number=first),
+            part.uuid: binding(bench, FPGA, number=second),
+        }
+        is_refused(bench, book, asked, "1 of the 2 accelerator requests")
+
+
+def test_of_two_instances_none_is_bound_where_one_has_another_device(bench, book, one):
+    """The request is bound already, to another instance."""
+    book.bind({one.uuid: binding(bench, GPU, number=9)})
+    (free,) = book.create("reserved")
+    before, writes = book.find(), bench.kernel.writes()
+    for first, second in ((1, 2), (2, 1)):
+        with pytest.raises(exception.Conflict, match="Bound"):
+            book.bind(
+                {
+                    free.uuid: binding(bench, FPGA, number=first),
+                    one.uuid: binding(bench, GPU, number=second),
+                }
+            )
+    assert (book.find(), bench.kernel.writes()) == (before, writes)
+
+
+def test_a_profile_one_of_whose_requests_is_deleted_is_created_anew(bench, book):
+    first, second = book.create("two")
+    book.delete([second.uuid])
+    asked = {first.uuid: binding(bench, GPU)}
+    error = is_refused(bench, book, asked, "1 of the 2 accelerator requests")
+    assert "create" in error.hint
+
+
+def test_requests_of_two_creations_are_not_one_profile(bench, book):
+    """Each group is complete; the groups are of different creations."""
+    first, second = book.create("two"), book.create("two")
+    asked = {
+        first[0].uuid: binding(bench, GPU),
+        second[1].uuid: binding(bench, FPGA),
+    }
+    is_refused(bench, book, asked, "created together")
+    both = {
+        each.uuid: binding(bench, place)
+        for made in (first, second)
+        for each, place in zip(made, (GPU, FPGA), strict=True)
+    }
+    is_refused(bench, book, both, "created together")
+
+
 def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tmp_path):
     def catalogue(**more):
         groups = [{f"resources:{GPUS}": "2", **more}]
@@ -114,9 +212,7 @@ def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tm
     new = catalogue()
     asked = binding(bench, GPU)
     for pair in ((old[0], new[1]), (new[0], old[1])):
-        with pytest.raises(exception.InvalidInput, match="profile was changed"):
-            book.bind({each.uuid: asked for each in pair})
-    assert set(states(book)) == {RequestState.INITIAL}
+        is_refused(bench, book, {each.uuid: asked for each in pair}, "created together")
 
 
 def test_a_request_is_named_once_however_it_is_spelt(bench, book, one):
