@@ -15,9 +15,9 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from os_acc.attach.requests import Requests
-    from os_acc.objects.api import ExternalEvents, RequestEntry
+    from os_acc.objects.api import ExternalEvents, NotifyReport, RequestEntry
 
-__all__ = ["bind", "create", "delete", "events", "find", "unbind"]
+__all__ = ["bind", "create", "delete", "events", "find", "notify", "unbind"]
 
 
 def create(device_profile: str) -> list[RequestEntry]:
@@ -105,12 +105,30 @@ def events(uuids: Sequence[str]) -> ExternalEvents:
     """Return the body of Nova's ``POST /os-server-external-events``.
 
     It has one ``accelerator-request-bound`` event for each resolved request, with
-    the status ``completed`` or ``failed``. The caller sends it.
+    the status ``completed`` or ``failed``. :func:`notify` sends it.
 
     :raises InvalidInput: the argument is empty, or not a list of UUIDs.
     :raises NotFound: a request does not exist.
     """
     return _requests().events(uuids)
+
+
+def notify(uuids: Sequence[str]) -> NotifyReport:
+    """Send the events of accelerator requests to Nova, which waits for them.
+
+    The credentials are in ``[os_acc_nova]``. The call may be repeated. It changes no
+    request, and sends nothing if no request is resolved.
+
+    :returns: the requests whose events Nova has passed on, those whose event it
+        refused, and those without an event.
+    :raises InvalidInput: the argument is empty, or not a list of UUIDs.
+    :raises NotFound: a request does not exist.
+    :raises InvalidConfiguration: the credentials are missing or rejected, or the
+        endpoint is wrong.
+    :raises ServiceRefused: Nova denies access, or does not support the events.
+    :raises ServiceUnavailable: Nova does not answer within ``plug_timeout``.
+    """
+    return _requests().notify(uuids)
 
 
 def _requests() -> Requests:

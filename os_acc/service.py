@@ -15,7 +15,13 @@ from oslo_config import cfg
 from oslo_log import log
 
 from os_acc import conf, deadlines, exception, plugins
-from os_acc.attach import lifecycle, manager, programming, release_retries
+from os_acc.attach import (
+    external_events,
+    lifecycle,
+    manager,
+    programming,
+    release_retries,
+)
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.helper import client, reconciliation
@@ -234,6 +240,7 @@ def _build(
         release_retries.Retrier(
             life, offered, settings.release_retry_interval, settings.write_timeout
         ),
+        external_events.NovaEvents(config),
         networks,
     )
     ready.discover(deadline)

@@ -21,8 +21,15 @@ import requests
 import urllib3
 from oslo_config import cfg
 
+from os_acc.attach import external_events
+from os_acc.attach.external_events import NovaEvents
 from os_acc.bitstreams.glance import options as glance
 from os_acc.bitstreams.glance.source import Glance
+from os_acc.objects.accelerator_request import (
+    AcceleratorRequest,
+    RequestBinding,
+    RequestState,
+)
 from os_acc.placement import options as placement
 from os_acc.placement.client import Client
 from os_acc.profiles import cyborg, flavors
@@ -142,6 +149,9 @@ class Cloud:
                 last = "marker" in urllib.parse.urlsplit(path).query
                 listed = [] if last else [{"id": "7", "name": "m7"}]
                 return 200, {"flavors": listed}
+            case "POST", "compute", "os-server-external-events":
+                sent = json.loads(body)["events"]
+                return 207, {"events": [{**each, "code": 422} for each in sent]}
             case "DELETE", "compute", _:
                 return 200, None
             case _, "compute", _:
@@ -164,6 +174,12 @@ _IMAGE: Final = {
     "tags": ["FPGA"],
     "accel:function_id": "f",
 }
+
+_FAILED: Final = AcceleratorRequest(
+    ONE.uuid,
+    recorded=RequestState.BIND_FAILED,
+    binding=RequestBinding("node1", ONE.uuid, IMAGE),
+)
 
 
 def _conf(service: Service) -> cfg.ConfigOpts:
@@ -207,6 +223,9 @@ CALLS: Final[dict[str, Callable[[Cloud], Any]]] = {
     "profiles": lambda cloud: list(Cyborg(cloud.conf(cyborg.SERVICE)).judged(_soon())),
     "flavor": lambda cloud: Flavors(cloud.conf(flavors.SERVICE)).apply(
         "m7", {"trait_a_1:CUSTOM_C": "required"}, "_a_", _soon()
+    ),
+    "events": lambda cloud: NovaEvents(cloud.conf(external_events.SERVICE)).notify(
+        [_FAILED], _soon()
     ),
     "version": _of_placement("version"),
     "node": _of_placement("node", name="node1"),

@@ -14,6 +14,7 @@ from oslo_log import log
 
 from os_acc import conf, exception
 from os_acc.attach import (
+    external_events,
     lifecycle,
     planning,
     programming,
@@ -70,6 +71,7 @@ class Manager:
         profiles: ProfileLookup,
         publisher: sync.Publisher,
         retrier: release_retries.Retrier,
+        nova_events: external_events.NovaEvents,
         networks: NetworkAffinity,
     ) -> None:
         self.root = services.root
@@ -84,6 +86,7 @@ class Manager:
         self.profiles = profiles
         self.publisher = publisher
         self.retrier = retrier
+        self.nova_events = nova_events
         self._networks = networks
 
     # -- what Nova calls ---------------------------------------------------

@@ -34,7 +34,7 @@ from os_acc.objects.accelerator_request import (
     uuid_from_api,
     uuids_from_api,
 )
-from os_acc.objects.api import ExternalEvents
+from os_acc.objects.api import ExternalEvents, NotifyReport
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.profile import index_of
@@ -241,6 +241,17 @@ class Requests:
         :raises NotFound: a request does not exist.
         """
         return serialize.events(self._manager.store.requests(uuids_from_api(uuids)))
+
+    def notify(self, uuids: object) -> NotifyReport:
+        """See :meth:`os_acc.attach.external_events.NovaEvents.notify`.
+
+        :raises InvalidInput: not a list of UUIDs.
+        :raises NotFound: a request does not exist.
+        """
+        deadline = self._deadline(self._manager.settings.plug_timeout)
+        requested = uuids_from_api(uuids)
+        found = self._manager.store.until(deadline).requests(requested)
+        return self._manager.nova_events.notify(found, deadline)
 
     # -- binding -----------------------------------------------------------
 

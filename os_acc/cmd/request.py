@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc request``: a flavor's request groups, and Nova's query for them."""
+"""``os-acc request``: a flavor's request groups, and accelerator requests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib import parse
 from cliff import columns
 
 from os_acc import exception
+from os_acc.attach.external_events import NovaEvents
 from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base, flavor
 from os_acc.objects.accelerator_request import AcceleratorRequest
@@ -218,3 +219,49 @@ def _row(request: AcceleratorRequest, long: bool) -> tuple[Any, ...]:
         (binding.device_rp_uuid, binding.hostname) if binding else (None, None)
     )
     return (*row, provider, host, request.reason or None)
+
+
+class RequestNotify(base.Listing):
+    """Send the events of accelerator requests to Nova.
+
+    Nova waits for these events before it starts a guest. Each bound request, and
+    each one whose binding failed, has an event. The command changes no request, may
+    be repeated, and needs no privileged helper. The credentials are in
+    [os_acc_nova]. Ends with 1 if Nova refuses an event.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "uuids",
+            metavar="UUID",
+            nargs="+",
+            type=arguments.uuid,
+            help="an accelerator request (see 'os-acc request list')",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        found = self._requests(frozenset(parsed_args.uuids))
+        deadline = time.monotonic() + self.settings.plug_timeout
+        report = NovaEvents(self.os_acc.config).notify(found, deadline)
+        self.is_failed = bool(report["refused"])
+        results = dict.fromkeys(report["sent"], "sent")
+        results |= dict.fromkeys(report["unresolved"], "no event yet")
+        results |= {each["uuid"]: each["error"] for each in report["refused"]}
+        return ("UUID", "State", "Instance", "Result"), [
+            (each.uuid, each.state.value, each.instance, results[each.uuid])
+            for each in found
+        ]
+
+    def _requests(self, uuids: frozenset[str]) -> tuple[AcceleratorRequest, ...]:
+        found = tuple(each for each in self.recorded().requests if each.uuid in uuids)
+        for missing in sorted(uuids - {each.uuid for each in found}):
+            raise exception.NotFound(
+                f"there is no accelerator request {missing}",
+                hint="'os-acc request list' lists the existing ones",
+                kind=exception.ObjectKind.REQUEST,
+            )
+        return found

@@ -124,6 +124,30 @@ class ExternalEvents(TypedDict):
     events: list[ExternalEvent]
 
 
+class RefusedEventEntry(TypedDict):
+    """An event that Nova did not accept.
+
+    :ivar uuid: of the accelerator request.
+    :ivar code: Nova's: 404 without such a server, 422 while it is on no host.
+    """
+
+    uuid: str
+    code: int
+    error: str
+
+
+class NotifyReport(TypedDict):
+    """Nova's answer to the events of accelerator requests.
+
+    :ivar sent: the UUIDs of the requests whose events Nova has passed on.
+    :ivar unresolved: the UUIDs of those without an event: neither bound nor failed.
+    """
+
+    sent: list[str]
+    refused: list[RefusedEventEntry]
+    unresolved: list[str]
+
+
 class ProviderEntry(TypedDict):
     """A resource provider of this host.
 

@@ -35,7 +35,7 @@ SERVICE: Final = Service(
     group=NOVA,
     defaults=NOVA_DEFAULTS,
     version="",
-    spoken=f"microversion {MICROVERSION} is the only one",
+    spoken="os_acc requests the microversions itself",
     service_type=exception.ServiceType.COMPUTE,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts

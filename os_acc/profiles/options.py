@@ -55,10 +55,11 @@ CYBORG = cfg.OptGroup(
 CYBORG_DEFAULTS: Final = {"service_type": "accelerator", **service.PATIENCE}
 NOVA = cfg.OptGroup(
     "os_acc_nova",
-    title="Nova's API, for os-acc profile apply",
+    title="Nova's API, for flavors and external events",
     help="Endpoint and credentials of the Compute service, used only by "
-    "'os-acc profile apply --set'; the user is an administrator. auth_section "
-    "can name another section with these credentials.",
+    "'os-acc profile apply --set', os_acc.requests.notify() and 'os-acc request "
+    "notify'; the user is an administrator. auth_section can name another section "
+    "with these credentials.",
 )
 NOVA_DEFAULTS: Final = {"service_type": "compute", **service.PATIENCE}
 

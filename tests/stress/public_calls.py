@@ -71,6 +71,7 @@ class Calls:
             "requests.unbind": self._uuids,
             "requests.delete": self._uuids,
             "requests.events": self._uuids,
+            "requests.notify": self._uuids,
             "sync_placement": lambda _rng: (),
         }
 

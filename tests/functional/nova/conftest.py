@@ -29,18 +29,32 @@ class _Server(test.TestCase):  # type: ignore[misc]
         self.flags(
             api_paste_config=f"{sys.prefix}/etc/nova/api-paste.ini", group="wsgi"
         )
-        self.api = self.useFixture(fixtures.OSAPIFixture("v2.1")).admin_api
+        # By default, tests of Nova permit every call.
+        self.useFixture(fixtures.RealPolicyFixture())
+        served = self.useFixture(fixtures.OSAPIFixture("v2.1"))
+        self.api, self.app = served.admin_api, served.app()
 
     def runTest(self) -> None:
         """Do nothing: the tests are in other classes."""
 
 
 @pytest.fixture(scope="module")
-def compute_api() -> Iterator[Any]:
-    """Yield an administrator's client of Nova's API, with Nova's default flavors."""
+def _server() -> Iterator[_Server]:
     server = _Server()
     server.setUp()
     try:
-        yield server.api
+        yield server
     finally:
         server.doCleanups()
+
+
+@pytest.fixture(scope="module")
+def compute_api(_server: _Server) -> Any:
+    """Return an administrator's client of Nova's API, with Nova's default flavors."""
+    return _server.api
+
+
+@pytest.fixture(scope="module")
+def compute_app(_server: _Server) -> Any:
+    """Return the WSGI application of Nova's API."""
+    return _server.app

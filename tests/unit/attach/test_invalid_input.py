@@ -390,7 +390,7 @@ def input_error(shown: str) -> tuple[type[exception.OsAccError], str]:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("value", "shown"), WRONG)
 def test_accelerator_requests_are_asked_for_by_uuids(value, shown):
-    for call in (requests.unbind, requests.events):
+    for call in (requests.unbind, requests.events, requests.notify):
         is_told(lambda call=call: call(value), *input_error(shown))
         is_told(lambda call=call: call([value]), *input_error(shown))
     if value is not None:

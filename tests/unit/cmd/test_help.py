@@ -33,6 +33,7 @@ COMMANDS = {
     "provider list": ("--format",),
     "provider sync": ("--dry-run",),
     "request list": ("--instance", "--long"),
+    "request notify": ("UUID",),
     "request show": ("--property", "--flavor-file", "--limit"),
     "topology": ("--long", "--cells", "--svg"),
     "unplug": ("UUID",),

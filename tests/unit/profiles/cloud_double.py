@@ -31,6 +31,8 @@ class Cloud:
 
     :ivar profiles: Cyborg's device profiles.
     :ivar flavors: (id, name) to extra specs.
+    :ivar servers: the host of each of Nova's servers; '': on none.
+    :ivar events: the external events that Nova has accepted.
     :ivar page: number of flavors on a page.
     :ivar bad: keys that Nova refuses.
     :ivar statuses: statuses of Cyborg's and Nova's next responses.
@@ -47,6 +49,8 @@ class Cloud:
     flavors: dict[tuple[str, str], dict[str, str]] = dataclasses.field(
         default_factory=dict
     )
+    servers: dict[str, str] = dataclasses.field(default_factory=dict)
+    events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     page: int = 2
     bad: str = ""
     statuses: list[int] = dataclasses.field(default_factory=list)
@@ -85,7 +89,24 @@ class Cloud:
                 return 200, {"flavors": self._listed(urllib.parse.parse_qs(query))}
             case [_, "compute", "v2.1", "flavors", flavor, "os-extra_specs", *key]:
                 return self._specs(method, flavor, body, *key)
+            case ["POST", "compute", "v2.1", "os-server-external-events"]:
+                return self._external_events(body["events"])
         return 404, {"error": "there is no such path"}
+
+    def _external_events(self, sent: list[dict[str, Any]]) -> tuple[int, Any]:
+        if not sent:
+            why = "Invalid input for field/attribute events. Value: []. [] is too short"
+            return 400, {"badRequest": {"code": 400, "message": why}}
+        answered = []
+        for event in sent:
+            host = self.servers.get(event["server_uuid"])
+            code = 404 if host is None else 200 if host else 422
+            if code == 200:
+                self.events.append(event)
+            status = "completed" if code == 200 else "failed"
+            answered.append({**event, "status": status, "code": code})
+        accepted = all(each["code"] == 200 for each in answered)
+        return 200 if accepted else 207, {"events": answered}
 
     def _listed(self, asked: dict[str, list[str]]) -> list[dict[str, str]]:
         assert asked["is_public"] == ["None"]
