@@ -14,6 +14,7 @@ from oslo_log import log
 
 from os_acc import conf, exception
 from os_acc.attach import (
+    confirmation,
     external_events,
     lifecycle,
     planning,
@@ -35,13 +36,7 @@ from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request import AttachTarget, FlavorRequest, title
-from os_acc.objects.selection import (
-    Allocations,
-    GroupAllocation,
-    Selection,
-    answers,
-    fingerprint,
-)
+from os_acc.objects.selection import Allocations, Selection, fingerprint
 from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion
@@ -80,6 +75,7 @@ class Manager:
         self.store = services.store
         self.locks = services.locks
         self.life = life
+        self._confirmer = confirmation.Confirmer(services, life, catalog)
         self._programmer = programmer
         self._owner = owner
         self.catalog = catalog
@@ -152,8 +148,8 @@ class Manager:
 
     def renew(self, consumer: str, deadline: float) -> None:
         """Confirm the leases of a consumer; the caller holds its lock."""
-        held = self._settled(consumer, deadline)
-        self._recorded(InstanceInfo(consumer), held, deadline)
+        held = self._confirmer.settled(consumer, deadline)
+        self._confirmer.recorded(InstanceInfo(consumer), held, deadline)
 
     def bind(
         self,
@@ -197,7 +193,7 @@ class Manager:
         old, new = consumer_uuid(consumer), consumer_uuid(new_consumer)
         with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
             for each in (old, new):
-                self._settled(each, deadline)
+                self._confirmer.settled(each, deadline)
             return len(self.store.until(deadline).rekey(old, new))
 
     # -- inventory and leases ----------------------------------------------
@@ -289,14 +285,14 @@ class Manager:
         with self.catalog.recounting(deadline):
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
-            held = self._settled(instance.uuid, deadline)
+            held = self._confirmer.settled(instance.uuid, deadline)
             if selection is None:
-                return self._recorded(instance, held, deadline)
-            if held and self._confirms(held, request, selection):
-                return self._confirm(held, deadline)
+                return self._confirmer.recorded(instance, held, deadline)
+            if held and self._confirmer.match(held, request, selection):
+                return self._confirmer.confirm(held, deadline)
             # Another process may have recorded providers since the last scan.
             inventory = self.catalog.look(deadline)
-            confirmed = bool(held) and self._confirms(held, request, selection)
+            confirmed = bool(held) and self._confirmer.match(held, request, selection)
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.
                 matching.check_promise(request, selection, self.catalog.ours)
@@ -309,7 +305,7 @@ class Manager:
                 ),
             )
             if confirmed:
-                return self._confirm(held, deadline)
+                return self._confirmer.confirm(held, deadline)
             if held:
                 raise exception.Conflict(
                     f"instance {instance.uuid} already holds accelerators of another "
@@ -380,80 +376,6 @@ class Manager:
         _log_remote(leases, instance)
         return leases
 
-    def _confirms(
-        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
-    ) -> bool:
-        """Return whether leases serve a request; False if that needs a scan."""
-        try:
-            allocations = self._as_recorded(held, request, selection)
-            if answers(
-                held,
-                fingerprint(allocations),
-                fingerprint(allocations, found=True),
-            ):
-                return True
-            if not isinstance(selection, Allocations) or selection.is_unmapped:
-                return False
-            # An assignment without mappings stays: a guest may use it by now.
-            unmapped = dataclasses.replace(selection, mappings=None)
-            allocations = self._as_recorded(held, request, unmapped)
-        except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
-            LOG.debug("cannot match leases before a scan of the host: %s", error)
-            return False
-        return answers(held, fingerprint(allocations, found=True))
-
-    def _as_recorded(
-        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
-    ) -> tuple[GroupAllocation, ...]:
-        """Match a request to the providers that its leases record."""
-        recorded = {
-            (lease.group, lease.resource_class): lease.provider
-            for lease in held
-            if lease.provider
-        }
-        return matching.match_groups(
-            request, selection, self.catalog.ours, recorded=recorded
-        )
-
-    def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
-        """Settle a consumer's unfinished leases; return those that it holds.
-
-        :raises OsAccError: an unfinished lease cannot be released now.
-        """
-        store = self.store.until(deadline)
-        leases = store.leases(consumer)
-        if any(lease.is_unfinished for lease in leases):
-            released = self.life.settle(consumer, deadline)
-            # A failed plug recounts the leases anyway.
-            for _lease, error in released.failed:
-                raise error
-            self.catalog.count_released(leases, failed=False, deadline=deadline)
-            leases = store.leases(consumer)
-        return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
-
-    def _recorded(
-        self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Confirm the recorded leases, for example after a reboot."""
-        if not held:
-            for lease in self.store.until(deadline).leases(instance.uuid):
-                raise exception.DeviceQuarantined(
-                    f"{lease.address} of instance {instance.uuid} is quarantined: "
-                    f"{lease.reason}"
-                )
-            raise exception.NotFound(
-                f"no accelerators are recorded for instance {instance.uuid}",
-                hint="pass selected_rp to plug new ones",
-                kind=exception.ObjectKind.LEASE,
-            )
-        if any(lease.is_the_guests for lease in held):
-            vfio.vfio_ready(self.root)
-        return self._confirm(held, deadline)
-
-    def _confirm(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
-        _check_complete(held)
-        return self.life.reestablish(held, deadline)
-
 
 def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
     """Log the devices that are outside the guest's NUMA cells."""
@@ -469,19 +391,3 @@ def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
             ", ".join(map(str, instance.numa_cells)),
             ", ".join(remote),
         )
-
-
-def _check_complete(held: Sequence[Lease]) -> None:
-    """Check that no lease of a request is missing.
-
-    :raises NotFound: the record of one lease is damaged, or the lease released.
-    """
-    for lease in held:
-        if lease.request_size not in (0, len(held)):
-            raise exception.NotFound(
-                f"only {len(held)} of {lease.request_size} accelerators of instance "
-                f"{lease.consumer} are recorded",
-                hint="find the others with 'os-acc device list' and adopt them, or "
-                "unplug the instance",
-                kind=exception.ObjectKind.LEASE,
-            )

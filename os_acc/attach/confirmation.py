@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Confirmation: a plug whose consumer holds leases already."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.attach import lifecycle
+from os_acc.attach.services import Services
+from os_acc.host import vfio
+from os_acc.inventory.catalog import Catalog
+from os_acc.objects.instance import InstanceInfo
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.request import FlavorRequest
+from os_acc.objects.selection import (
+    Allocations,
+    GroupAllocation,
+    Selection,
+    answers,
+    fingerprint,
+)
+from os_acc.scheduling import matching
+
+LOG = log.getLogger(__name__)
+
+
+class Confirmer:
+    """Settle and confirm the leases of a consumer; the caller holds its lock."""
+
+    def __init__(
+        self, services: Services, life: lifecycle.Lifecycle, catalog: Catalog
+    ) -> None:
+        self._root = services.root
+        self._store = services.store
+        self._life = life
+        self._catalog = catalog
+
+    def settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
+        """Settle a consumer's unfinished leases; return those that it holds.
+
+        :raises OsAccError: an unfinished lease cannot be released now.
+        """
+        store = self._store.until(deadline)
+        leases = store.leases(consumer)
+        if any(lease.is_unfinished for lease in leases):
+            released = self._life.settle(consumer, deadline)
+            # A failed plug recounts the leases anyway.
+            for _lease, error in released.failed:
+                raise error
+            self._catalog.count_released(leases, failed=False, deadline=deadline)
+            leases = store.leases(consumer)
+        return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
+
+    def match(
+        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
+    ) -> bool:
+        """Return whether leases serve a request; False if that needs a scan."""
+        try:
+            allocations = self._as_recorded(held, request, selection)
+            if answers(
+                held,
+                fingerprint(allocations),
+                fingerprint(allocations, found=True),
+            ):
+                return True
+            if not isinstance(selection, Allocations) or selection.is_unmapped:
+                return False
+            # An assignment without mappings stays: a guest may use it by now.
+            unmapped = dataclasses.replace(selection, mappings=None)
+            allocations = self._as_recorded(held, request, unmapped)
+        except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
+            LOG.debug("cannot match leases before a scan of the host: %s", error)
+            return False
+        return answers(held, fingerprint(allocations, found=True))
+
+    def _as_recorded(
+        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
+    ) -> tuple[GroupAllocation, ...]:
+        """Match a request to the providers that its leases record."""
+        recorded = {
+            (lease.group, lease.resource_class): lease.provider
+            for lease in held
+            if lease.provider
+        }
+        return matching.match_groups(
+            request, selection, self._catalog.ours, recorded=recorded
+        )
+
+    def recorded(
+        self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Confirm the recorded leases, for example after a reboot.
+
+        :raises DeviceQuarantined: all devices of the instance are quarantined.
+        :raises NotFound: the instance has no lease, or one is missing.
+        """
+        if not held:
+            for lease in self._store.until(deadline).leases(instance.uuid):
+                raise exception.DeviceQuarantined(
+                    f"{lease.address} of instance {instance.uuid} is quarantined: "
+                    f"{lease.reason}"
+                )
+            raise exception.NotFound(
+                f"no accelerators are recorded for instance {instance.uuid}",
+                hint="pass selected_rp to plug new ones",
+                kind=exception.ObjectKind.LEASE,
+            )
+        if any(lease.is_the_guests for lease in held):
+            vfio.vfio_ready(self._root)
+        return self.confirm(held, deadline)
+
+    def confirm(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        """Prepare the devices of held leases again if necessary.
+
+        :raises NotFound: a lease of the request is missing.
+        """
+        _check_complete(held)
+        return self._life.reestablish(held, deadline)
+
+
+def _check_complete(held: Sequence[Lease]) -> None:
+    """Check that no lease of a request is missing.
+
+    :raises NotFound: the record of one lease is damaged, or the lease released.
+    """
+    for lease in held:
+        if lease.request_size not in (0, len(held)):
+            raise exception.NotFound(
+                f"only {len(held)} of {lease.request_size} accelerators of instance "
+                f"{lease.consumer} are recorded",
+                hint="find the others with 'os-acc device list' and adopt them, or "
+                "unplug the instance",
+                kind=exception.ObjectKind.LEASE,
+            )
