@@ -78,7 +78,8 @@ def plug(
 
     Call it before the guest is defined, whenever the guest's process starts: see
     "Server operations" in the manual. The same request again returns the same entries.
-    The arguments are not changed.
+    If the instance has NUMA cells, accelerators that it holds already are compared with
+    them: ``numa_affinity`` is to these cells. The arguments are not changed.
 
     :param instance_info: the instance; only ``uuid`` is required.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of Placement:
@@ -91,8 +92,9 @@ def plug(
     :raises Conflict: the instance has accelerators of another request.
     :raises ProviderNotFound: a provider is not one of this host.
     :raises NoDeviceAvailable: a provider has too few free devices; its ``reason``
-        is ``NUMA_POLICY`` if there are enough, but too few that the policy allows,
-        and ``NETWORK`` if the guest's NUMA cells do not lead to its networks.
+        is ``NUMA_POLICY`` if there are enough, but too few that the policy allows, or
+        if the instance holds one that the policy does not allow, and ``NETWORK`` if
+        the guest's NUMA cells do not lead to its networks.
     :raises NotFound: by its ``kind``, nothing is selected and no lease is recorded, or
         the device profile of the flavor does not exist.
     :raises ServiceUnavailable: the source of device profiles does not respond, or

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle
+from os_acc.attach import lifecycle, planning
 from os_acc.attach.services import Services
 from os_acc.host import vfio
 from os_acc.inventory.catalog import Catalog
+from os_acc.numa.affinity import allows
+from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.numa import Affinity
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import (
     Allocations,
@@ -92,10 +95,15 @@ class Confirmer:
         )
 
     def recorded(
-        self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
+        self,
+        instance: InstanceInfo,
+        policies: Policies,
+        held: Sequence[Lease],
+        deadline: float,
     ) -> tuple[Lease, ...]:
         """Confirm the recorded leases, for example after a reboot.
 
+        :raises OsAccError: as :meth:`confirm`.
         :raises DeviceQuarantined: all devices of the instance are quarantined.
         :raises NotFound: the instance has no lease, or one is missing.
         """
@@ -112,15 +120,102 @@ class Confirmer:
             )
         if any(lease.is_the_guests for lease in held):
             vfio.vfio_ready(self._root)
-        return self.confirm(held, deadline)
+        return self.confirm(instance, policies, held, deadline)
 
-    def confirm(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
-        """Prepare the devices of held leases again if necessary.
+    def confirm(
+        self,
+        instance: InstanceInfo,
+        policies: Policies,
+        held: Sequence[Lease],
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Compare held leases with the guest's cells, and prepare their devices.
 
         :raises NotFound: a lease of the request is missing.
+        :raises NoDeviceAvailable: a device is not where its NUMA policy requires it;
+            nothing is changed.
+        :raises InvalidInput: the host does not have one of the guest's cells.
+        :raises OsAccError: as :meth:`.Lifecycle.reestablish`.
         """
         _check_complete(held)
-        return self._life.reestablish(held, deadline)
+        placed = self._placed(instance, policies, held, deadline)
+        return self._life.reestablish(placed, deadline)
+
+    def _placed(
+        self,
+        instance: InstanceInfo,
+        policies: Policies,
+        held: Sequence[Lease],
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Record the guest's cells, and the affinity of its devices to them.
+
+        The devices may have been selected before the guest had cells, or for others.
+        """
+        cells = instance.numa_cells
+        if not cells:
+            # The caller does not know them: the recorded ones stay.
+            return tuple(held)
+        renewed = [
+            dataclasses.replace(
+                lease,
+                cells=cells,
+                policies=policies.renewed(lease.group, lease.policies),
+            )
+            for lease in held
+        ]
+        if renewed == list(held):
+            return tuple(held)
+        guest = planning.guest_cells(self._root, instance)
+        placed = [
+            dataclasses.replace(lease, affinity=guest.affinity(lease.numa_node))
+            for lease in renewed
+        ]
+        _check_allowed(placed)
+        fresh = self._store.until(deadline).replace(placed)
+        log_remote(fresh)
+        return fresh
+
+
+def log_remote(leases: Sequence[Lease]) -> None:
+    """Log the devices that are outside the guest's NUMA cells."""
+    remote = [each for each in leases if each.affinity not in (None, Affinity.LOCAL)]
+    if remote:
+        LOG.warning(
+            "instance %s in NUMA cells %s has accelerators that are not local: %s",
+            remote[0].consumer,
+            _cells(remote[0]),
+            ", ".join(map(_placement, remote)),
+        )
+
+
+def _check_allowed(placed: Sequence[Lease]) -> None:
+    """Check that each device has the affinity that its policy requires.
+
+    :raises NoDeviceAvailable: NUMA_POLICY: a device does not.
+    """
+    wrong = [
+        lease
+        for lease in placed
+        if lease.affinity and not allows(lease.policies.effective, lease.affinity)
+    ]
+    if wrong:
+        policies = sorted({lease.policies.effective.value for lease in wrong})
+        raise exception.NoDeviceAvailable(
+            f"instance {wrong[0].consumer} holds devices that the NUMA policy "
+            f"{' or '.join(policies)} does not allow in guest cells "
+            f"{_cells(wrong[0])}: {', '.join(map(_placement, wrong))}",
+            reason=exception.NoDeviceReason.NUMA_POLICY,
+        )
+
+
+def _cells(lease: Lease) -> str:
+    return ", ".join(map(str, lease.cells))
+
+
+def _placement(lease: Lease) -> str:
+    affinity = lease.affinity.value if lease.affinity else "unknown"
+    return f"{lease.address} ({affinity}, node {lease.numa_node})"
 
 
 def _check_complete(held: Sequence[Lease]) -> None:

@@ -29,13 +29,12 @@ from os_acc.host import vfio
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.network_options import NetworkAffinity
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.numa import Affinity
-from os_acc.objects.request import AttachTarget, FlavorRequest, title
+from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, fingerprint
 from os_acc.placement import sync
 from os_acc.plugins import base
@@ -149,7 +148,7 @@ class Manager:
     def renew(self, consumer: str, deadline: float) -> None:
         """Confirm the leases of a consumer; the caller holds its lock."""
         held = self._confirmer.settled(consumer, deadline)
-        self._confirmer.recorded(InstanceInfo(consumer), held, deadline)
+        self._confirmer.recorded(InstanceInfo(consumer), NOTHING_SAID, held, deadline)
 
     def bind(
         self,
@@ -168,14 +167,6 @@ class Manager:
         :raises Conflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer, image_id=image_id)
-        if suffixes := [each.suffix for each in request.groups if each.numa_policy]:
-            # Nova binds requests before it fits the guest to the host's cells.
-            LOG.warning(
-                "ignoring the NUMA policy of %s of instance %s: the guest's host "
-                "cells are unknown when its requests are bound",
-                ", ".join(map(title, suffixes)),
-                consumer,
-            )
         self.catalog.check_ours(
             [uuid for uuid, _resources in selection.entries], deadline
         )
@@ -287,9 +278,9 @@ class Manager:
             policies = Policies.of(instance, request.pci_numa_policy)
             held = self._confirmer.settled(instance.uuid, deadline)
             if selection is None:
-                return self._confirmer.recorded(instance, held, deadline)
+                return self._confirmer.recorded(instance, policies, held, deadline)
             if held and self._confirmer.match(held, request, selection):
-                return self._confirmer.confirm(held, deadline)
+                return self._confirmer.confirm(instance, policies, held, deadline)
             # Another process may have recorded providers since the last scan.
             inventory = self.catalog.look(deadline)
             confirmed = bool(held) and self._confirmer.match(held, request, selection)
@@ -305,7 +296,7 @@ class Manager:
                 ),
             )
             if confirmed:
-                return self._confirmer.confirm(held, deadline)
+                return self._confirmer.confirm(instance, policies, held, deadline)
             if held:
                 raise exception.Conflict(
                     f"instance {instance.uuid} already holds accelerators of another "
@@ -373,21 +364,5 @@ class Manager:
             self.catalog.publish_regions(deadline)
         addresses = ", ".join(str(lease.address) for lease in leases)
         LOG.info("attached %s to instance %s", addresses, instance.title)
-        _log_remote(leases, instance)
+        confirmation.log_remote(leases)
         return leases
-
-
-def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
-    """Log the devices that are outside the guest's NUMA cells."""
-    remote = [
-        f"{lease.address} ({lease.affinity.value}, node {lease.numa_node})"
-        for lease in leases
-        if lease.affinity not in (None, Affinity.LOCAL)
-    ]
-    if remote:
-        LOG.warning(
-            "instance %s in NUMA cells %s has accelerators that are not local: %s",
-            instance.title,
-            ", ".join(map(str, instance.numa_cells)),
-            ", ".join(remote),
-        )

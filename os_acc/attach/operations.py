@@ -30,6 +30,7 @@ from os_acc.objects.lease import (
     Owner,
     PriorBinding,
 )
+from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
@@ -39,6 +40,9 @@ from os_acc.store.locks import consumer_lock
 LOG = log.getLogger(__name__)
 
 _NOTHING: Mapping[PciAddress, str] = MappingProxyType({})
+#: The policies of the lost lease are unknown, and its guest may have been started with
+#: this device: without a policy of the guest's own, it may start again.
+_ADOPTED = PolicySources(device=NUMAPolicy.PREFERRED)
 
 
 def release_device(
@@ -162,7 +166,9 @@ def adopt_device(
     records = manager.catalog.reconciler.records(deadline)
     inventory = manager.discover(deadline)
     found = _Unknown(manager, inventory, address, records, deadline)
-    planned = dataclasses.replace(found.lease(driver, siblings), consumer=consumer)
+    planned = dataclasses.replace(
+        found.lease(driver, siblings), consumer=consumer, policies=_ADOPTED
+    )
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):

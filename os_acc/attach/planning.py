@@ -21,7 +21,6 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.numa import NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
 from os_acc.objects.selection import GroupAllocation
@@ -40,10 +39,7 @@ def selector(
     """
     if not instance.numa_cells:
         return device_selection.DeviceSelector(policies=policies)
-    topology = _topology(root, instance)
-    return device_selection.DeviceSelector(
-        GuestCells(topology, instance.numa_cells), policies
-    )
+    return device_selection.DeviceSelector(guest_cells(root, instance), policies)
 
 
 def check_networks(
@@ -62,7 +58,7 @@ def check_networks(
         return
     if not affinity.physnets and not affinity.tunnel:
         return
-    topology = affinity.on(_topology(root, instance))
+    topology = affinity.on(guest_cells(root, instance).topology)
     missing = networks.not_carried(topology, instance.numa_cells, instance.networks)
     names = sorted(missing.physnets)
     if missing.tunneled:
@@ -75,8 +71,12 @@ def check_networks(
         )
 
 
-def _topology(root: str, instance: InstanceInfo) -> NUMATopology:
-    """Return the host's topology, which has all cells of the instance."""
+def guest_cells(root: str, instance: InstanceInfo) -> GuestCells:
+    """Return the host cells that an instance names, with the host's topology.
+
+    :raises InvalidInput: the host does not have one of these cells.
+    :raises HostStepFailed: the host's NUMA topology cannot be read.
+    """
     topology = numa.read_topology(root)
     cells = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:
@@ -86,7 +86,7 @@ def _topology(root: str, instance: InstanceInfo) -> NUMATopology:
                 f"host are {', '.join(map(str, cells)) or 'unknown'}",
                 hint="pass the ids of host cells, not of guest cells",
             )
-    return topology
+    return GuestCells(topology, instance.numa_cells)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,7 +197,9 @@ class LeasePlanner:
             instance_name=self.instance.name,
             project_id=self.instance.project_id,
             attach_target=selected.wanted.attach_target,
+            cells=self.instance.numa_cells,
             affinity=selected.affinity,
+            policies=self.selector.policies.sources(selected.wanted, selected.handle),
             physfns=verification.physfns(
                 inventory.host.function(each.address) for each in prior
             ),

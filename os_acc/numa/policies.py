@@ -18,11 +18,9 @@ from typing import Final, Self
 from os_acc import exception
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.instance import IMAGE_NUMA_POLICY, InstanceInfo
-from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.request import title
 from os_acc.objects.selection import GroupAllocation
-
-DEFAULT: Final = NUMAPolicy.LEGACY
 
 
 def parse(value: object, where: str) -> NUMAPolicy:
@@ -98,13 +96,31 @@ class Policies:
                     hint=exception.did_you_mean(suffix, groups),
                 )
 
-    def asked(self, wanted: GroupAllocation) -> NUMAPolicy | None:
-        """Return the policy requested for a group; None: the device's applies."""
-        return self.ports.get(wanted.group_suffix) or wanted.numa_policy or self.guest
+    def sources(self, wanted: GroupAllocation, handle: AttachHandle) -> PolicySources:
+        """Return the policies for a device that serves a group."""
+        return PolicySources(
+            port=self.ports.get(wanted.group_suffix),
+            group=wanted.numa_policy,
+            guest=self.guest,
+            device=handle.numa_policy,
+        )
 
     def effective(self, wanted: GroupAllocation, handle: AttachHandle) -> NUMAPolicy:
         """Return the policy that decides whether a device may serve a group."""
-        return self.asked(wanted) or handle.numa_policy or DEFAULT
+        return self.sources(wanted, handle).effective
+
+    def renewed(self, group: str, recorded: PolicySources) -> PolicySources:
+        """Return the policies for a selected device, by the present call.
+
+        A call without flavor, image or ports keeps the recorded policies.
+
+        :param group: the suffix of the request group that the device serves.
+        """
+        return dataclasses.replace(
+            recorded,
+            port=self.ports.get(group) or recorded.port,
+            guest=self.guest or recorded.guest,
+        )
 
 
 #: The policies of a request that sets none.

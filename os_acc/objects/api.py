@@ -31,6 +31,7 @@ class InstanceDict(TypedDict, total=False):
     :ivar image_id: the UUID of the image that it boots; ``image_ref`` and
         ``image_uuid`` are the same.
     :ivar numa_cells: ids of the host's NUMA cells that the guest is fitted to.
+        Devices that it holds already are compared with them.
     :ivar networks: its networks; they count with ``numa_cells`` and a selection.
     :ivar image_properties: image properties; only
         ``hw_pci_numa_affinity_policy`` is read.
@@ -65,8 +66,8 @@ class AcceleratorEntry(TypedDict):
 
     :ivar pci_id: the PCI address; absent where the accelerator stays with the host.
     :ivar state: ``Bound`` unless an operation failed.
-    :ivar numa_affinity: ``local``, ``unknown``, ``same socket`` or ``remote``; None
-        without ``numa_cells``.
+    :ivar numa_affinity: to the guest's cells: ``local``, ``unknown``, ``same
+        socket`` or ``remote``; None before a plug has ``numa_cells``.
     """
 
     pci_id: NotRequired[str]

@@ -12,7 +12,7 @@ from typing import Self
 
 from os_acc.objects import instance
 from os_acc.objects.naming import ProviderOrigin
-from os_acc.objects.numa import Affinity
+from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
@@ -94,8 +94,10 @@ class Lease:
     :ivar programming: the required contents of its FPGA region; None: no region.
     :ivar attach_target: the user of the accelerator: only a guest's is bound to
         vfio-pci.
-    :ivar affinity: its affinity to the guest at selection; None if the guest's
-        cells were unknown.
+    :ivar cells: the host's NUMA cells of the guest, as last passed to a plug;
+        empty: unknown.
+    :ivar affinity: its affinity to these cells; None without cells.
+    :ivar policies: the NUMA policies that apply to its device.
     :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
@@ -123,7 +125,9 @@ class Lease:
     reason: str = ""
     programming: Programming | None = None
     attach_target: AttachTarget = AttachTarget.VM
+    cells: tuple[int, ...] = ()
     affinity: Affinity | None = None
+    policies: PolicySources = NO_POLICIES
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
 

@@ -46,6 +46,31 @@ class Affinity(enum.Enum):
     REMOTE = "remote"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicySources:
+    """The NUMA policies for one device, by their source; None: not set.
+
+    :ivar port: of the Neutron port of its request group.
+    :ivar group: of its request group.
+    :ivar guest: of the flavor or the image, for all devices of the guest.
+    :ivar device: of Nova's alias of the device, or its tag in ``device_spec``.
+    """
+
+    port: NUMAPolicy | None = None
+    group: NUMAPolicy | None = None
+    guest: NUMAPolicy | None = None
+    device: NUMAPolicy | None = None
+
+    @property
+    def effective(self) -> NUMAPolicy:
+        """The first policy that is set, in the order of the fields; else legacy."""
+        return self.port or self.group or self.guest or self.device or NUMAPolicy.LEGACY
+
+
+#: The policies of a device for which no source sets one.
+NO_POLICIES: Final = PolicySources()
+
+
 class CPUPolicy(enum.Enum):
     """``hw:cpu_policy``: whether host CPUs are dedicated to the guest's CPUs."""
 

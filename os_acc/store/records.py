@@ -8,9 +8,10 @@ digest of the text verifies the record.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from os_acc import exception
 from os_acc.objects import epoch
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
-from os_acc.objects.numa import Affinity
+from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
@@ -282,7 +283,9 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "reason": lease.reason,
         "programming": lease.programming and _encode_programming(lease.programming),
         "attach_target": lease.attach_target.value,
+        "cells": lease.cells,
         "affinity": lease.affinity and lease.affinity.value,
+        "policies": _encode_policies(lease.policies),
         "physfns": [str(each) for each in lease.physfns],
         "profile": lease.profile,
     }
@@ -318,7 +321,9 @@ def decode(payload: str) -> Lease:
             reason=fields["reason"],
             programming=_decode_programming(fields["programming"]),
             attach_target=AttachTarget(fields["attach_target"]),
+            cells=tuple(fields["cells"]),
             affinity=_decode_affinity(fields["affinity"]),
+            policies=_decode_policies(fields["policies"]),
             physfns=tuple(map(PciAddress.parse, fields["physfns"])),
             profile=fields["profile"],
         )
@@ -328,6 +333,15 @@ def decode(payload: str) -> Lease:
 
 def _decode_affinity(value: str | None) -> Affinity | None:
     return None if value is None else Affinity(value)
+
+
+def _encode_policies(policies: PolicySources) -> list[str | None]:
+    named = dataclasses.astuple(policies)
+    return [each and each.value for each in named]
+
+
+def _decode_policies(values: Sequence[str | None]) -> PolicySources:
+    return PolicySources(*(NUMAPolicy(each) if each else None for each in values))
 
 
 def _encode_programming(programming: Programming) -> dict[str, Any]:

@@ -11,55 +11,23 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.testing import HostSpec, NodeSpec, TestHost, hosts, instance, request
+from os_acc.testing import TestHost, instance, request
 from tests.expected_errors import has
-
-#: Two sockets of two cells each; cards in cells 0, 1 and 2, and one in no cell.
-LOCAL, SAME_SOCKET, REMOTE, UNKNOWN = (
-    "0000:17:00.0",
-    "0000:27:00.0",
-    "0000:37:00.0",
-    "0000:47:00.0",
+from tests.unit.attach.numa_host import (
+    ALLOWED,
+    LOCAL,
+    NODES,
+    REMOTE,
+    SPEC,
+    UNKNOWN,
+    WORDS,
+    plug,
 )
-NODES = {LOCAL: 0, SAME_SOCKET: 1, REMOTE: 2, UNKNOWN: -1}
-WORDS = {
-    LOCAL: "local",
-    SAME_SOCKET: "same socket",
-    REMOTE: "remote",
-    UNKNOWN: "unknown",
-}
-ALLOWED = {
-    NUMAPolicy.REQUIRED: {LOCAL},
-    NUMAPolicy.SOCKET: {LOCAL, SAME_SOCKET},
-    NUMAPolicy.LEGACY: {LOCAL, UNKNOWN},
-    NUMAPolicy.PREFERRED: set(NODES),
-}
 
 
 @pytest.fixture
 def host(make_bench) -> TestHost:
-    return make_bench(
-        HostSpec(
-            tuple(
-                part
-                for card, (address, node) in enumerate(NODES.items())
-                for part in hosts.gpu(address[:7], node, card=card)
-            ),
-            nodes=tuple(
-                NodeSpec(f"{4 * cell}-{4 * cell + 3}", socket=cell // 2)
-                for cell in range(4)
-            ),
-        )
-    )
-
-
-def plug(
-    bench: TestHost, *addresses: str, cells: object = (0,), **specs: str
-) -> list[dict[str, object]]:
-    """Plug one accelerator per address, for a guest in these cells."""
-    selected, flavor = request(*(bench.provider(each) for each in addresses))
-    mine = instance(1) | {"numa_cells": cells}
-    return bench.manager.plug(mine, selected, flavor | specs)
+    return make_bench(SPEC)
 
 
 @pytest.mark.parametrize("address", NODES)
@@ -185,14 +153,6 @@ def test_what_had_to_be_fetched_from_afar_is_logged_once(host, caplog):
     assert f"{UNKNOWN} (unknown" in warning
     assert plug(host, LOCAL, REMOTE, UNKNOWN, **specs) == first
     assert [each for each in caplog.messages if "are not local" in each] == [warning]
-
-
-def test_the_entry_says_how_it_was_when_it_was_chosen(host):
-    specs = {"accel1:numa_policy": "preferred"}
-    first = plug(host, REMOTE, **specs)
-    assert plug(host, REMOTE, cells=[2], **specs) == first
-    host.restart()
-    assert host.manager.plug(instance(1), None, None) == first
 
 
 def test_another_policy_is_another_request(host):

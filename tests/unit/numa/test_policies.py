@@ -12,7 +12,7 @@ from os_acc import exception
 from os_acc.numa.policies import Policies
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import GroupAllocation
 
@@ -60,8 +60,26 @@ def test_a_port_is_heard_for_its_own_group_alone() -> None:
         {"uuid": UUID, "port_numa_policies": {"2": "required"}}
     )
     policies = Policies.of(instance, "preferred")
-    assert policies.asked(GroupAllocation("1", "x", "FPGA", 1)) is NUMAPolicy.PREFERRED
-    assert policies.asked(GroupAllocation("2", "x", "FPGA", 1)) is NUMAPolicy.REQUIRED
+    handle = AttachHandle(GPU, (GPU,), 1, 0)
+    for group, policy in (("1", NUMAPolicy.PREFERRED), ("2", NUMAPolicy.REQUIRED)):
+        wanted = GroupAllocation(group, "x", "FPGA", 1)
+        assert policies.effective(wanted, handle) is policy
+
+
+def test_a_later_call_replaces_the_policies_that_it_has() -> None:
+    recorded = PolicySources(
+        port=NUMAPolicy.SOCKET, group=NUMAPolicy.LEGACY, guest=NUMAPolicy.PREFERRED
+    )
+    instance = InstanceInfo.from_api(
+        {"uuid": UUID, "port_numa_policies": {"2": "required"}}
+    )
+    policies = Policies.of(instance, None)
+    assert policies.renewed("1", recorded) == recorded
+    assert policies.renewed("2", recorded) == PolicySources(
+        port=NUMAPolicy.REQUIRED, group=NUMAPolicy.LEGACY, guest=NUMAPolicy.PREFERRED
+    )
+    flavor = Policies.of(instance, "required")
+    assert flavor.renewed("1", recorded).guest is NUMAPolicy.REQUIRED
 
 
 @pytest.mark.parametrize("image", [*NUMAPolicy, None])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from os_acc.attach import serialize
 from os_acc.testing import instance
 from tests.expected_errors import has
 from tests.unit.requests.request_states import GPU, bind
@@ -38,8 +39,27 @@ def test_a_flavor_with_such_a_profile_is_served_by_it(bench, cell, near):
     assert bench.plugged(1) == []
 
 
-def test_a_request_that_is_bound_cannot_keep_to_it_and_says_so(bench, book, caplog):
+@pytest.mark.parametrize(("cell", "near"), [(0, True), (1, False)])
+def test_the_policy_of_a_bound_request_is_kept_once_the_cells_are_known(
+    bench, book, cell, near
+):
+    """Nova binds requests before it fits the guest to the host's cells."""
     (one,) = book.create("near")
     bind(bench, book, one)
     assert bench.plugged(1) == [GPU]
-    assert "the NUMA policy of group" in caplog.text
+    bench.restart()
+    before, found = bench.kernel.snapshot(), book.find()
+    guest = instance(1) | {"numa_cells": [cell]}
+    if near:
+        (entry,) = bench.manager.plug(guest, None, None)
+        assert (entry["uuid"], entry["numa_affinity"]) == (one.uuid, "local")
+        (bound,) = book.find()
+        assert serialize.request(bound)["numa_affinity"] == "local"
+        return
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="required",
+    ):
+        bench.manager.plug(guest, None, None)
+    assert (bench.kernel.snapshot(), book.find()) == (before, found)

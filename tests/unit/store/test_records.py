@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
-from os_acc.objects.numa import Affinity
+from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
@@ -76,7 +76,9 @@ LEASES = st.builds(
     reason=st.text(st.characters()),
     programming=st.none() | PROGRAMMINGS,
     attach_target=st.sampled_from(AttachTarget),
+    cells=st.lists(st.integers(0, 1023), max_size=3).map(tuple),
     affinity=st.none() | st.sampled_from(Affinity),
+    policies=st.builds(PolicySources, *[st.none() | st.sampled_from(NUMAPolicy)] * 4),
     physfns=st.lists(ADDRESSES, max_size=2).map(tuple),
     profile=st.text(),
 )
