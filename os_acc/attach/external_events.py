@@ -94,7 +94,6 @@ class NovaEvents:
 
 def _codes(answer: Response, events: Collection[ExternalEvent]) -> dict[str, int]:
     from os_acc.rest import responses
-    from os_acc.rest.errors import ResponseMalformed
 
     answered = {
         each["tag"].text(): each["code"].integer()
@@ -102,7 +101,9 @@ def _codes(answer: Response, events: Collection[ExternalEvent]) -> dict[str, int
     }
     sent = [each["tag"] for each in events]
     if missing := [tag for tag in sent if tag not in answered]:
-        raise ResponseMalformed(f"the answer has no event with the tag {missing[0]}")
+        raise responses.ResponseMalformed(
+            f"the answer has no event with the tag {missing[0]}"
+        )
     return {tag: answered[tag] for tag in sent}
 
 

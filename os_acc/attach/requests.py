@@ -269,7 +269,7 @@ class Requests:
             raise exception.InvalidInput("bindings has the same request twice")
         for uuid, each in asked.items():
             self._check_host(uuid, each.hostname)
-        for instance, together in _by_instance(asked):
+        for instance, together in request_batches.by_instance(asked):
             _check_image(instance, together.values())
         return asked
 
