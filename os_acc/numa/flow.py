@@ -11,8 +11,8 @@ Ahuja, Magnanti and Orlin, "Network Flows", 1993, section 9.7.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
+from collections.abc import Mapping
 
 
 class Flow:
@@ -37,34 +37,31 @@ class Flow:
         """
         self._priced |= cost > 0
         edge = len(self._target)
-        for at, to, room, price in (
-            (source, target, capacity, cost),
-            (target, source, 0, -cost),
-        ):
-            self._out[at].append(len(self._target))
-            self._target.append(to)
-            self._room.append(room)
-            self._cost.append(price)
+        self._out[source].append(edge)
+        self._out[target].append(edge + 1)
+        self._target += (target, source)
+        self._room += (capacity, 0)
+        self._cost += (cost, -cost)
         return edge
 
-    def run(
-        self, source: int, sink: int, wanted: int, paths: int = sys.maxsize
-    ) -> tuple[int, int]:
+    def run(self, source: int, sink: int, wanted: int) -> tuple[int, int]:
         """Send as many units as possible, at most ``wanted``.
 
         A further call sends more; edges may be added in between.
 
-        :param paths: the most augmenting paths to search for.
         :returns: the units sent, and their minimum cost.
         """
-        sent = total = 0
-        while sent < wanted and paths and (path := self._cheapest(source, sink)):
-            paths -= 1
-            units = min(wanted - sent, *(self._room[edge] for edge in path))
+        room, sent, total = self._room, 0, 0
+        into = self._edges_into(sink)
+        while sent < wanted and (path := self._path(source, sink, into)):
+            units = min(wanted - sent, *map(room.__getitem__, path))
             for edge in path:
-                self._room[edge] -= units
-                self._room[edge ^ 1] += units
-                total += units * self._cost[edge]
+                room[edge] -= units
+                room[edge ^ 1] += units
+            if not room[path[0]]:
+                into = self._edges_into(sink)
+            if self._priced:
+                total += units * sum(map(self._cost.__getitem__, path))
             sent += units
         return sent, total
 
@@ -89,12 +86,33 @@ class Flow:
                     todo.append(target)
         return frozenset(found)
 
-    def _cheapest(self, source: int, sink: int) -> list[int]:
-        """Return the edges of the cheapest path with capacity left; none: empty."""
+    def _edges_into(self, sink: int) -> dict[int, int]:
+        """Return an edge with capacity left from each node that has one."""
+        room = self._room
+        return {
+            self._target[back]: back ^ 1
+            for back in reversed(self._out[sink])
+            if room[back ^ 1]
+        }
+
+    def _path(self, source: int, sink: int, into: Mapping[int, int]) -> list[int]:
+        """Return the cheapest path with capacity left, from its end; none: empty."""
+        last = (
+            self._cheapest(source)
+            if self._priced
+            else self._shortest(source, sink, into)
+        )
+        path: list[int] = []
+        while sink in last and sink != source:
+            path.append(last[sink])
+            sink = self._target[last[sink] ^ 1]
+        return path
+
+    def _cheapest(self, source: int) -> dict[int, int]:
+        """Return the last edge of the cheapest path to each node."""
         least, last = {source: 0}, dict[int, int]()
         waiting, queued = deque([source]), {source}
-        # Without costs, the first path found is a cheapest one.
-        while waiting and (self._priced or sink not in last):
+        while waiting:
             queued.discard(node := waiting.popleft())
             for edge in self._out[node]:
                 target, cost = self._target[edge], least[node] + self._cost[edge]
@@ -103,8 +121,24 @@ class Flow:
                     if target not in queued:
                         queued.add(target)
                         waiting.append(target)
-        path: list[int] = []
-        while sink in last and sink != source:
-            path.append(last[sink])
-            sink = self._target[last[sink] ^ 1]
-        return path
+        return last
+
+    def _shortest(
+        self, source: int, sink: int, into: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return the last edge of a shortest path to each node up to the sink.
+
+        :param into: see :meth:`_edges_into`. Most searches end at one of these nodes
+            before they look at its edges.
+        """
+        room, target = self._room, self._target
+        last, nodes = {source: -1}, [source]
+        for node in nodes:
+            for edge in self._out[node]:
+                if room[edge] and (found := target[edge]) not in last:
+                    last[found] = edge
+                    if found in into:
+                        last[sink] = into[found]
+                        return last
+                    nodes.append(found)
+        return last

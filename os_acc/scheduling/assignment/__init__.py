@@ -41,9 +41,9 @@ __all__ = ["AssignmentCase", "ProviderAllocation", "Served", "assign", "find"]
 MAX_GROUPS: Final = 64
 MAX_PARTS: Final = 256
 MAX_PROVIDERS: Final = 512
-#: The maximum number of steps of a search; a step is one attempt, or one
-#: augmenting path of a feasibility check.
-BUDGET: Final = 50_000
+#: The maximum number of steps of a search; a step is one attempt, or one supply
+#: or sink of a feasibility check.
+BUDGET: Final = 37_500
 
 
 def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -78,34 +79,37 @@ def saturates(
 ) -> bool:
     """Return whether all supply can be placed and all mandatory room filled.
 
-    Mandatory room is filled first. Later augmenting paths never reduce the
-    amount in a sink, so the two phases do not conflict.
+    Supplies with the same places count as one. Mandatory room is filled first. Later
+    augmenting paths never reduce the amount in a sink, so the two phases do not
+    conflict.
 
     :param rows: for each supply the places that accept it, as a bit mask.
     :param parts: for each sink the places that it consists of, as a bit mask.
     :param capacity: the capacity of each sink.
     :param must: the amount of each sink that must be filled.
-    :param step: called before each search for an augmenting path.
+    :param step: called once for each supply and sink.
     """
     if sum(must) > sum(supply) or sum(supply) > sum(capacity):
         return False
-    flow = Flow(len(supply) + len(parts) + 2)
-    source, sink = len(supply) + len(parts), len(supply) + len(parts) + 1
-    for number, (amount, row) in enumerate(zip(supply, rows, strict=True)):
+    merged: defaultdict[int, int] = defaultdict(int)
+    for amount, row in zip(supply, rows, strict=True):
+        merged[row] += amount
+    for _each in (*supply, *parts):
+        step()
+    source, sink = len(merged) + len(parts), len(merged) + len(parts) + 1
+    flow = Flow(sink + 1)
+    for number, (row, amount) in enumerate(merged.items()):
         flow.add(source, number, amount)
-        for place, part in enumerate(parts, len(supply)):
+        for place, part in enumerate(parts, len(merged)):
             if part & row:
                 flow.add(number, place, amount)
     sent = 0
     for rooms, wanted in ((must, sum(must)), (_rest(capacity, must), sum(supply))):
-        for place, room in enumerate(rooms, len(supply)):
+        for place, room in enumerate(rooms, len(merged)):
             flow.add(place, sink, room)
-        while sent < wanted:
-            step()
-            units, _cost = flow.run(source, sink, wanted - sent, paths=1)
-            if not units:
-                return False
-            sent += units
+        sent += flow.run(source, sink, wanted - sent)[0]
+        if sent < wanted:
+            return False
     return True
 
 

@@ -21,7 +21,7 @@ from os_acc.scheduling.assignment.problem import (
 from os_acc.scheduling.assignment.search import AssignmentSearch, BudgetSpent
 
 #: The budget of each search for the reason.
-_BUDGET: Final = 5_000
+_BUDGET: Final = 3_750
 _SHOWN: Final = 4
 
 
