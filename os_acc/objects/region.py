@@ -59,6 +59,20 @@ class Region:
         return f"region {self.number} of {self.card}"
 
 
+def function_at(region: Region, address: PciAddress) -> str | None:
+    """Return the function that a PCI function of a region reaches; None: none."""
+    if not region.functions:
+        return region.function_id
+    return dict(region.functions).get(address)
+
+
+def functions_held(region: Region) -> frozenset[str]:
+    """Return the known functions of a region's present contents."""
+    if not region.functions:
+        return frozenset(filter(None, [region.function_id]))
+    return frozenset(function for _, function in region.functions)
+
+
 def check_functions(region: Region) -> None:
     """Check that a region's PCI functions reach one accelerator function each.
 

@@ -180,15 +180,20 @@ def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def two_functions(
-    make_fpgas: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
-) -> TestHost:
-    """Return a host with a region of two functions, and bitstreams for it."""
+def _example_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example plugin alone."""
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,
         [EntryPoint("acme", acme_card.PLUGIN, plugins.NAMESPACE)],
     )
+
+
+@pytest.fixture
+def two_functions(
+    make_fpgas: Callable[..., TestHost], _example_plugin: None
+) -> TestHost:
+    """Return a host with a region of two functions, and bitstreams for it."""
     bench = make_fpgas(acme_card.spec(), device_spec=[VFS])
     acme_card.hold(bench, POWER_ON)
     upload(bench, interface=acme_card.INTERFACE)
