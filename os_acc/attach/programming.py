@@ -17,7 +17,7 @@ from types import MappingProxyType
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import plugin_steps
+from os_acc.attach import plugin_steps, reached_functions
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
@@ -28,7 +28,7 @@ from os_acc.host import pci, vfio
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import Programming, Region
+from os_acc.objects.region import Programming, Region, check_functions, function_at
 from os_acc.objects.request import title
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
@@ -85,6 +85,7 @@ class Programmer:
         :param instance_image: the id of the image that the guest boots, or ''.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
         :raises RegionUnusable: a guest has the region, with other contents.
+        :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(each.region is None and each.request is None for each in planned):
             yield ProgrammingPlan(tuple(each.lease for each in planned))
@@ -104,7 +105,12 @@ class Programmer:
                     image_selection.check_agreement(booted, bitstream)
                 requirements.append(
                     reqs.of_request(
-                        each.lease, each.region, request, bitstream, each.required
+                        each.lease,
+                        each.region,
+                        request,
+                        bitstream,
+                        each.required,
+                        booted,
                     )
                 )
             stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
@@ -201,13 +207,14 @@ class Programmer:
         recorded = self._store.until(deadline).recorded_state()
         unverified = recorded.unverified_regions
         regions: dict[str, Region] = {}
+        coming: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
         for first in requirements:
             if first.region.key in regions:
                 continue
             plugin = first.lease.plugin
             now = self._read(plugin, first.region, deadline)
-            regions[now.key] = now
+            regions[now.key] = coming[now.key] = now
             if reqs.is_silent(now) and self._plugin(plugin).always_reports_function_id:
                 unverified = dataclasses.replace(
                     unverified, keys=unverified.keys | {now.key}
@@ -217,13 +224,18 @@ class Programmer:
             if job is not None:
                 self._check_free(job, recorded)
                 jobs.append(job)
+                coming[now.key] = reached_functions.after(
+                    job, self._plugins, self._plugin(plugin), deadline
+                )
             elif any(each.bitstream for each in on_region):
                 LOG.info("%s already holds the requested bitstream", now)
+        reached_functions.check(requirements, coming)
         leases = {each.lease.uuid: each.lease for each in planned}
         for each in requirements:
+            key = each.region.key
+            programming = each.recorded(regions[key], coming[key], unverified)
             leases[each.lease.uuid] = dataclasses.replace(
-                each.lease,
-                programming=each.recorded(regions[each.region.key], unverified),
+                each.lease, programming=programming
             )
         return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
 
@@ -306,6 +318,12 @@ class Programmer:
             )
         if now.key != region.key or not now.identity.may_be(region.identity):
             raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
+        try:
+            check_functions(now)
+        except ValueError as error:
+            raise exception.PluginFailed(
+                f"the plugin {name} failed: {error}"
+            ) from error
         if now.interface_id != region.interface_id:
             # Another shell has been loaded into the card.
             raise exception.DeviceChanged(
@@ -322,7 +340,8 @@ class Programmer:
             return True
         now = self._read(lease.plugin, before.region, deadline)
         unverified = self._store.until(deadline).recorded_state().unverified_regions
-        if now in unverified or before.function_id not in (None, now.function_id):
+        reached = function_at(now, lease.address)
+        if now in unverified or before.function_id not in (None, reached):
             return False
         # If the region is guest-writable, this very guest has written to it.
         content = reqs.content(before, lease.boot_id)
@@ -396,14 +415,7 @@ class Programmer:
             raise
         # 3. Read the region back.
         now = self._read(job.lease.plugin, job.region, deadline)
-        if not all(each.is_served_by(now) for each in job.requirements):
-            functions = ", ".join(sorted(reqs.implemented(job.bitstream)))
-            raise exception.ProgrammingFailed(
-                f"{job.region} holds {now.function_id} after it was programmed with "
-                f"image {image}, which has {functions}",
-                address=str(job.region.card),
-                reason=exception.ProgrammingReason.WRONG_FUNCTION,
-            )
+        reached_functions.check_result(job, now)
         # 4. Record the region as verified.
         store.mark_region_verified(job.region.key, job.content)
         return now
@@ -475,6 +487,8 @@ def _with_region(lease: Lease, region: Region) -> Lease:
     before = lease.programming
     assert before is not None
     # A request that accepted the present contents has no claim on new ones.
-    function = region.function_id if before.image_id else before.function_id
+    function = before.function_id
+    if before.image_id:
+        function = function_at(region, lease.address)
     programming = dataclasses.replace(before, region=region, function_id=function)
     return dataclasses.replace(lease, programming=programming)

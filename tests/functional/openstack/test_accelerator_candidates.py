@@ -10,11 +10,16 @@ and with Placement's own mappings.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
+from stevedore import ExtensionManager
 
+from os_acc import plugins
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.pci import PciAddress
+from os_acc.testing import instance
 from tests.functional.openstack.accelerator_flavors import (
     AS_IT_IS,
     ONE_GPU,
@@ -37,7 +42,8 @@ from tests.functional.openstack.placement_site import (
     REGIONS,
     Site,
 )
-from tests.unit.fpga import GZIP, function_trait, upload
+from tests.unit import acme_card
+from tests.unit.fpga import CRYPTO, GZIP, VFS, function_trait, upload
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +135,35 @@ def test_groups_of_one_class_are_told_apart_by_what_a_region_holds(
     holder = host.provider(REGIONS[2]).uuid
     assert {one.mappings["2"] for one in found} == {(holder,)}
     assert customers.live_on_each(flavor, found) == 3
+
+
+def test_each_function_of_a_region_is_a_candidate_by_its_trait(
+    placement: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The specification's diagram: two PCI functions, one function each."""
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE,
+        plugins.NAMESPACE,
+        [EntryPoint("acme", acme_card.PLUGIN, plugins.NAMESPACE)],
+    )
+    with Site(tmp_path, placement, acme_card.spec(), device_spec=[VFS]) as site:
+        acme_card.hold(site, GZIP, CRYPTO)
+        site.published()
+        customers = Customers(site)
+        for number, (function, place) in enumerate(
+            ((CRYPTO, acme_card.PCI_B), (GZIP, acme_card.PCI_A))
+        ):
+            trait = function_trait(function).replace("INTEL", "ACE0")
+            flavor = Flavor((Asked(FPGA, traits=(trait,)),))
+            (candidate,) = customers.candidates(flavor)
+            (entry,) = site.manager.plug(
+                instance(number),
+                candidate.selected(with_mappings=False),
+                flavor.specs({}),
+            )
+            assert entry["pci_id"] == place
+            site.published()
+            assert trait not in site.known(place).traits
 
 
 @pytest.mark.parametrize("chosen", [GPU_A, GPU_B])
