@@ -10,11 +10,14 @@ and with Placement's own mappings.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.pci import PciAddress
+from os_acc.testing import HostSpec, hosts
+from os_acc.testing.test_host import EVERYTHING
 from tests.functional.openstack.accelerator_flavors import (
     AS_IT_IS,
     ONE_GPU,
@@ -28,6 +31,7 @@ from tests.functional.openstack.accelerator_flavors import (
 from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import (
     FPGA,
+    FPGA_A,
     GPU,
     GPU_A,
     GPU_B,
@@ -129,6 +133,26 @@ def test_groups_of_one_class_are_told_apart_by_what_a_region_holds(
     holder = host.provider(REGIONS[2]).uuid
     assert {one.mappings["2"] for one in found} == {(holder,)}
     assert customers.live_on_each(flavor, found) == 3
+
+
+def test_a_pre_programmed_function_is_a_candidate_again_after_a_guest(
+    placement: Placement, tmp_path: Path, soon: float
+) -> None:
+    spec = HostSpec((hosts.dfl("0000:3b", 0),))
+    with Site(tmp_path, placement, spec, device_spec=[EVERYTHING]) as site:
+        upload(site, function=GZIP)
+        site.plug(1, FPGA_A, function_id=GZIP, attach_target="none")
+        site.unplug(1)
+        site.published()
+        customers = Customers(site)
+        flavor = Flavor((Asked(FPGA, traits=(function_trait(GZIP),)),))
+        found = customers.candidates(flavor)
+        assert customers.live_on_each(flavor, found) == 1
+        site.published()
+        assert customers.candidates(flavor) == []
+        site.manager.regions.program(PciAddress.parse(FPGA_A), soon)
+        site.published()
+        assert customers.candidates(flavor) == found
 
 
 @pytest.mark.parametrize("chosen", [GPU_A, GPU_B])

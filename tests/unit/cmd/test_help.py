@@ -32,6 +32,8 @@ COMMANDS = {
     "plug": ("--instance", "--provider", "--allocations", "--property"),
     "provider list": ("--format",),
     "provider sync": ("--dry-run",),
+    "region list": ("--format",),
+    "region program": ("ADDRESS", "--image", "--timeout"),
     "request list": ("--instance", "--long"),
     "request notify": ("UUID",),
     "request show": ("--property", "--flavor-file", "--limit"),

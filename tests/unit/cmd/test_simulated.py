@@ -24,7 +24,7 @@ from os_acc.testing.privileged import privileged_here
 from tests.unit.cmd.console import Ran
 from tests.unit.cmd.test_help import COMMANDS
 
-GPU = "0000:17:00.0"
+GPU, FPGA = "0000:17:00.0", "0000:b3:00.0"
 #: Arguments of each command that needs some; those of the demo's host.
 ARGUMENTS = {
     "bitstream fetch": ("gzip.gbs",),
@@ -34,6 +34,7 @@ ARGUMENTS = {
     "profile apply": ("gzip", "fpga.small"),
     "profile show": ("gzip",),
     "plug": ("--instance", uuid_of(1)),
+    "region program": (FPGA, "--image", "gzip.gbs"),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
     "unplug": (uuid_of(1),),
 }
