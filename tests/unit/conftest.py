@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -162,17 +162,20 @@ def install_plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list of the functions written to the region of two functions."""
+    """Return a list of the first functions written to the region of two functions."""
     found: list[str] = []
-    write = hardware.write_function
+    write = hardware.write_functions
 
     def note(
-        node: int, function_id: str, data: bytes, seconds_left: Callable[[], float]
+        node: int,
+        functions: Sequence[str],
+        data: bytes,
+        seconds_left: Callable[[], float],
     ) -> None:
-        write(node, function_id, data, seconds_left)
-        found.append(function_id)
+        write(node, functions, data, seconds_left)
+        found.append(functions[0])
 
-    monkeypatch.setattr(hardware, "write_function", note)
+    monkeypatch.setattr(hardware, "write_functions", note)
     return found
 
 
