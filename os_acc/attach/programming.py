@@ -233,7 +233,7 @@ class Programmer:
             if first.region.key in regions:
                 continue
             plugin = first.lease.plugin
-            now = self._read(plugin, first.region, deadline)
+            now = self.read(plugin, first.region, deadline)
             regions[now.key] = now
             if reqs.is_silent(now) and self._plugin(plugin).always_reports_function_id:
                 unverified = dataclasses.replace(
@@ -315,7 +315,7 @@ class Programmer:
             )
         return plugin
 
-    def _read(self, name: str, region: Region, deadline: float) -> Region:
+    def read(self, name: str, region: Region, deadline: float) -> Region:
         """Return the region as its hardware reports it now.
 
         :raises DeviceGone: the region's driver does not show it.
@@ -347,7 +347,7 @@ class Programmer:
         before = lease.programming
         if before is None:
             return True
-        now = self._read(lease.plugin, before.region, deadline)
+        now = self.read(lease.plugin, before.region, deadline)
         unverified = self._store.until(deadline).recorded_state().unverified_regions
         if now in unverified or before.function_id not in (None, now.function_id):
             return False
@@ -404,7 +404,7 @@ class Programmer:
                 store.restore_region(job.region.key, before)
             raise
         # 3. Read the region back.
-        now = self._read(job.lease.plugin, job.region, deadline)
+        now = self.read(job.lease.plugin, job.region, deadline)
         if not all(each.is_served_by(now) for each in job.requirements):
             functions = ", ".join(sorted(reqs.implemented(job.bitstream)))
             raise exception.ProgrammingFailed(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Programming of FPGA regions without a guest.
+"""Programming and verification of FPGA regions without a guest.
 
 A guest that has a whole card can program its region. Only a verified image makes the
 function of that region known again. It is programmed as for a request with
@@ -28,11 +28,11 @@ from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import RecordedImage, Region
+from os_acc.objects.region import RecordedImage, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation, fingerprint
 from os_acc.scheduling.device_selection import DeviceSelector
-from os_acc.store.locks import consumer_lock
+from os_acc.store.locks import consumer_lock, device_lock
 
 LOG = log.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _REGIONS_AT_ONCE = 8
 
 
 class RegionOperations:
-    """Program free regions, on an operator's command or after a release.
+    """Program or verify free regions, on an operator's command or after a release.
 
     :param at_release: whether a release programs the recorded image again
         (``reprogram_at_release``).
@@ -95,6 +95,35 @@ class RegionOperations:
             return self._program(inventory, provider, deadline, named.id)
         recorded = _recorded_image(inventory.recorded_state, region)
         return self._program(inventory, provider, deadline, recorded.id, recorded)
+
+    def verify(self, address: PciAddress, deadline: float) -> Region:
+        """Record a free region as verified if its hardware authenticates bitstreams.
+
+        Nothing is programmed. A function that a card without such hardware reports is
+        no proof: a guest can have written it.
+
+        :param address: as for :meth:`program`.
+        :returns: the region as read.
+        :raises NotFound: no region is offered at this address.
+        :raises InvalidInput: the card has several regions.
+        :raises RegionUnusable: the hardware does not authenticate bitstreams, a
+            programming was not completed (UNKNOWN), or a guest has the region.
+        :raises DeviceInUse: a process holds the device.
+        """
+        provider, region = _offered(self._catalog.look(deadline), address)
+        members = {each for one in provider.device.handles for each in one.members}
+        # A plug of this region holds the lock until its leases are recorded.
+        with self._locks.hold([device_lock(region.card)], deadline):
+            store = self._store.until(deadline)
+            recorded = store.recorded_state()
+            _check_free(recorded, region)
+            self._helper.check_free(sorted(members), deadline)
+            now = self._programmer.read(provider.device.plugin, region, deadline)
+            _check_authenticated(now, recorded.unverified_regions, address)
+            if not recorded.unverified_regions.is_verified(now):
+                store.mark_region_verified(now.key)
+        self._catalog.publish_regions(deadline)
+        return now
 
     def restore_released(self, released: Iterable[Lease], deadline: float) -> None:
         """Program the regions of released leases with their recorded images.
@@ -289,6 +318,26 @@ def _check_free(recorded: RecordedState, region: Region) -> None:
                 f"{lease.consumer_title}",
                 reason=exception.RegionReason.IN_USE,
             )
+
+
+def _check_authenticated(
+    now: Region, unverified: UnverifiedRegions, address: PciAddress
+) -> None:
+    """Check that no guest can have chosen the contents of a region.
+
+    :raises RegionUnusable: UNKNOWN: otherwise.
+    """
+    if not now.is_authenticated:
+        why = "its hardware accepts bitstreams without a signature"
+    elif now in unverified:
+        why = "a programming was not completed, or the record of it was lost"
+    else:
+        return
+    raise exception.RegionUnusable(
+        f"cannot verify {now}, which reports {now.function_id or 'no function'}: {why}",
+        hint=f"program a verified image: os-acc region program {address}",
+        reason=exception.RegionReason.UNKNOWN,
+    )
 
 
 def _recorded_image(recorded: RecordedState, region: Region) -> RecordedImage:

@@ -77,6 +77,25 @@ class RegionProgram(base.Showing):
         return _COLUMNS, _rows(self.look())[region.key]
 
 
+class RegionVerify(base.Showing):
+    """Publish the function of a free FPGA region whose hardware authenticates it.
+
+    Nothing is programmed. A card that accepts bitstreams without a signature is
+    refused: a guest can have chosen the function that it reports.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        return _with_address(super().get_parser(prog_name))
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Any]]:
+        manager = self.manager()
+        deadline = time.monotonic() + manager.settings.plug_timeout
+        region = manager.regions.verify(parsed_args.address, deadline)
+        return _COLUMNS, _rows(self.look())[region.key]
+
+
 _COLUMNS = ("Address", "Region", "Interface", "Function", "State", "Recorded Image")
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "provider sync": ("--dry-run",),
     "region list": ("--format",),
     "region program": ("ADDRESS", "--image", "--timeout"),
+    "region verify": ("ADDRESS",),
     "request list": ("--instance", "--long"),
     "request notify": ("UUID",),
     "request show": ("--property", "--flavor-file", "--limit"),

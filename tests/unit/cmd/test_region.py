@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.testing import TestHost
+from tests.unit import signed_card
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
 from tests.unit.fpga import (
@@ -117,6 +118,22 @@ def test_a_region_is_programmed_with_a_named_image(console: Console) -> None:
         assert (row["Function"], row["Recorded Image"]) == (CRYPTO, image)
 
 
+def test_a_region_is_not_verified_by_the_id_that_it_reports(console: Console) -> None:
+    ran = console.run("region", "verify", CARD)
+    assert ran.status == 1
+    assert f"cannot verify region 0 of {CARD}, which reports {CRYPTO}" in ran.err
+    assert f"hint: program a verified image: os-acc region program {CARD}" in ran.err
+
+
+def test_a_region_is_verified_by_its_hardware(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(dfl=signed_card.PLUGIN)
+    row = console.json("region", "verify", CARD)
+    assert (row["Function"], row["State"]) == (CRYPTO, "verified")
+    assert row["Recorded Image"] == str(IMAGE)
+
+
 def test_a_region_in_a_guest_is_refused_with_a_hint(console: Console) -> None:
     console.bench.plug(2, CARD)
     ran = console.run("region", "program", CARD)
@@ -142,11 +159,14 @@ def test_the_check_warns_of_functions_that_guests_can_forge(console: Console) ->
 def test_what_the_manual_shows_of_regions(console: Console) -> None:
     def shown(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)
-        # Each helper warns that root has not limited it.
         assert ran.status == 0, ran.err
         expect(f"{name}.txt", ran.out)
 
     shown("region-list", "region", "list")
+    refused = console.run("region", "verify", CARD)
+    lines = refused.err.splitlines(keepends=True)
+    # Each helper warns that root has not limited it.
+    expect("region-verify.txt", "".join(each for each in lines if "WARN" not in each))
     shown("region-program", "region", "program", CARD)
     assert json.loads(console.run("region", "list", "-f", "json").out)[0]["State"] == (
         "verified"

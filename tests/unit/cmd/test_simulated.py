@@ -35,6 +35,7 @@ ARGUMENTS = {
     "profile show": ("gzip",),
     "plug": ("--instance", uuid_of(1)),
     "region program": (FPGA, "--image", "gzip.gbs"),
+    "region verify": (FPGA,),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
     "unplug": (uuid_of(1),),
 }
@@ -45,6 +46,7 @@ ERRORS = {
     "device release": f"{GPU} is not prepared for a guest",
     "plug": f"no accelerators are recorded for instance {uuid_of(1)}",
     "provider sync": "[os_acc_placement]",
+    "region verify": "its hardware accepts bitstreams without a signature",
 }
 #: Places of the real host that no command may read.
 REAL = ("/sys/", "/dev/vfio", "/etc/nova", "/etc/os", "/run/os_acc", "/var/lib/os")
