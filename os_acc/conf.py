@@ -32,8 +32,8 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="Devices that os_acc manages, in the syntax of Nova's [pci] "
         "device_spec: one JSON object, or a list of objects, per value. "
         "In addition to Nova's keys, it accepts resource_class, traits, num_vfs, "
-        "prebound and allow_no_reset; any other key is an error. By default, "
-        "os_acc manages no device.",
+        "prebound, allow_no_reset, numa_policy and trust_guest_contents; any other key "
+        "is an error. By default, os_acc manages no device.",
     ),
     cfg.ListOpt(
         "enabled_plugins",

@@ -20,10 +20,12 @@ from os_acc.attach import (
     lifecycle,
     manager,
     programming,
+    region_operations,
     release_retries,
 )
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
+from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation
 from os_acc.host import numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
@@ -228,6 +230,14 @@ def _build(
     offered = catalog.Catalog(
         root, settings.node_name, rules, loaded, store, _rejections, health, reconciler
     )
+    regions = region_operations.RegionOperations(
+        services,
+        life,
+        programmer,
+        offered,
+        images,
+        at_release=BitstreamSettings.load(config).reprogram_at_release,
+    )
     ready = manager.Manager(
         services,
         settings,
@@ -237,8 +247,14 @@ def _build(
         offered,
         ProfileLookup(config),
         new_publisher(config, settings),
+        regions,
         release_retries.Retrier(
-            life, offered, settings.release_retry_interval, settings.write_timeout
+            life,
+            offered,
+            regions,
+            settings.release_retry_interval,
+            settings.write_timeout,
+            settings.plug_timeout,
         ),
         external_events.NovaEvents(config),
         networks,

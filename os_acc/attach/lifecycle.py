@@ -105,11 +105,15 @@ class Lifecycle:
         deadline: float,
         jobs: Sequence[region_requirements.ProgrammingJob] = (),
         store_id: str = "",
+        *,
+        committed: LeaseState = LeaseState.HELD,
     ) -> tuple[Lease, ...]:
         """Prepare the devices of new leases: all of them, or none.
 
         :param jobs: regions to program; the caller holds the locks of their cards.
         :param store_id: the store whose leases the selection of devices considered.
+        :param committed: the state of the leases once their devices are prepared.
+            RELEASING: for a caller that releases them next; a crash does the same.
         :raises StoreReplaced: the store has been replaced since.
         :raises OsAccError: the error of the step that failed. The host is as it
             was before; notes of the error name the exceptions.
@@ -132,7 +136,7 @@ class Lifecycle:
             )
             # 7. Commit.
             return store.replace(
-                [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
+                [dataclasses.replace(each, state=committed) for each in ready]
             )
         except BaseException as error:
             # BaseException: Ctrl-C must not leave a device half prepared either.

@@ -19,6 +19,7 @@ from os_acc.attach import (
     lifecycle,
     planning,
     programming,
+    region_operations,
     release_retries,
     serialize,
     verification,
@@ -65,6 +66,7 @@ class Manager:
         catalog: Catalog,
         profiles: ProfileLookup,
         publisher: sync.Publisher,
+        regions: region_operations.RegionOperations,
         retrier: release_retries.Retrier,
         nova_events: external_events.NovaEvents,
         networks: NetworkAffinity,
@@ -81,6 +83,7 @@ class Manager:
         self.catalog = catalog
         self.profiles = profiles
         self.publisher = publisher
+        self.regions = regions
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
@@ -130,7 +133,8 @@ class Manager:
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
         """Release leases and update the snapshot; return the number of leases.
 
-        The caller holds the consumers' locks.
+        The caller holds the consumers' locks. With ``reprogram_at_release``, regions
+        that the guests could program are programmed again.
 
         :raises DevicesUnreleased: some devices could not be given back.
         """
@@ -139,6 +143,7 @@ class Manager:
             LOG.info("released %s of instance %s", lease.address, lease.consumer_title)
         failed = bool(released.failed)
         why = self.catalog.count_released(leases, failed, deadline)
+        self.regions.restore_released(released.done, deadline)
         if failed:
             failure = released.failure()
             if why is not None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from oslo_log import log
@@ -23,6 +23,7 @@ from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
+from os_acc.objects.region import RecordedImage, Region
 from os_acc.objects.selection import GroupAllocation
 from os_acc.scheduling import device_selection
 
@@ -118,14 +119,19 @@ class LeasePlanner:
         return dataclasses.replace(self, selector=selector)
 
     def plan(
-        self, inventory: discovery.Inventory, deadline: float
+        self,
+        inventory: discovery.Inventory,
+        deadline: float,
+        recorded: RecordedImage | None = None,
     ) -> list[programming.PlannedLease]:
         """Plan leases on free devices; skip devices that the kernel cannot read.
 
+        :param recorded: the very file to program; None: as each group requests.
         :raises DeviceStuck: too few devices are left.
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
+        accepted = inventory.recorded_state.unverified_regions.accepted
         stuck: exception.DeviceStuck | None = None
         while True:
             try:
@@ -146,6 +152,8 @@ class LeasePlanner:
                         each.provider.device.region,
                         each.wanted.bitstream_request,
                         each.wanted.required,
+                        recorded,
+                        _is_accepted(each.provider.device.region, accepted),
                     )
                     for each, uuid in zip(selected, self._uuids(selected), strict=True)
                 ]
@@ -210,3 +218,7 @@ class LeasePlanner:
             ),
             profile=self._profile(selected.wanted.group_suffix),
         )
+
+
+def _is_accepted(region: Region | None, accepted: Collection[str]) -> bool:
+    return region is not None and region.key in accepted

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from oslo_log import log
 
@@ -20,6 +19,7 @@ from os_acc import deadlines, exception
 from os_acc.attach import plugin_steps, reached_functions
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
+from os_acc.attach.recorded_images import recorded_of, same_file
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
@@ -28,7 +28,7 @@ from os_acc.host import pci, vfio
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import Programming, Region, check_functions, function_at
+from os_acc.objects.region import RecordedImage, Region, check_functions, function_at
 from os_acc.objects.request import title
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
@@ -45,12 +45,18 @@ class PlannedLease:
     :ivar region: the region of its device; None: the device has none.
     :ivar request: the bitstream that the group requests.
     :ivar required: required traits of the region and of its contents.
+    :ivar recorded: the very file to program; None: the image that the request
+        selects.
+    :ivar accepts_guests: whether the operator accepts the function that the region
+        reports after a guest could program it.
     """
 
     lease: Lease
     region: Region | None
     request: BitstreamRequest | None
     required: tuple[str, ...] = ()
+    recorded: RecordedImage | None = None
+    accepts_guests: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,9 +104,8 @@ class Programmer:
                     continue
                 bitstream = None
                 if request is not None and each.region.interface_id is not None:
-                    image = self._images.image_for(request, each.region, deadline)
-                    bitstream = stack.enter_context(
-                        self._images.fetched(image, deadline, region=each.region)
+                    bitstream = self._bitstream(
+                        each.region, request, each.recorded, stack, deadline
                     )
                     image_selection.check_agreement(booted, bitstream)
                 requirements.append(
@@ -198,6 +203,21 @@ class Programmer:
         )
         return image_selection.merged(planned.request, booted), booted
 
+    def _bitstream(
+        self,
+        region: Region,
+        request: BitstreamRequest,
+        recorded: RecordedImage | None,
+        stack: contextlib.ExitStack,
+        deadline: float,
+    ) -> Bitstream:
+        """Return the verified file to program, which is kept until the stack ends."""
+        if recorded is not None:
+            hint = "name the image to program: os-acc region program ADDRESS --image ID"
+            return same_file(self._images, region, recorded, stack, deadline, hint)
+        image = self._images.image_for(request, region, deadline)
+        return stack.enter_context(self._images.fetched(image, deadline, region=region))
+
     def _plan_jobs(
         self,
         planned: Sequence[PlannedLease],
@@ -205,7 +225,14 @@ class Programmer:
         deadline: float,
     ) -> ProgrammingPlan:
         recorded = self._store.until(deadline).recorded_state()
-        unverified = recorded.unverified_regions
+        unverified = dataclasses.replace(
+            recorded.unverified_regions,
+            accepted=frozenset(
+                each.region.key
+                for each in planned
+                if each.region and each.accepts_guests
+            ),
+        )
         regions: dict[str, Region] = {}
         coming: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
@@ -213,7 +240,7 @@ class Programmer:
             if first.region.key in regions:
                 continue
             plugin = first.lease.plugin
-            now = self._read(plugin, first.region, deadline)
+            now = self.read(plugin, first.region, deadline)
             regions[now.key] = coming[now.key] = now
             if reqs.is_silent(now) and self._plugin(plugin).always_reports_function_id:
                 unverified = dataclasses.replace(
@@ -300,7 +327,7 @@ class Programmer:
             )
         return plugin
 
-    def _read(self, name: str, region: Region, deadline: float) -> Region:
+    def read(self, name: str, region: Region, deadline: float) -> Region:
         """Return the region as its hardware reports it now.
 
         :raises DeviceGone: the region's driver does not show it.
@@ -338,7 +365,7 @@ class Programmer:
         before = lease.programming
         if before is None:
             return True
-        now = self._read(lease.plugin, before.region, deadline)
+        now = self.read(lease.plugin, before.region, deadline)
         unverified = self._store.until(deadline).recorded_state().unverified_regions
         reached = function_at(now, lease.address)
         if now in unverified or before.function_id not in (None, reached):
@@ -364,34 +391,16 @@ class Programmer:
                 "the instance, then request a bitstream",
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
-        bitstream = self._same_file(before, stack, deadline)
-        return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
-
-    def _same_file(
-        self, before: Programming, stack: contextlib.ExitStack, deadline: float
-    ) -> Bitstream:
-        """Return the very file with which a region was programmed.
-
-        The cache serves it if the image service does not answer: after a power cut
-        guests may start before that service.
-        """
-        try:
-            image = self._images.about(before.image_id, deadline)
-        except (exception.ImageNotFound, exception.ServiceUnavailable):
-            cached = self._images.kept(_image_of(before), before.region, deadline)
-            bitstream = stack.enter_context(cached)
-            if bitstream is None:
-                raise
-            return bitstream
-        if (image.hash_algo, image.hash_value) != (before.hash_algo, before.hash_value):
-            raise exception.ImageUnusable(
-                f"image {image} has changed since it was programmed to {before.region}",
-                hint="unplug the instance, then plug it again",
-                reason=exception.ImageReason.INVALID,
-            )
-        return stack.enter_context(
-            self._images.fetched(image, deadline, region=before.region)
+        recorded = RecordedImage(before.image_id, before.hash_algo, before.hash_value)
+        bitstream = same_file(
+            self._images,
+            before.region,
+            recorded,
+            stack,
+            deadline,
+            "unplug the instance, then plug it again",
         )
+        return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
         """Program one region; return it as read back."""
@@ -414,10 +423,10 @@ class Programmer:
                 store.restore_region(job.region.key, before)
             raise
         # 3. Read the region back.
-        now = self._read(job.lease.plugin, job.region, deadline)
+        now = self.read(job.lease.plugin, job.region, deadline)
         reached_functions.check_result(job, now)
         # 4. Record the region as verified.
-        store.mark_region_verified(job.region.key, job.content)
+        store.mark_region_verified(job.region.key, job.content, recorded_of(image))
         return now
 
     def _write(self, job: ProgrammingJob, steps: RegionSteps) -> None:
@@ -457,25 +466,6 @@ def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJ
             dataclasses.replace(each, lease=recorded[each.lease.uuid])
             for each in job.requirements
         ),
-    )
-
-
-def _image_of(programming: Programming) -> Image:
-    """Return an image with the fields that a lease records."""
-    return Image(
-        id=programming.image_id,
-        name="",
-        status="",
-        visibility="",
-        hidden=False,
-        owner="",
-        size=None,
-        disk_format="",
-        container_format="",
-        hash_algo=programming.hash_algo,
-        hash_value=programming.hash_value,
-        tags=frozenset(),
-        properties=MappingProxyType({}),
     )
 
 

@@ -100,6 +100,10 @@ class RegionRequirement:
         if not unverified.trusts(now):
             raise exception.RegionUnusable(
                 f"the contents of {now} are unverified: a guest could program it",
+                hint="program a verified image: os-acc region program "
+                f"{self.lease.address}; to do so at each release, set "
+                "[os_acc_bitstreams] reprogram_at_release; to accept what a guest "
+                "left, tag the device trust_guest_contents in [os_acc] device_spec",
                 reason=exception.RegionReason.MISMATCH,
             )
         if not self.serving(now):
@@ -114,7 +118,8 @@ class RegionRequirement:
         if self.bitstream is None:
             return True
         return (
-            unverified.trusts(now)
+            # A bitstream is at hand: nothing that a guest wrote need be accepted.
+            unverified.is_verified(now)
             and bool(self.serving(now))
             and (
                 not self.is_exact

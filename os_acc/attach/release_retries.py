@@ -5,20 +5,22 @@
 A lease stays ``releasing`` after a failure that can pass. Each attempt takes the
 consumer's lock only if it is free, and each consumer has a thread of its own: a stuck
 device delays no other. A retry runs the same release as an unplug; it never takes a
-device from a process that holds it.
+device from a process that holds it. Regions that releases left unverified are
+programmed in the same rounds, if the operator has switched that on.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent import futures
 from typing import Final
 
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import lifecycle
+from os_acc.attach import lifecycle, region_operations
 from os_acc.inventory.catalog import Catalog
 
 LOG = log.getLogger(__name__)
@@ -37,19 +39,24 @@ class Retrier:
     :param interval: seconds between two rounds.
     :param seconds: time limit of one attempt; an unplug of the same consumer waits
         for the attempt.
+    :param program_seconds: time limit of the programming of one region.
     """
 
     def __init__(
         self,
         life: lifecycle.Lifecycle,
         catalog: Catalog,
+        regions: region_operations.RegionOperations,
         interval: float,
         seconds: float,
+        program_seconds: float,
     ) -> None:
         self._life = life
         self._catalog = catalog
+        self._regions = regions
         self._interval = interval
         self._seconds = seconds
+        self._program_seconds = program_seconds
         self._is_started = False
         self.forget_parent()
         deadlines.reset_after_fork(self)
@@ -60,7 +67,7 @@ class Retrier:
         self._guard = threading.Lock()
         self._thread: futures.Future[None] | None = None
         self._attempts: dict[str, futures.Future[None]] = {}
-        self._last_consumer = ""
+        self._last = ""
 
     def start(self) -> None:
         """Start the thread; if that fails, log it, and the next plug tries again."""
@@ -90,32 +97,40 @@ class Retrier:
     def retry(self) -> list[futures.Future[None]]:
         """Start an attempt for each unfinished consumer; return the running ones.
 
-        A consumer has at most one attempt at a time. If there are too many consumers
-        for one round, the next round continues after the last one started.
+        Do the same for each region to program. A consumer or a region has at most one
+        attempt at a time. If there are too many for one round, the next round
+        continues after the last one started.
         """
-        try:
-            due = self._life.unfinished(time.monotonic() + self._seconds)
-        except exception.OsAccError as error:
-            LOG.warning("cannot retry releases now, will retry: %s", error)
-            due = []
+        due = self._due()
         with self._guard:
             attempts = {k: v for k, v in self._attempts.items() if not v.done()}
-            # ``False`` sorts first: the consumers after the last one started.
-            for consumer in sorted(
-                due, key=lambda each: (each <= self._last_consumer, each)
-            ):
-                if consumer in attempts:
+            # ``False`` sorts first: those after the last one started.
+            for name in sorted(due, key=lambda each: (each <= self._last, each)):
+                if name in attempts:
                     continue
                 if sum(not each.done() for each in attempts.values()) >= _MOST:
                     break
                 try:
-                    attempts[consumer] = deadlines.begin(self._settle, consumer)
+                    attempts[name] = deadlines.begin(due[name], name)
                 except exception.DeviceStuck as error:
                     LOG.warning("cannot retry releases now, will retry: %s", error)
                     break
-                self._last_consumer = consumer
+                self._last = name
             self._attempts = attempts
             return list(attempts.values())
+
+    def _due(self) -> dict[str, Callable[[str], None]]:
+        """Return the attempts that are due, by consumer or key of a region."""
+        deadline = time.monotonic() + self._seconds
+        try:
+            consumers = self._life.unfinished(deadline)
+        except exception.OsAccError as error:
+            LOG.warning("cannot retry releases now, will retry: %s", error)
+            return {}
+        regions = self._regions.due(deadline)
+        return dict.fromkeys(consumers, self._settle) | dict.fromkeys(
+            regions, self._program
+        )
 
     def _run(self) -> None:
         while self._is_started:
@@ -145,3 +160,10 @@ class Retrier:
         except Exception:
             # An error must not end the thread, and no caller would see it.
             LOG.exception("cannot retry the releases of consumer %s", consumer)
+
+    def _program(self, key: str) -> None:
+        try:
+            self._regions.restore(key, time.monotonic() + self._program_seconds)
+        except Exception:
+            # An error must not end the thread, and no caller would see it.
+            LOG.exception("cannot program region %s again", key)

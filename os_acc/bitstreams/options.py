@@ -111,6 +111,14 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "private images of tenants: with other credentials, required rejects every "
         "instance with such an image, or whose image has been deleted.",
     ),
+    cfg.BoolOpt(
+        "reprogram_at_release",
+        default=False,
+        help="When a guest that could program its FPGA is unplugged, program the "
+        "region again with the image with which os_acc last programmed it, so that its "
+        "function is offered to flavors that require it. A failure is logged, and does "
+        "not fail the unplug; the service retries it if its cause can pass.",
+    ),
     cfg.StrOpt(
         "signature",
         default="off",
@@ -149,6 +157,7 @@ class BitstreamSettings:
     :ivar cache_size: bytes.
     :ivar certificates: absolute path.
     :ivar unseen: the reaction to an instance's image that is not visible.
+    :ivar reprogram_at_release: whether a release programs the recorded image again.
     """
 
     source: str
@@ -156,6 +165,7 @@ class BitstreamSettings:
     cache_size: int
     certificates: str
     unseen: InvisibleImage
+    reprogram_at_release: bool
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -172,6 +182,8 @@ class BitstreamSettings:
                 cache_size=_bytes(group.cache_size),
                 certificates=_directory(group, "certificates"),
                 unseen=_unseen(group),
+                # oslo.config reads an empty value as None.
+                reprogram_at_release=bool(group.reprogram_at_release),
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error

@@ -17,7 +17,7 @@ from oslo_log import log
 from os_acc import deadlines, exception, plugins
 from os_acc.host import attributes, pci, usage
 from os_acc.host.view import Host
-from os_acc.inventory import eligibility
+from os_acc.inventory import accepted_regions, eligibility
 from os_acc.objects import device_spec, naming
 from os_acc.objects.candidate import DeviceTags, MatchedFunction, UsableFunction
 from os_acc.objects.device import (
@@ -164,6 +164,7 @@ def discover(
     devices, unknown, set_aside = _discover(
         root, loaded, candidates, recorded, offered, deadline
     )
+    recorded = accepted_regions.accepting(recorded, devices, rules.named, host)
     devices = [
         region_traits.described(_with_faults(device, faults), recorded)
         for device in devices

@@ -42,6 +42,8 @@ _MOST_VFS: Final = 0xFFFF
 
 #: The keys that :func:`parse_tags` reads.
 TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTags))
+#: A tag that plugins do not get.
+_TRUST: Final = "trust_guest_contents"
 
 
 def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
@@ -149,12 +151,17 @@ NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSpecEntry:
-    """One specification; ``vendor`` and ``product`` None match any."""
+    """One specification; ``vendor`` and ``product`` None match any.
+
+    :ivar trust_guest_contents: accept the function that an FPGA region reports even
+        after a guest could program it.
+    """
 
     vendor: int | None
     product: int | None
     place: Place
     tags: DeviceTags
+    trust_guest_contents: bool = False
 
     def matches(
         self,
@@ -224,14 +231,43 @@ class DeviceSpec:
         :param netdevs: the PCI function behind each network interface.
         :param functions: all PCI functions of the host.
         """
+        entry = self._entry(function, netdevs, functions)
+        if entry is None:
+            return None
+        if function.role is PciRole.VF and entry.tags.num_vfs is not None:
+            return dataclasses.replace(entry.tags, num_vfs=None)
+        return entry.tags
+
+    def trusts_guests(
+        self,
+        function: PciFunction,
+        netdevs: Mapping[str, PciAddress],
+        functions: Mapping[PciAddress, PciFunction],
+    ) -> bool:
+        """Return whether the function is tagged ``trust_guest_contents``.
+
+        The parameters are those of :meth:`match`.
+        """
+        entry = self._entry(function, netdevs, functions)
+        return entry is not None and entry.trust_guest_contents
+
+    def _entry(
+        self,
+        function: PciFunction,
+        netdevs: Mapping[str, PciAddress],
+        functions: Mapping[PciAddress, PciFunction],
+    ) -> DeviceSpecEntry | None:
+        """Return the first entry that matches the function."""
         if function.address.domain > self.highest_domain:
             return None
-        for entry in self.entries:
-            if entry.matches(function, netdevs, functions):
-                if function.role is PciRole.VF and entry.tags.num_vfs is not None:
-                    return dataclasses.replace(entry.tags, num_vfs=None)
-                return entry.tags
-        return None
+        return next(
+            (
+                entry
+                for entry in self.entries
+                if entry.matches(function, netdevs, functions)
+            ),
+            None,
+        )
 
 
 _SELECTORS: Final = frozenset({"vendor_id", "product_id", "address", "devname"})
@@ -252,7 +288,7 @@ def parse(values: Sequence[str]) -> DeviceSpec:
 
     Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
     object: regular expressions, see :class:`.device_address.Regex`) or ``devname``;
-    tags are those of :class:`.DeviceTags`.
+    tags are those of :class:`.DeviceTags`, and ``trust_guest_contents``.
 
     :raises InvalidConfiguration: a value is not completely understood.
     """
@@ -349,7 +385,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
-    _check_keys(spec, _SELECTORS | TAG_NAMES)
+    _check_keys(spec, _SELECTORS | TAG_NAMES | {_TRUST})
     if not _SELECTORS & spec.keys():
         raise exception.InvalidConfiguration(
             f"device_spec {exception.show(spec)} does not identify a device",
@@ -363,7 +399,10 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
             )
     if isinstance(spec.get("address"), dict):
         _check_keys(spec["address"], frozenset(LIMITS))
-    return entry_of(spec, parse_tags(spec))
+    return dataclasses.replace(
+        entry_of(spec, parse_tags(spec)),
+        trust_guest_contents=_boolean(_TRUST, spec.get(_TRUST, False)),
+    )
 
 
 def _check_keys(spec: Mapping[str, Any], known: frozenset[str]) -> None:

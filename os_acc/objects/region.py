@@ -123,6 +123,19 @@ class Programming:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RecordedImage:
+    """The image with which os_acc last programmed a region and verified it.
+
+    :ivar hash_algo: of that image, as in :class:`os_acc.objects.image.Image`.
+    :ivar hash_value: hexadecimal.
+    """
+
+    id: str
+    hash_algo: str
+    hash_value: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class UnverifiedRegions:
     """Regions whose contents are unverified, and the verified contents of others.
 
@@ -137,6 +150,10 @@ class UnverifiedRegions:
         verifier's notation.
     :ivar verified_since_loss: None: all other regions are verified. Otherwise records
         were lost, and every region is unverified except these.
+    :ivar images: by keys of regions, the images with which they were last programmed
+        and verified; their contents may be others by now.
+    :ivar accepted: keys of regions whose function the operator accepts as reported,
+        although a guest could program them (``trust_guest_contents``).
     """
 
     keys: frozenset[str] = frozenset()
@@ -145,6 +162,10 @@ class UnverifiedRegions:
         default_factory=lambda: MappingProxyType({})
     )
     verified_since_loss: frozenset[str] | None = None
+    images: Mapping[str, RecordedImage] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    accepted: frozenset[str] = frozenset()
 
     def __contains__(self, region: Region) -> bool:
         if region.key in self.keys:
@@ -160,9 +181,15 @@ class UnverifiedRegions:
     def __bool__(self) -> bool:
         return bool(self.keys) or self.verified_since_loss is not None
 
-    def trusts(self, region: Region) -> bool:
-        """Return whether the region's contents reported by hardware are reliable."""
+    def is_verified(self, region: Region) -> bool:
+        """Return whether no guest can have chosen the function that is reported."""
         return region not in self and region.key not in self.guest_writable
+
+    def trusts(self, region: Region) -> bool:
+        """Return whether the function reported by hardware is verified or accepted."""
+        return self.is_verified(region) or (
+            region not in self and region.key in self.accepted
+        )
 
 
 ALL_VERIFIED: Final = UnverifiedRegions()

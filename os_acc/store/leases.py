@@ -24,6 +24,7 @@ from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NO_NAMES, PublishedNames
+from os_acc.objects.region import RecordedImage
 from os_acc.store import journal, providers, records, regions, requests, schema
 from os_acc.store.database import Database
 from os_acc.store.errors import AlreadyLeased, StoreDamaged
@@ -278,10 +279,16 @@ class Store:
         with self._transaction() as connection:
             return regions.mark_unverified(connection, key, image_id)
 
-    def mark_region_verified(self, key: str, contents: str = "") -> None:
-        """Record the verified contents of a region, as text of the caller's choice."""
+    def mark_region_verified(
+        self, key: str, contents: str = "", image: RecordedImage | None = None
+    ) -> None:
+        """Record the verified contents of a region, as text of the caller's choice.
+
+        :param image: the image with which it was programmed; None: the recorded one
+            stays.
+        """
         with self._transaction() as connection:
-            regions.mark_verified(connection, key, contents)
+            regions.mark_verified(connection, key, contents, image)
 
     def mark_region_guest_writable(self, key: str) -> None:
         """Record a region as guest-writable, until it is verified again."""

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from oslo_log import log
 
-from os_acc.objects.region import UnverifiedRegions
+from os_acc.objects.region import RecordedImage, UnverifiedRegions
 from os_acc.store import schema
 
 LOG = log.getLogger(__name__)
 
-COLUMNS = "key, contents, state, digest"
+COLUMNS = "key, contents, state, image, digest"
 
 #: Pseudo-key of the row that marks records as lost.
 _ALL_REGIONS = "*"
@@ -42,11 +42,16 @@ class RegionState(enum.IntEnum):
 
 
 class RegionRow(NamedTuple):
-    """One raw row; in a damaged file, the values may be anything."""
+    """One raw row; in a damaged file, the values may be anything.
+
+    ``image`` is the image with which os_acc last programmed and verified the region:
+    a JSON list of its id, hash algorithm and hash; '' if there is none.
+    """
 
     key: object
     contents: object
     state: object
+    image: object
     digest: object
 
     @property
@@ -57,7 +62,9 @@ class RegionRow(NamedTuple):
             and isinstance(self.contents, str)
             and isinstance(self.state, int)
             and self.state in tuple(RegionState)
-            and self == _row(self.key, self.contents, RegionState(self.state))
+            and isinstance(self.image, str)
+            and self
+            == _row(self.key, self.contents, RegionState(self.state), self.image)
         )
 
 
@@ -77,6 +84,11 @@ def read(connection: sqlite3.Connection) -> UnverifiedRegions:
         guest_writable=_keys(intact, RegionState.GUEST_WRITABLE),
         contents=verified,
         verified_since_loss=frozenset(verified) if all_are else None,
+        images={
+            str(row.key): RecordedImage(*json.loads(str(row.image)))
+            for row in intact
+            if row.image
+        },
     )
 
 
@@ -89,14 +101,23 @@ def mark_unverified(
     """
     before = _row_of(connection, key)
     _mark_all_if_lost(connection)
-    _put(connection, _row(key, image, RegionState.UNVERIFIED))
+    _put(connection, _row(key, image, RegionState.UNVERIFIED, _image_of(before)))
     return before
 
 
-def mark_verified(connection: sqlite3.Connection, key: str, contents: str) -> None:
-    """Record the verified contents of a region."""
+def mark_verified(
+    connection: sqlite3.Connection,
+    key: str,
+    contents: str,
+    image: RecordedImage | None = None,
+) -> None:
+    """Record the verified contents of a region.
+
+    :param image: the image with which it was programmed; None: the recorded one stays.
+    """
     _mark_all_if_lost(connection)
-    _put(connection, _row(key, contents, RegionState.VERIFIED))
+    text = _image_of(_row_of(connection, key)) if image is None else _text(image)
+    _put(connection, _row(key, contents, RegionState.VERIFIED, text))
 
 
 def mark_guest_writable(connection: sqlite3.Connection, key: str) -> None:
@@ -109,7 +130,8 @@ def mark_guest_writable(connection: sqlite3.Connection, key: str) -> None:
     if before is None and are_lost:
         return
     if before is None or before.state != RegionState.UNVERIFIED:
-        _put(connection, _row(key, "", RegionState.GUEST_WRITABLE))
+        image = _image_of(before)
+        _put(connection, _row(key, "", RegionState.GUEST_WRITABLE, image))
 
 
 def restore(connection: sqlite3.Connection, key: str, before: RegionRow | None) -> None:
@@ -147,6 +169,9 @@ def copy(
         # A later record, now lost, may have made a verified region unverified.
         if complete or row.state == RegionState.UNVERIFIED:
             _put(connection, row)
+        elif row.image:
+            key, image = str(row.key), _image_of(row)
+            _put(connection, _row(key, "", RegionState.UNVERIFIED, image))
     if not complete:
         _put(connection, _row(_ALL_REGIONS, "", RegionState.UNVERIFIED))
 
@@ -180,9 +205,17 @@ def _rows(connection: sqlite3.Connection) -> list[RegionRow]:
 
 
 def _put(connection: sqlite3.Connection, row: RegionRow) -> None:
-    connection.execute("INSERT OR REPLACE INTO regions VALUES (?, ?, ?, ?)", row)
+    connection.execute("INSERT OR REPLACE INTO regions VALUES (?, ?, ?, ?, ?)", row)
 
 
-def _row(key: str, contents: str, state: RegionState) -> RegionRow:
-    text = json.dumps([key, contents, int(state)])
-    return RegionRow(key, contents, int(state), schema.digest(text))
+def _row(key: str, contents: str, state: RegionState, image: str = "") -> RegionRow:
+    text = json.dumps([key, contents, int(state), image])
+    return RegionRow(key, contents, int(state), image, schema.digest(text))
+
+
+def _image_of(row: RegionRow | None) -> str:
+    return "" if row is None else str(row.image)
+
+
+def _text(image: RecordedImage) -> str:
+    return json.dumps([image.id, image.hash_algo, image.hash_value])

@@ -75,9 +75,10 @@ STEPS: tuple[tuple[str, ...], ...] = (
         " in_use_at INTEGER NOT NULL, digest TEXT NOT NULL,"
         " PRIMARY KEY (kind, name))",
         # Regions that were programmed, or that a guest may have written to, verified
-        # since or not.
+        # since or not. image: the last one that was programmed and verified.
         "CREATE TABLE regions (key TEXT NOT NULL PRIMARY KEY,"
-        " contents TEXT NOT NULL, state INTEGER NOT NULL, digest TEXT NOT NULL)",
+        " contents TEXT NOT NULL, state INTEGER NOT NULL, image TEXT NOT NULL,"
+        " digest TEXT NOT NULL)",
         # Requests made from device profiles. The lease of a request has its uuid.
         "CREATE TABLE requests (uuid TEXT NOT NULL PRIMARY KEY,"
         " payload TEXT NOT NULL, digest TEXT NOT NULL)",

@@ -19,7 +19,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
-from os_acc.objects.region import Region
+from os_acc.objects.region import RecordedImage, Region
 from os_acc.store import readonly
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.provider_tree import FakeProviderTree
@@ -116,7 +116,9 @@ class Flips:
         )
         store.mark_region_unverified(_REGION.key, "an image")
         store.mark_region_verified(
-            dataclasses.replace(_REGION, number=1).key, "a function"
+            dataclasses.replace(_REGION, number=1).key,
+            "a function",
+            RecordedImage("an image", "sha512", "5a"),
         )
         uuid = "55555555-5555-4555-8555-555555555555"
         store.add_requests([AcceleratorRequest(uuid, "a profile", 0)])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from os_acc.testing import HostSpec, TestHost, hosts
@@ -57,3 +58,15 @@ def region_trait(interface: str) -> str:
 def is_unknown(host: TestHost) -> bool:
     """Return whether the contents of a region of the host are unverified."""
     return bool(host.manager.store.recorded_state().unverified_regions)
+
+
+def in_time() -> float:
+    """Return a deadline that no test reaches."""
+    return time.monotonic() + 60
+
+
+def be_a_guest(bench: TestHost, function: str = CRYPTO) -> None:
+    """Attach the card, let the guest program it, and unplug it."""
+    bench.plug(1, CARD)
+    bench.kernel.program_as_guest(CARD, function)
+    bench.unplug(1)

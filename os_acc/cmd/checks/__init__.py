@@ -41,6 +41,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("denylist", devices.denylist),
     ("unknown devices", devices.unknown),
     ("devices", devices.others),
+    ("guest contents", devices.guest_contents),
     ("image source", images.source),
     ("image signers", images.signers),
     ("image cache", images.cache),

@@ -153,6 +153,27 @@ def others(context: CheckContext) -> Iterator[Finding]:
         yield warning("no accelerator is offered", "see 'os-acc device list'")
 
 
+def guest_contents(context: CheckContext) -> Iterator[Finding]:
+    """Report the devices whose guests can choose the function that is published."""
+    inventory = context.look.inventory
+    accepted = inventory.recorded_state.unverified_regions.accepted
+    forgeable = sorted(
+        str(handle.address)
+        for provider in inventory.providers.values()
+        for handle in provider.device.handles
+        if (region := provider.device.region) is not None
+        and region.key in accepted
+        and region.interface_id is not None
+        and region.card in handle.members
+    )
+    if forgeable:
+        yield warning(
+            f"guests can forge the function of {exception.some(forgeable, _SHOWN)}",
+            "to prevent it, remove the tag trust_guest_contents from [os_acc] "
+            "device_spec, and set [os_acc_bitstreams] reprogram_at_release",
+        )
+
+
 def _refused(
     context: CheckContext, reasons: Iterable[RejectReason]
 ) -> list[RejectedDevice]:

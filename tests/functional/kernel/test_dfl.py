@@ -80,7 +80,9 @@ def payload(function: str) -> bytes:
     return uuid.UUID(function).bytes * 64 + b"the last words of it"
 
 
-def make_ready(host: RealHost, *, write_timeout: float = 240.0) -> None:
+def make_ready(
+    host: RealHost, *, write_timeout: float = 240.0, reprogram_at_release: bool = False
+) -> None:
     """Initialize the library as a service with this configuration."""
     home = Path(host.options.state_path).parent
     (home / "images").mkdir(exist_ok=True)
@@ -94,7 +96,10 @@ def make_ready(host: RealHost, *, write_timeout: float = 240.0) -> None:
         "initialize_timeout = 300",
         "helper_start_timeout = 240",
         "plug_timeout = 240",
+        # A programming at release has what write_timeout leaves of it.
+        "unplug_timeout = 500",
         "[os_acc_bitstreams]",
+        f"reprogram_at_release = {reprogram_at_release}",
         "source = directory",
         f"directory = {home}/images",
     ]
@@ -221,6 +226,21 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     unplug(host, plug(host, image=booted))
     unplug(host, plug(host, function_name="crypto"))
     assert (hardware.holds(), hardware.programmed()) == (CRYPTO, 4)
+
+
+def a_function_is_offered_again_after_a_guest(host: RealHost) -> None:
+    hardware: Any = host.root_side
+    make_ready(host, reprogram_at_release=True)
+    upload(host, "gzip", GZIP)
+    hardware.next_function(GZIP)
+    unplug(host, plug(host, bitstream_name="gzip", target="none"))
+    function, before = traits(), hardware.programmed()
+    guest = plug(host, trait=min(function))
+    assert traits() == frozenset()
+    unplug(host, guest)
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, before + 1)
+    assert traits() == function
+    assert os_acc.attached() == {}
 
 
 def only_what_is_built_for_a_card_reaches_it(host: RealHost) -> None:
@@ -350,6 +370,7 @@ def root_programs_a_region(host: RealHost) -> None:
 
 JOBS: tuple[Job, ...] = (
     each_flavor_gets_its_function,
+    a_function_is_offered_again_after_a_guest,
     only_what_is_built_for_a_card_reaches_it,
     each_error_of_the_hardware_has_its_type,
     a_card_that_never_completes_is_waited_for_in_vain,
@@ -361,7 +382,7 @@ JOBS: tuple[Job, ...] = (
 
 
 @pytest.mark.usefixtures("fpga")
-@pytest.mark.parametrize("job", JOBS[:4], ids=lambda job: job.__name__)
+@pytest.mark.parametrize("job", JOBS[:5], ids=lambda job: job.__name__)
 def test_as_an_ordinary_user(process: OrdinaryProcess, job: Job) -> None:
     process.run(job)
 

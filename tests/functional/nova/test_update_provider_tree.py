@@ -8,6 +8,7 @@ client writes the changes into Placement.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from os_acc.testing import HostSpec, TestHost, hosts, provider_tree
 from tests.functional.nova import compute
 from tests.functional.nova.compute import NODE, NODE_UUID
+from tests.unit import fpga
 
 GPU, AUDIO, FPGA, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
 REGIONS = ("0000:3b:00.1", "0000:3b:00.2")
@@ -53,7 +55,14 @@ def bench(tmp_path: Path) -> Iterator[TestHost]:
 @pytest.fixture
 def nova(bench: TestHost, tmp_path: Path) -> Iterator[compute.Nova]:
     """Start nova-compute on that host."""
-    configuration = tmp_path / "provider_config"
+    with nova_on(bench, tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def nova_on(bench: TestHost, directory: Path) -> Iterator[compute.Nova]:
+    """Start nova-compute on a host, and stop it in the end."""
+    configuration = directory / "provider_config"
     configuration.mkdir()
     found = compute.Nova(
         lambda tree, name: bench.manager.update_provider_tree(tree, name),
@@ -83,6 +92,26 @@ def test_placement_has_what_the_host_offers(
         assert nova.tree()[each.name]["uuid"] == each.uuid
         assert nova.units(each.uuid) == {resource_class: (units, 0)}
         assert nova.traits(each.uuid) == each.device.traits
+
+
+def test_a_pre_programmed_function_is_there_when_the_unplug_has_ended(
+    tmp_path: Path,
+) -> None:
+    spec = HostSpec((hosts.dfl("0000:3b", 0),))
+    groups = {"os_acc_bitstreams": {"reprogram_at_release": True}}
+    with (
+        TestHost(tmp_path, spec, groups=groups, node_name=NODE) as bench,
+        nova_on(bench, tmp_path) as nova,
+    ):
+        fpga.upload(bench)
+        bench.plug(2, function_id=fpga.GZIP, attach_target="none")
+        bench.unplug(2)
+        card, function = bench.provider(fpga.CARD), fpga.function_trait(fpga.GZIP)
+        nova.cycle()
+        assert function in nova.traits(card.uuid)
+        fpga.be_a_guest(bench)
+        nova.cycle()
+        assert function in nova.traits(card.uuid)
 
 
 def test_the_regions_of_a_card_stand_below_it(

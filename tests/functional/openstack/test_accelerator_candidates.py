@@ -19,7 +19,8 @@ from stevedore import ExtensionManager
 from os_acc import plugins
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import instance
+from os_acc.testing import HostSpec, hosts, instance
+from os_acc.testing.test_host import EVERYTHING
 from tests.functional.openstack.accelerator_flavors import (
     AS_IT_IS,
     ONE_GPU,
@@ -33,6 +34,7 @@ from tests.functional.openstack.accelerator_flavors import (
 from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import (
     FPGA,
+    FPGA_A,
     GPU,
     GPU_A,
     GPU_B,
@@ -164,6 +166,26 @@ def test_each_function_of_a_region_is_a_candidate_by_its_trait(
             assert entry["pci_id"] == place
             site.published()
             assert trait not in site.known(place).traits
+
+
+def test_a_pre_programmed_function_is_a_candidate_again_after_a_guest(
+    placement: Placement, tmp_path: Path, soon: float
+) -> None:
+    spec = HostSpec((hosts.dfl("0000:3b", 0),))
+    with Site(tmp_path, placement, spec, device_spec=[EVERYTHING]) as site:
+        upload(site, function=GZIP)
+        site.plug(1, FPGA_A, function_id=GZIP, attach_target="none")
+        site.unplug(1)
+        site.published()
+        customers = Customers(site)
+        flavor = Flavor((Asked(FPGA, traits=(function_trait(GZIP),)),))
+        found = customers.candidates(flavor)
+        assert customers.live_on_each(flavor, found) == 1
+        site.published()
+        assert customers.candidates(flavor) == []
+        site.manager.regions.program(PciAddress.parse(FPGA_A), soon)
+        site.published()
+        assert customers.candidates(flavor) == found
 
 
 @pytest.mark.parametrize("chosen", [GPU_A, GPU_B])

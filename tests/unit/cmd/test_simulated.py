@@ -24,7 +24,7 @@ from os_acc.testing.privileged import privileged_here
 from tests.unit.cmd.console import Ran
 from tests.unit.cmd.test_help import COMMANDS
 
-GPU = "0000:17:00.0"
+GPU, FPGA = "0000:17:00.0", "0000:b3:00.0"
 #: Arguments of each command that needs some; those of the demo's host.
 ARGUMENTS = {
     "bitstream fetch": ("gzip.gbs",),
@@ -34,6 +34,8 @@ ARGUMENTS = {
     "profile apply": ("gzip", "fpga.small"),
     "profile show": ("gzip",),
     "plug": ("--instance", uuid_of(1)),
+    "region program": (FPGA, "--image", "gzip.gbs"),
+    "region verify": (FPGA,),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
     "unplug": (uuid_of(1),),
 }
@@ -44,6 +46,7 @@ ERRORS = {
     "device release": f"{GPU} is not prepared for a guest",
     "plug": f"no accelerators are recorded for instance {uuid_of(1)}",
     "provider sync": "[os_acc_placement]",
+    "region verify": "its hardware accepts bitstreams without a signature",
 }
 #: Places of the real host that no command may read.
 REAL = ("/sys/", "/dev/vfio", "/etc/nova", "/etc/os", "/run/os_acc", "/var/lib/os")

@@ -223,6 +223,19 @@ def test_booleans_may_be_text(tag: str, yes: object) -> None:
     assert tags_of({tag: "false"}) == DeviceTags()
 
 
+@pytest.mark.parametrize("yes", [True, "true"])
+def test_guest_contents_are_trusted_where_the_first_match_says_so(yes: object) -> None:
+    spec = parse(
+        [
+            json.dumps({"address": str(CARD)}),
+            json.dumps({"address": "*", "trust_guest_contents": yes}),
+        ]
+    )
+    trusting = {at for at, each in HOST.items() if spec.trusts_guests(each, {}, HOST)}
+    assert trusting == {PF, VF, VMD}
+    assert spec.match(HOST[PF], {}, HOST) == DeviceTags()
+
+
 @pytest.mark.parametrize("number", [4, "4"])
 def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
     spec = {"address": "0000:3b:00.0", "num_vfs": number, "traits": "x"}
@@ -287,6 +300,8 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
         ('{"address": "*", "allow_no_reset": null}', "allow_no_reset"),
         ('{"address": "*", "numa_policy": "near"}', "numa_policy"),
         ('{"address": "*", "numa_policy": null}', "numa_policy"),
+        ('{"address": "*", "trust_guest_contents": 1}', "trust_guest_contents"),
+        ('{"address": "*", "trust_guest_content": true}', "trust_guest_content"),
         ('{"address": "*", "numa_policy": ["legacy"]}', "numa_policy"),
         (None, "None"),
         ({"address": "*"}, "address"),

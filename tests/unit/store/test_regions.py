@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import Region
+from os_acc.objects.region import RecordedImage, Region
 from os_acc.store import Store, readonly
 from tests.unit.store.store_files import execute, reopened
 
@@ -19,6 +21,7 @@ def region(slot: int, interface_id: str | None = _INTERFACE) -> Region:
     return Region(PciAddress(0, 0x3B, slot, 0), _IDENTITY, 0, interface_id, None)
 
 
+IMAGE = RecordedImage("an image", "sha512", "5a")
 BEGUN, OTHER, NEVER = region(1), region(2), region(3)
 FIXED = region(4, None)
 
@@ -51,6 +54,8 @@ def test_damage_of_another_table_leaves_other_regions_verified(store, state_path
         "UPDATE regions SET key = CAST(key AS BLOB)",
         "UPDATE regions SET contents = 'another'",
         "UPDATE regions SET state = 1",
+        "UPDATE regions SET image = 'another'",
+        "UPDATE regions SET image = x'00'",
         "UPDATE regions SET digest = ''",
         "DROP TABLE regions",
         "ALTER TABLE regions RENAME COLUMN key TO other",
@@ -145,3 +150,67 @@ def test_a_programming_that_never_began_verifies_nothing_after_a_loss(
     store.restore_region(OTHER.key, store.mark_region_unverified(OTHER.key, "an image"))
     store.mark_region_guest_writable(OTHER.key)
     assert unverified(store) == [BEGUN, OTHER, NEVER]
+
+
+def recorded(store: Store) -> dict[str, RecordedImage]:
+    return dict(store.recorded_state().unverified_regions.images)
+
+
+def test_the_recorded_image_survives_a_guest(store, state_path):
+    store.mark_region_unverified(BEGUN.key, "an image")
+    assert recorded(store) == {}
+    store.mark_region_verified(BEGUN.key, "a bitstream", IMAGE)
+    store.mark_region_guest_writable(BEGUN.key)
+    assert recorded(reopened(state_path)) == {BEGUN.key: IMAGE}
+    assert dict(readonly.read(state_path, 1).unverified_regions.images) == {
+        BEGUN.key: IMAGE
+    }
+
+
+def test_the_recorded_image_is_the_last_one_that_was_verified(store):
+    store.mark_region_verified(BEGUN.key, "a bitstream", IMAGE)
+    before = store.mark_region_unverified(BEGUN.key, "another image")
+    assert recorded(store) == {BEGUN.key: IMAGE}
+    store.restore_region(BEGUN.key, before)
+    assert recorded(store) == {BEGUN.key: IMAGE}
+    # The hardware itself has proved other contents.
+    store.mark_region_verified(BEGUN.key)
+    assert recorded(store) == {BEGUN.key: IMAGE}
+    other = RecordedImage("another image", "sha512", "6b")
+    store.mark_region_verified(BEGUN.key, "another bitstream", other)
+    assert recorded(store) == {BEGUN.key: other}
+
+
+def test_the_recorded_image_survives_damage_of_another_table(store, state_path, file):
+    store.mark_region_verified(BEGUN.key, "a bitstream", IMAGE)
+    store.mark_region_guest_writable(BEGUN.key)
+    execute(file, "DROP TABLE events")
+    store = reopened(state_path)
+    assert store.damaged
+    assert recorded(store) == {BEGUN.key: IMAGE}
+    assert unverified(store) == []
+
+
+def test_an_intact_recorded_image_survives_the_loss_of_other_rows(
+    store, state_path, file
+):
+    store.mark_region_verified(BEGUN.key, "a bitstream", IMAGE)
+    store.mark_region_verified(OTHER.key, "a bitstream", IMAGE)
+    execute(file, f"UPDATE regions SET digest = '' WHERE key = '{OTHER.key}'")
+    execute(file, "DROP TABLE events")
+    store = reopened(state_path)
+    assert recorded(store) == {BEGUN.key: IMAGE}
+    # A later record of it, which is lost, may have made it unverified.
+    assert unverified(store) == [BEGUN, OTHER, NEVER]
+
+
+def test_an_accepted_region_is_trusted_unless_it_is_half_programmed(store):
+    store.mark_region_guest_writable(BEGUN.key)
+    store.mark_region_unverified(OTHER.key, "an image")
+    accepted = frozenset({BEGUN.key, OTHER.key})
+    found = dataclasses.replace(
+        store.recorded_state().unverified_regions, accepted=accepted
+    )
+    assert found.trusts(BEGUN)
+    assert not found.is_verified(BEGUN)
+    assert not found.trusts(OTHER)

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Programming and verification of FPGA regions without a guest.
+
+A guest that has a whole card can program its region. Only a verified image makes the
+function of that region known again. It is programmed as for a request with
+``attach_target`` none: a lease of a consumer of its own claims the device meanwhile,
+and a crash at any point gives the device back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from oslo_log import log
+from oslo_utils import uuidutils
+
+from os_acc import deadlines, exception
+from os_acc.attach import lifecycle, planning, programming
+from os_acc.attach.services import Services
+from os_acc.bitstreams.library import Library
+from os_acc.inventory import discovery
+from os_acc.inventory.catalog import Catalog
+from os_acc.objects.device import Provider
+from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.instance import InstanceInfo
+from os_acc.objects.lease import Lease, LeaseState, Owner, RecordedState
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import RecordedImage, Region, UnverifiedRegions
+from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation, fingerprint
+from os_acc.scheduling.device_selection import DeviceSelector
+from os_acc.store.locks import consumer_lock, device_lock
+
+LOG = log.getLogger(__name__)
+
+#: The instance name of the leases, in listings and in the log.
+_NAME = "region-program"
+_REGIONS_AT_ONCE = 8
+
+
+class RegionOperations:
+    """Program or verify free regions, on an operator's command or after a release.
+
+    :param at_release: whether a release programs the recorded image again
+        (``reprogram_at_release``).
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        life: lifecycle.Lifecycle,
+        programmer: programming.Programmer,
+        catalog: Catalog,
+        images: Library,
+        *,
+        at_release: bool,
+    ) -> None:
+        self._root = services.root
+        self._store = services.store
+        self._locks = services.locks
+        self._helper = services.helper
+        self._life = life
+        self._programmer = programmer
+        self._catalog = catalog
+        self._images = images
+        self._at_release = at_release
+        #: The last failure of each region, by its key; a lasting one is not repeated.
+        self._failures: dict[str, str] = {}
+        self._given_up: set[str] = set()
+
+    def program(self, address: PciAddress, deadline: float, image: str = "") -> Region:
+        """Program a free region, read it back, and record it as verified.
+
+        :param address: of a function through which guests reach the region, or of
+            the card if it has one region.
+        :param image: the id or name of an image; '': the image with which os_acc
+            last programmed and verified the region.
+        :returns: the region as read back.
+        :raises NotFound: no region is offered at this address.
+        :raises InvalidInput: the card has several regions.
+        :raises RegionUnusable: the region cannot be programmed, no image is recorded
+            for it, or a guest has it.
+        :raises BitstreamError: the image does not exist, or is rejected.
+        :raises ProgrammingFailed: the hardware rejected the bitstream.
+        :raises OsAccError: any other error of a plug.
+        """
+        inventory = self._catalog.look(deadline)
+        provider, region = _offered(inventory, address)
+        _check_free(inventory.recorded_state, region)
+        if image:
+            named = self._images.named(image, deadline)
+            return self._program(inventory, provider, deadline, named.id)
+        recorded = _recorded_image(inventory.recorded_state, region)
+        return self._program(inventory, provider, deadline, recorded.id, recorded)
+
+    def verify(self, address: PciAddress, deadline: float) -> Region:
+        """Record a free region as verified if its hardware authenticates bitstreams.
+
+        Nothing is programmed. A function that a card without such hardware reports is
+        no proof: a guest can have written it.
+
+        :param address: as for :meth:`program`.
+        :returns: the region as read.
+        :raises NotFound: no region is offered at this address.
+        :raises InvalidInput: the card has several regions.
+        :raises RegionUnusable: the hardware does not authenticate bitstreams, a
+            programming was not completed (UNKNOWN), or a guest has the region.
+        :raises DeviceInUse: a process holds the device.
+        """
+        provider, region = _offered(self._catalog.look(deadline), address)
+        members = {each for one in provider.device.handles for each in one.members}
+        # A plug of this region holds the lock until its leases are recorded.
+        with self._locks.hold([device_lock(region.card)], deadline):
+            store = self._store.until(deadline)
+            recorded = store.recorded_state()
+            _check_free(recorded, region)
+            self._helper.check_free(sorted(members), deadline)
+            now = self._programmer.read(provider.device.plugin, region, deadline)
+            _check_authenticated(now, recorded.unverified_regions, address)
+            if not recorded.unverified_regions.is_verified(now):
+                store.mark_region_verified(now.key)
+        self._catalog.publish_regions(deadline)
+        return now
+
+    def restore_released(self, released: Iterable[Lease], deadline: float) -> None:
+        """Program the regions of released leases with their recorded images.
+
+        No failure is raised: the unplug has succeeded. The retries of the service
+        (:class:`.Retrier`) repeat one that can pass.
+
+        :param deadline: of the unplug, which does not end later because of this.
+        """
+        writable = (lease.guest_writable for lease in released)
+        keys = {region.key for region in writable if region is not None}
+        if not self._at_release or not keys:
+            return
+        self._given_up -= keys
+        # A failed programming is rolled back in a time of its own.
+        deadline -= deadlines.GRACE + self._helper.write_timeout
+        if deadline <= time.monotonic():
+            LOG.info("no time is left to program the released regions, will retry")
+            return
+        due = [key for key in self.due(deadline) if key in keys]
+        deadlines.side_by_side(
+            due, lambda key: self.restore(key, deadline), _REGIONS_AT_ONCE
+        )
+
+    def due(self, deadline: float) -> list[str]:
+        """Return the keys of free, unverified regions with a recorded image, sorted."""
+        if not self._at_release:
+            return []
+        try:
+            recorded = self._store.until(deadline).recorded_state()
+        except exception.StateUnavailable as error:
+            LOG.warning("cannot read the records of regions, will retry: %s", error)
+            return []
+        unverified = recorded.unverified_regions
+        leased = {
+            lease.programming.region.key
+            for lease in recorded.leases
+            if lease.programming
+        }
+        due = (unverified.guest_writable | unverified.keys) & unverified.images.keys()
+        return sorted(due - leased - self._given_up)
+
+    def restore(self, key: str, deadline: float) -> None:
+        """Program a region with its recorded image; log a failure."""
+        address: PciAddress | None = None
+        try:
+            inventory = self._catalog.look(deadline)
+            for provider in inventory.providers.values():
+                region = provider.device.region
+                if region is not None and region.key == key:
+                    address = provider.device.handles[0].address
+                    image = _recorded_image(inventory.recorded_state, region)
+                    self._program(inventory, provider, deadline, image.id, image)
+                    self._failures.pop(key, None)
+        except exception.OsAccError as error:
+            self._log_failure(key, address, error)
+
+    def _program(
+        self,
+        inventory: discovery.Inventory,
+        provider: Provider,
+        deadline: float,
+        image_id: str,
+        recorded: RecordedImage | None = None,
+    ) -> Region:
+        """Program a region under a lease that a crash at any point releases."""
+        planner = self._planner(provider, image_id)
+        consumer = planner.instance.uuid
+        with (
+            self._locks.hold([consumer_lock(consumer)], deadline),
+            self._catalog.recounting(deadline),
+        ):
+            planned = planner.plan(inventory, deadline, recorded)
+            with self._programmer.plan(planned, "", deadline) as plan:
+                leases = self._life.establish(
+                    plan.leases,
+                    deadline,
+                    plan.jobs,
+                    inventory.recorded_state.store,
+                    committed=LeaseState.RELEASING,
+                )
+            released = self._life.release(leases, deadline)
+        self._catalog.count_released(leases, bool(released.failed), deadline)
+        if released.failed:
+            raise released.failure()
+        (lease,) = leases
+        assert lease.programming is not None
+        return lease.programming.region
+
+    def _planner(self, provider: Provider, image_id: str) -> planning.LeasePlanner:
+        allocation = GroupAllocation(
+            "",
+            provider.uuid,
+            provider.device.resource_class,
+            1,
+            BitstreamRequest(bitstream_id=image_id),
+            AttachTarget.NONE,
+        )
+        return planning.LeasePlanner(
+            self._root,
+            Owner.COMMAND,
+            InstanceInfo(uuidutils.generate_uuid(), name=_NAME),
+            [allocation],
+            fingerprint([allocation]),
+            DeviceSelector(),
+        )
+
+    def _log_failure(
+        self, key: str, address: PciAddress | None, error: exception.OsAccError
+    ) -> None:
+        text = str(error)
+        if _can_pass(error):
+            is_new = self._failures.get(key) != text
+            LOG.log(
+                logging.INFO if is_new else logging.DEBUG,
+                "cannot program region %s with its recorded image yet: %s",
+                key,
+                text,
+            )
+        else:
+            self._given_up.add(key)
+            LOG.warning(
+                "cannot program region %s with its recorded image: %s (repair the "
+                "cause, then run 'os-acc region program %s')",
+                key,
+                text,
+                address or "ADDRESS",
+            )
+        self._failures[key] = text
+
+
+def _can_pass(error: exception.OsAccError) -> bool:
+    """Return whether the next round of retries may succeed."""
+    return (
+        error.retryable
+        or lifecycle.is_transient(error)
+        or isinstance(error, exception.ServiceUnavailable)
+    )
+
+
+def _offered(
+    inventory: discovery.Inventory, address: PciAddress
+) -> tuple[Provider, Region]:
+    """Return the region that is offered at an address, with its provider.
+
+    :raises NotFound: there is none.
+    :raises InvalidInput: there are several.
+    """
+    of_card: list[tuple[Provider, Region]] = []
+    for provider in inventory.providers.values():
+        region = provider.device.region
+        if region is None:
+            continue
+        members = {each for one in provider.device.handles for each in one.members}
+        if address in members or address in region.pci_functions:
+            return provider, region
+        if address == region.card:
+            of_card.append((provider, region))
+    if not of_card:
+        raise exception.NotFound(
+            f"no FPGA region is offered at {address}",
+            hint="see 'os-acc region list', and 'os-acc device list' for devices that "
+            "are not offered",
+            kind=exception.ObjectKind.DEVICE,
+        )
+    if len(of_card) > 1:
+        found = ", ".join(
+            str(each.device.handles[0].address) for each, _region in of_card
+        )
+        raise exception.InvalidInput(
+            f"{address} has {len(of_card)} regions",
+            hint=f"name the PCI function of one of them: {found}",
+        )
+    return of_card[0]
+
+
+def _check_free(recorded: RecordedState, region: Region) -> None:
+    """Check that the region can be programmed, and that no guest has it.
+
+    :raises RegionUnusable: otherwise.
+    """
+    if region.interface_id is None:
+        raise exception.RegionUnusable(
+            f"{region} cannot be programmed",
+            hint="see 'os-acc region list' for the interfaces of regions",
+            reason=exception.RegionReason.NOT_PROGRAMMABLE,
+        )
+    for lease in recorded.leases:
+        if lease.stands_on(region):
+            raise exception.RegionUnusable(
+                f"{region} is in use: {lease.address} is leased to "
+                f"{lease.consumer_title}",
+                reason=exception.RegionReason.IN_USE,
+            )
+
+
+def _check_authenticated(
+    now: Region, unverified: UnverifiedRegions, address: PciAddress
+) -> None:
+    """Check that no guest can have chosen the contents of a region.
+
+    :raises RegionUnusable: UNKNOWN: otherwise.
+    """
+    if not now.is_authenticated:
+        why = "its hardware accepts bitstreams without a signature"
+    elif now in unverified:
+        why = "a programming was not completed, or the record of it was lost"
+    else:
+        return
+    raise exception.RegionUnusable(
+        f"cannot verify {now}, which reports {now.function_id or 'no function'}: {why}",
+        hint=f"program a verified image: os-acc region program {address}",
+        reason=exception.RegionReason.UNKNOWN,
+    )
+
+
+def _recorded_image(recorded: RecordedState, region: Region) -> RecordedImage:
+    """Return the image with which a region was last programmed and verified.
+
+    :raises RegionUnusable: UNKNOWN: none is recorded.
+    """
+    image = recorded.unverified_regions.images.get(region.key)
+    if image is None:
+        raise exception.RegionUnusable(
+            f"no image is recorded for {region}: os_acc has not programmed it",
+            hint="name the image: os-acc region program ADDRESS --image IMAGE",
+            reason=exception.RegionReason.UNKNOWN,
+        )
+    return image

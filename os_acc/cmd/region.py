@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc region``: the FPGA regions of this host, and what they hold."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from os_acc.cmd import arguments, base
+from os_acc.objects.device import Provider
+from os_acc.objects.region import Region, UnverifiedRegions
+from os_acc.service import HostInspection
+
+
+class RegionStatus(enum.Enum):
+    """Whether the function that a region reports is known to be the real one.
+
+    ACCEPTED: a guest could program it, and the operator accepts what it left.
+    """
+
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    GUEST_WRITABLE = "guest-writable"
+    ACCEPTED = "accepted"
+
+
+class RegionList(base.Listing):
+    """List the FPGA regions that os_acc offers, and what they hold.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        look = self.look()
+        self.remark_if_none_named()
+        return _COLUMNS, sorted(_rows(look).values())
+
+
+class RegionProgram(base.Showing):
+    """Program a free FPGA region with a verified image, and read it back.
+
+    The function of the image is then published, until a guest can program the
+    region again.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = _with_address(super().get_parser(prog_name))
+        parser.add_argument(
+            "--image",
+            metavar="IMAGE",
+            default="",
+            help="the id of an image, or the name of one with the tag FPGA; default: "
+            "the image with which os_acc last programmed the region",
+        )
+        parser.add_argument(
+            "--timeout",
+            metavar="SECONDS",
+            type=arguments.seconds,
+            help="time limit; default: [os_acc] plug_timeout",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Any]]:
+        manager = self.manager()
+        seconds = parsed_args.timeout or manager.settings.plug_timeout
+        region = manager.regions.program(
+            parsed_args.address, time.monotonic() + seconds, parsed_args.image
+        )
+        return _COLUMNS, _rows(self.look())[region.key]
+
+
+class RegionVerify(base.Showing):
+    """Publish the function of a free FPGA region whose hardware authenticates it.
+
+    Nothing is programmed. A card that accepts bitstreams without a signature is
+    refused: a guest can have chosen the function that it reports.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        return _with_address(super().get_parser(prog_name))
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Any]]:
+        manager = self.manager()
+        deadline = time.monotonic() + manager.settings.plug_timeout
+        region = manager.regions.verify(parsed_args.address, deadline)
+        return _COLUMNS, _rows(self.look())[region.key]
+
+
+_COLUMNS = ("Address", "Region", "Interface", "Function", "State", "Recorded Image")
+
+
+def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument(
+        "address",
+        metavar="ADDRESS",
+        type=arguments.address,
+        help="PCI address of the region in 'os-acc region list'",
+    )
+    return parser
+
+
+def _rows(look: HostInspection) -> dict[str, tuple[Any, ...]]:
+    """Return the row of each region, by its key."""
+    unverified = look.inventory.recorded_state.unverified_regions
+    return {
+        provider.device.region.key: _row(provider, provider.device.region, unverified)
+        for provider in look.inventory.providers.values()
+        if provider.device.region is not None
+    }
+
+
+def _row(
+    provider: Provider, region: Region, unverified: UnverifiedRegions
+) -> tuple[Any, ...]:
+    image = unverified.images.get(region.key)
+    return (
+        str(provider.device.handles[0].address),
+        region.number,
+        region.interface_id,
+        region.function_id,
+        _status(region, unverified).value,
+        image.id if image else None,
+    )
+
+
+def _status(region: Region, unverified: UnverifiedRegions) -> RegionStatus:
+    if region in unverified:
+        return RegionStatus.UNVERIFIED
+    if unverified.is_verified(region):
+        return RegionStatus.VERIFIED
+    if unverified.trusts(region):
+        return RegionStatus.ACCEPTED
+    return RegionStatus.GUEST_WRITABLE

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc region`` lists FPGA regions, and programs them again after a guest."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc.testing import TestHost
+from tests.unit import signed_card
+from tests.unit.cmd.console import Console
+from tests.unit.cmd.golden_files import expect
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    INTERFACE,
+    OTHER_CARD,
+    POWER_ON,
+    function_trait,
+    held,
+    traits,
+    upload,
+)
+
+IMAGE = uuid.UUID(int=0x1D3F5B7A2C4E4F60A1B2C3D4E5F60718, version=4)
+TAGGED = '{"address": "*:*:*.*", "trust_guest_contents": "true"}'
+
+
+@pytest.fixture
+def console(
+    make_fpgas: Callable[..., TestHost],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Console:
+    """Return a shell on a host with two cards; a guest has had the first one."""
+    bench = make_fpgas()
+    with monkeypatch.context() as patch:
+        patch.setattr(uuid, "uuid4", lambda: IMAGE)
+        upload(bench)
+    bench.plug(9, function_id=GZIP, attach_target="none")
+    bench.unplug(9)
+    bench.plug(1, CARD)
+    bench.kernel.program_as_guest(CARD, CRYPTO)
+    bench.unplug(1)
+    shell = Console(bench, tmp_path)
+    configure(shell)
+    return shell
+
+
+def configure(console: Console, *specs: str) -> None:
+    """Write the console's configuration with the host's images."""
+    place = console.bench.images.path
+    console.configure(
+        *specs, more=f"[os_acc_bitstreams]\nsource = directory\ndirectory = {place}"
+    )
+
+
+def test_regions_are_listed_with_their_state_and_their_recorded_image(
+    console: Console,
+) -> None:
+    assert console.json("region", "list") == [
+        {
+            "Address": CARD,
+            "Region": 0,
+            "Interface": INTERFACE,
+            "Function": CRYPTO,
+            "State": "guest-writable",
+            "Recorded Image": str(IMAGE),
+        },
+        {
+            "Address": OTHER_CARD,
+            "Region": 0,
+            "Interface": INTERFACE,
+            "Function": POWER_ON,
+            "State": "verified",
+            "Recorded Image": None,
+        },
+    ]
+
+
+def test_listing_changes_nothing(console: Console) -> None:
+    before = len(console.bench.kernel.writes())
+    console.json("region", "list")
+    assert len(console.bench.kernel.writes()) == before
+
+
+def test_a_region_that_the_operator_accepts_is_listed_so(console: Console) -> None:
+    configure(console, TAGGED)
+    states = [row["State"] for row in console.json("region", "list")]
+    assert states == ["accepted", "verified"]
+
+
+def test_a_half_programmed_region_is_listed_so(console: Console) -> None:
+    console.bench.kernel.fail_programming(CARD, "reconfig CRC error")
+    assert console.run("region", "program", CARD).status == 1
+    (state, _other) = (row["State"] for row in console.json("region", "list"))
+    assert state == "unverified"
+
+
+def test_a_region_is_programmed_with_its_recorded_image(console: Console) -> None:
+    row = console.json("region", "program", CARD)
+    assert (row["Function"], row["State"]) == (GZIP, "verified")
+    assert held(console.bench) == GZIP
+    console.bench.restart()
+    assert function_trait(GZIP) in traits(console.bench)
+
+
+def test_a_region_is_programmed_with_a_named_image(console: Console) -> None:
+    image = upload(console.bench, "crypto", CRYPTO)
+    for name in ("crypto", image):
+        row = console.json("region", "program", OTHER_CARD, "--image", name)
+        assert (row["Function"], row["Recorded Image"]) == (CRYPTO, image)
+
+
+def test_a_region_is_not_verified_by_the_id_that_it_reports(console: Console) -> None:
+    ran = console.run("region", "verify", CARD)
+    assert ran.status == 1
+    assert f"cannot verify region 0 of {CARD}, which reports {CRYPTO}" in ran.err
+    assert f"hint: program a verified image: os-acc region program {CARD}" in ran.err
+
+
+def test_a_region_is_verified_by_its_hardware(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(dfl=signed_card.PLUGIN)
+    row = console.json("region", "verify", CARD)
+    assert (row["Function"], row["State"]) == (CRYPTO, "verified")
+    assert row["Recorded Image"] == str(IMAGE)
+
+
+def test_a_region_in_a_guest_is_refused_with_a_hint(console: Console) -> None:
+    console.bench.plug(2, CARD)
+    ran = console.run("region", "program", CARD)
+    assert ran.status == 1
+    assert f"{CARD} is leased to" in ran.err
+    assert "hint: it can be programmed when that guest has ended" in ran.err
+
+
+def test_a_device_without_a_region_is_refused(console: Console) -> None:
+    ran = console.run("region", "program", "0000:00:00.0")
+    assert ran.status == 1
+    assert "no FPGA region is offered at 0000:00:00.0" in ran.err
+
+
+def test_the_check_warns_of_functions_that_guests_can_forge(console: Console) -> None:
+    assert "guest contents" not in console.checks()
+    configure(console, TAGGED)
+    (row,) = console.checks()["guest contents"]
+    assert row["Result"] == "warning"
+    assert f"{CARD}, {OTHER_CARD}" in row["What"]
+
+
+def test_what_the_manual_shows_of_regions(console: Console) -> None:
+    def shown(name: str, *arguments: str) -> None:
+        ran = console.run(*arguments)
+        assert ran.status == 0, ran.err
+        expect(f"{name}.txt", ran.out)
+
+    shown("region-list", "region", "list")
+    refused = console.run("region", "verify", CARD)
+    lines = refused.err.splitlines(keepends=True)
+    # Each helper warns that root has not limited it.
+    expect("region-verify.txt", "".join(each for each in lines if "WARN" not in each))
+    shown("region-program", "region", "program", CARD)
+    assert json.loads(console.run("region", "list", "-f", "json").out)[0]["State"] == (
+        "verified"
+    )
