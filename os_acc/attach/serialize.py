@@ -59,6 +59,8 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
     # Without this key, libvirt is not given a device that stays with the host.
     if lease.is_the_guests:
         entry["pci_id"] = str(address)
+    if lease.programming is not None and lease.programming.function_id:
+        entry["function_id"] = lease.programming.function_id
     return entry
 
 

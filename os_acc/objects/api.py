@@ -68,9 +68,12 @@ class AcceleratorEntry(TypedDict):
     :ivar state: ``Bound`` unless an operation failed.
     :ivar numa_affinity: to the guest's cells: ``local``, ``unknown``, ``same
         socket`` or ``remote``; None before a plug has ``numa_cells``.
+    :ivar function_id: the UUID of the function of an FPGA region that it reaches;
+        absent if none was requested.
     """
 
     pci_id: NotRequired[str]
+    function_id: NotRequired[str]
     uuid: str
     state: str
     attach_handle_type: str

@@ -16,6 +16,7 @@ from acme_accelerator import hardware, plugin, simulation
 
 from os_acc import exception
 from os_acc.attach import planning
+from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.region_traits import PROGRAMMABLE
@@ -106,7 +107,7 @@ def test_the_specification_s_diagram(region, programmed, order):
     assert entry["pci_id"] == PLACES[first]
     assert published(region) == {second}
     (entry,) = region.plug(2, PF, function_id=second)
-    assert entry["pci_id"] == PLACES[second]
+    assert (entry["pci_id"], entry["function_id"]) == (PLACES[second], second)
     assert published(region) == set()
     assert len(programmed) == 1
     for number, function in enumerate(order, start=1):
@@ -249,6 +250,15 @@ def test_a_function_is_published_while_one_of_its_pci_functions_is_free(make_fpg
         assert published(host) == left
     with raises(exception.NoDeviceReason.NOT_FREE):
         by_trait(host, 3, GZIP)
+
+
+def test_a_function_behind_a_faulty_pci_function_is_not_published(region):
+    acme_card.hold(region, GZIP, CRYPTO)
+    fault = Uevent("change", PciAddress.parse(PCI_A), Recovery.FAILED)
+    region.manager.catalog.health.note(fault)
+    assert published(region) == {CRYPTO}
+    with raises(exception.NoDeviceReason.NOT_FREE, match=PCI_A):
+        by_trait(region, 1, GZIP)
 
 
 def test_a_function_that_no_pci_function_reaches_is_refused(region, programmed):
