@@ -21,6 +21,7 @@ from os_acc.attach import (
     programming,
     release_retries,
     serialize,
+    swap,
     verification,
 )
 from os_acc.attach.services import Services
@@ -74,7 +75,9 @@ class Manager:
         self.store = services.store
         self.locks = services.locks
         self.life = life
-        self._confirmer = confirmation.Confirmer(services, life, catalog)
+        self._confirmer = confirmation.Confirmer(
+            services, life, catalog, swap.Swapper(services, life, catalog, programmer)
+        )
         self._programmer = programmer
         self._owner = owner
         self.catalog = catalog
@@ -172,7 +175,7 @@ class Manager:
         )
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
-        if {lease.uuid for lease in leases} != uuids:
+        if {lease.request_uuid for lease in leases} != uuids:
             raise exception.Conflict(
                 f"instance {consumer} already holds accelerators of other requests",
                 reason=exception.ConflictReason.CONSUMER,
