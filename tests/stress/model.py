@@ -70,7 +70,7 @@ class Model(RuleBasedStateMachine):
     :ivar leases: the store's leases, as last read.
     :ivar holds: the devices of each consumer, from its entries.
     :ivar requests: the request of each consumer.
-    :ivar asked: the same, by the uuid of each entry.
+    :ivar asked: the same, by the uuid of each lease.
     :ivar guests: functions that a running guest holds, with its consumer.
     :ivar unready: leased functions that are not ready for a guest: after a
         reboot, or after they were pulled out.
@@ -169,35 +169,6 @@ class Model(RuleBasedStateMachine):
         bound = [entry for entry in recorded if entry["state"] == "Bound"]
         assert sorted(bound, key=_uuid) == sorted(entries, key=_uuid)
 
-    def _placed(
-        self, consumer: str, before: Sequence[Lease], entries: list[Any]
-    ) -> None:
-        """Take over the devices of a guest that has been plugged in its cells."""
-        assert {each["numa_affinity"] for each in entries} <= {"local", "unknown"}
-        assert {each["uuid"] for each in entries} == {
-            each.request_uuid for each in before
-        }
-        self._look()
-        replaced = set(self.holds[consumer]) - {each["pci_id"] for each in entries}
-        self.deeds["devices replaced for a guest's cells"] += len(replaced)
-        self._sync(consumer)
-        self.unready &= observation.members(self.leases)
-        self._plugged(consumer, self.requests[consumer], entries)
-
-    def _not_placed(self, consumer: str) -> None:
-        """Check a guest that could not be plugged in its cells."""
-        self._look()
-        if self.faulty or not self.unready.isdisjoint(self._members(consumer)):
-            # The swap may have succeeded before another device failed.
-            self._sync(consumer)
-        self._failed(consumer)
-
-    def _change_node(self, address: str | None, node: int) -> None:
-        """Correct the NUMA node of a function, as an administrator can."""
-        path = self.kernel.path("sys/bus/pci/devices", str(address), "numa_node")
-        if os.path.exists(path):
-            self.kernel.write(path, str(node))
-
     def _failed(self, consumer: str) -> None:
         """Check that a failed plug has changed none of the consumer's devices."""
         self.deeds["plugs refused"] += 1
@@ -230,8 +201,8 @@ class Model(RuleBasedStateMachine):
             if not self.faulty:
                 assert len(held) in {0, had[consumer], had[other], wanted}
             for lease in held:
-                self.asked.setdefault(lease.request_uuid, request)
-                self.requests[each] = self.asked[lease.request_uuid]
+                self.asked.setdefault(lease.uuid, request)
+                self.requests[each] = self.asked[lease.uuid]
             self._sync(each)
 
     def _killed(self, action: Callable[[], object], at: int, way: Way) -> None:

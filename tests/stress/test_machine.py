@@ -89,27 +89,6 @@ class Histories(Truths):
         else:
             self._plugged(consumer, self.requests[consumer], entries)
 
-    @rule(
-        pick=pick,
-        moved=pick,
-        cells=st.lists(st.integers(0, 1), min_size=1, max_size=2, unique=True),
-        node=st.integers(-1, 1),
-    )
-    def plug_in_cells(self, pick: int, moved: int, cells: list[int], node: int) -> None:
-        """Plug again in cells of the host, after a device has changed its node."""
-        consumer = choose(self.holds, pick)
-        if consumer is None:
-            return
-        self._change_node(choose(self.free, moved), node)
-        before = self._held(consumer)
-        guest = {"uuid": consumer, "numa_cells": cells}
-        try:
-            entries = self.manager.plug(guest, None, None)
-        except exception.OsAccError:
-            self._not_placed(consumer)
-        else:
-            self._placed(consumer, before, entries)
-
     @rule(consumer=consumers, pick=pick, that_has=st.booleans())
     def unplug(self, consumer: str, pick: int, that_has: bool) -> None:
         if that_has:
