@@ -79,7 +79,9 @@ def plug(
     Call it before the guest is defined, whenever the guest's process starts: see
     "Server operations" in the manual. The same request again returns the same entries.
     If the instance has NUMA cells, accelerators that it holds already are compared with
-    them: ``numa_affinity`` is to these cells. The arguments are not changed.
+    them: ``numa_affinity`` is to these cells, and a device that its NUMA policy does
+    not allow there is replaced. The entry keeps its ``uuid``. The arguments are not
+    changed.
 
     :param instance_info: the instance; only ``uuid`` is required.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of Placement:
@@ -93,8 +95,10 @@ def plug(
     :raises ProviderNotFound: a provider is not one of this host.
     :raises NoDeviceAvailable: a provider has too few free devices; its ``reason``
         is ``NUMA_POLICY`` if there are enough, but too few that the policy allows, or
-        if the instance holds one that the policy does not allow, and ``NETWORK`` if
-        the guest's NUMA cells do not lead to its networks.
+        if the instance holds one that the policy does not allow and there is no other,
+        and ``NETWORK`` if the guest's NUMA cells do not lead to its networks.
+    :raises DeviceInUse: a process has the device, or the guest runs and a device of
+        it has to be replaced.
     :raises NotFound: by its ``kind``, nothing is selected and no lease is recorded, or
         the device profile of the flavor does not exist.
     :raises ServiceUnavailable: the source of device profiles does not respond, or

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle, planning
+from os_acc.attach import lifecycle, planning, swap
 from os_acc.attach.services import Services
-from os_acc.host import vfio
+from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.affinity import allows
 from os_acc.numa.policies import Policies
@@ -36,15 +36,22 @@ class Confirmer:
     """Settle and confirm the leases of a consumer; the caller holds its lock."""
 
     def __init__(
-        self, services: Services, life: lifecycle.Lifecycle, catalog: Catalog
+        self,
+        services: Services,
+        life: lifecycle.Lifecycle,
+        catalog: Catalog,
+        swapper: swap.Swapper,
     ) -> None:
         self._root = services.root
         self._store = services.store
         self._life = life
         self._catalog = catalog
+        self._swapper = swapper
 
     def settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """Settle a consumer's unfinished leases; return those that it holds.
+
+        They are in the order of their groups, as a new plug returns them.
 
         :raises OsAccError: an unfinished lease cannot be released now.
         """
@@ -53,11 +60,15 @@ class Confirmer:
         if any(lease.is_unfinished for lease in leases):
             released = self._life.settle(consumer, deadline)
             # A failed plug recounts the leases anyway.
-            for _lease, error in released.failed:
-                raise error
-            self._catalog.count_released(leases, failed=False, deadline=deadline)
+            for lease, error in released.failed:
+                # A guest does not wait for a device that was replaced.
+                if not lease.is_spare:
+                    raise error
+            failed = bool(released.failed)
+            self._catalog.count_released(leases, failed, deadline)
             leases = store.leases(consumer)
-        return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
+        held = (lease for lease in leases if lease.state is LeaseState.HELD)
+        return tuple(sorted(held, key=lambda each: each.group))
 
     def match(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -109,6 +120,8 @@ class Confirmer:
         """
         if not held:
             for lease in self._store.until(deadline).leases(instance.uuid):
+                if lease.is_spare:
+                    continue
                 raise exception.DeviceQuarantined(
                     f"{lease.address} of instance {instance.uuid} is quarantined: "
                     f"{lease.reason}"
@@ -132,10 +145,13 @@ class Confirmer:
         """Compare held leases with the guest's cells, and prepare their devices.
 
         :raises NotFound: a lease of the request is missing.
-        :raises NoDeviceAvailable: a device is not where its NUMA policy requires it;
-            nothing is changed.
+        :raises NoDeviceAvailable: a device is not where its NUMA policy requires it,
+            and its provider has no other one; nothing is changed.
+        :raises DeviceInUse: it has another one, but the guest runs; nothing is
+            changed.
         :raises InvalidInput: the host does not have one of the guest's cells.
-        :raises OsAccError: as :meth:`.Lifecycle.reestablish`.
+        :raises OsAccError: as :meth:`.Lifecycle.establish` and
+            :meth:`.Lifecycle.reestablish`.
         """
         _check_complete(held)
         placed = self._placed(instance, policies, held, deadline)
@@ -150,20 +166,13 @@ class Confirmer:
     ) -> tuple[Lease, ...]:
         """Record the guest's cells, and the affinity of its devices to them.
 
-        The devices may have been selected before the guest had cells, or for others.
+        The devices may have been selected before the guest had cells, or for others:
+        those that are not allowed any more are replaced.
         """
-        cells = instance.numa_cells
-        if not cells:
+        if not instance.numa_cells:
             # The caller does not know them: the recorded ones stay.
             return tuple(held)
-        renewed = [
-            dataclasses.replace(
-                lease,
-                cells=cells,
-                policies=policies.renewed(lease.group, lease.policies),
-            )
-            for lease in held
-        ]
+        renewed = [self._renewed(each, instance, policies) for each in held]
         if renewed == list(held):
             return tuple(held)
         guest = planning.guest_cells(self._root, instance)
@@ -171,10 +180,26 @@ class Confirmer:
             dataclasses.replace(lease, affinity=guest.affinity(lease.numa_node))
             for lease in renewed
         ]
-        _check_allowed(placed)
-        fresh = self._store.until(deadline).replace(placed)
+        wrong = [lease for lease in placed if not _is_allowed(lease)]
+        if wrong:
+            fresh = self._swapper.swap(instance, guest, placed, wrong, deadline)
+        else:
+            fresh = self._store.until(deadline).replace(placed)
         log_remote(fresh)
         return fresh
+
+    def _renewed(
+        self, lease: Lease, instance: InstanceInfo, policies: Policies
+    ) -> Lease:
+        """Return a lease with the present cells, policies and node."""
+        # An administrator, or another setup of the firmware, may change the node.
+        function = pci.read_function(self._root, lease.address)
+        return dataclasses.replace(
+            lease,
+            cells=instance.numa_cells,
+            policies=policies.renewed(lease.group, lease.policies),
+            numa_node=function.numa_node if function else lease.numa_node,
+        )
 
 
 def log_remote(leases: Sequence[Lease]) -> None:
@@ -184,38 +209,14 @@ def log_remote(leases: Sequence[Lease]) -> None:
         LOG.warning(
             "instance %s in NUMA cells %s has accelerators that are not local: %s",
             remote[0].consumer,
-            _cells(remote[0]),
-            ", ".join(map(_placement, remote)),
+            swap.cells(remote[0]),
+            ", ".join(map(swap.placement, remote)),
         )
 
 
-def _check_allowed(placed: Sequence[Lease]) -> None:
-    """Check that each device has the affinity that its policy requires.
-
-    :raises NoDeviceAvailable: NUMA_POLICY: a device does not.
-    """
-    wrong = [
-        lease
-        for lease in placed
-        if lease.affinity and not allows(lease.policies.effective, lease.affinity)
-    ]
-    if wrong:
-        policies = sorted({lease.policies.effective.value for lease in wrong})
-        raise exception.NoDeviceAvailable(
-            f"instance {wrong[0].consumer} holds devices that the NUMA policy "
-            f"{' or '.join(policies)} does not allow in guest cells "
-            f"{_cells(wrong[0])}: {', '.join(map(_placement, wrong))}",
-            reason=exception.NoDeviceReason.NUMA_POLICY,
-        )
-
-
-def _cells(lease: Lease) -> str:
-    return ", ".join(map(str, lease.cells))
-
-
-def _placement(lease: Lease) -> str:
-    affinity = lease.affinity.value if lease.affinity else "unknown"
-    return f"{lease.address} ({affinity}, node {lease.numa_node})"
+def _is_allowed(lease: Lease) -> bool:
+    """Return whether a device has the affinity that its policy requires."""
+    return lease.affinity is None or allows(lease.policies.effective, lease.affinity)
 
 
 def _check_complete(held: Sequence[Lease]) -> None:

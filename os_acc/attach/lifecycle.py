@@ -86,6 +86,11 @@ class ReleaseResult:
         return f"repair the cause, then run: {ways}"
 
 
+def held(leases: Sequence[Lease]) -> list[Lease]:
+    """Return leases in the state of those whose devices are ready."""
+    return [dataclasses.replace(each, state=LeaseState.HELD) for each in leases]
+
+
 class Lifecycle:
     """Change the state of leases, on disk and on the host."""
 
@@ -105,15 +110,15 @@ class Lifecycle:
         deadline: float,
         jobs: Sequence[region_requirements.ProgrammingJob] = (),
         store_id: str = "",
-        *,
-        committed: LeaseState = LeaseState.HELD,
+        committed: Callable[[Sequence[Lease]], Sequence[Lease]] = held,
     ) -> tuple[Lease, ...]:
         """Prepare the devices of new leases: all of them, or none.
 
         :param jobs: regions to program; the caller holds the locks of their cards.
         :param store_id: the store whose leases the selection of devices considered.
-        :param committed: the state of the leases once their devices are prepared.
-            RELEASING: for a caller that releases them next; a crash does the same.
+        :param committed: returns the leases to record in one transaction, once the
+            devices of the new ones are ready.
+        :returns: the leases that were recorded then.
         :raises StoreReplaced: the store has been replaced since.
         :raises OsAccError: the error of the step that failed. The host is as it
             was before; notes of the error name the exceptions.
@@ -135,9 +140,7 @@ class Lifecycle:
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
             # 7. Commit.
-            return store.replace(
-                [dataclasses.replace(each, state=committed) for each in ready]
-            )
+            return store.replace(committed(ready))
         except BaseException as error:
             # BaseException: Ctrl-C must not leave a device half prepared either.
             self._roll_back(intents, error, deadline)
@@ -381,7 +384,9 @@ class Lifecycle:
         unfinished = [
             lease
             for lease in self._store.until(deadline).leases(consumer)
-            if lease.is_unfinished or lease.uuid in void
+            # Once a lease has taken over a request, the other one is given up, and
+            # its consumer would have neither.
+            if lease.is_unfinished or (lease.uuid in void and not lease.arq)
         ]
         if not unfinished:
             return ReleaseResult((), ())

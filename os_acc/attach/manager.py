@@ -22,6 +22,7 @@ from os_acc.attach import (
     region_operations,
     release_retries,
     serialize,
+    swap,
     verification,
 )
 from os_acc.attach.reached_functions import FunctionElsewhere
@@ -77,7 +78,9 @@ class Manager:
         self.store = services.store
         self.locks = services.locks
         self.life = life
-        self._confirmer = confirmation.Confirmer(services, life, catalog)
+        self._confirmer = confirmation.Confirmer(
+            services, life, catalog, swap.Swapper(services, life, catalog, programmer)
+        )
         self._programmer = programmer
         self._owner = owner
         self.catalog = catalog
@@ -178,7 +181,7 @@ class Manager:
         )
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
-        if {lease.uuid for lease in leases} != uuids:
+        if {lease.request_uuid for lease in leases} != uuids:
             raise exception.Conflict(
                 f"instance {consumer} already holds accelerators of other requests",
                 reason=exception.ConflictReason.CONSUMER,

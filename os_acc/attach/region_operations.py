@@ -10,9 +10,10 @@ and a crash at any point gives the device back.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from oslo_log import log
 from oslo_utils import uuidutils
@@ -203,7 +204,7 @@ class RegionOperations:
                     deadline,
                     plan.jobs,
                     inventory.recorded_state.store,
-                    committed=LeaseState.RELEASING,
+                    committed=_releasing,
                 )
             released = self._life.release(leases, deadline)
         self._catalog.count_released(leases, bool(released.failed), deadline)
@@ -353,3 +354,8 @@ def _recorded_image(recorded: RecordedState, region: Region) -> RecordedImage:
             reason=exception.RegionReason.UNKNOWN,
         )
     return image
+
+
+def _releasing(leases: Sequence[Lease]) -> list[Lease]:
+    # Without a guest, the replay of a crash has to release them.
+    return [dataclasses.replace(each, state=LeaseState.RELEASING) for each in leases]

@@ -3,9 +3,9 @@
 """Accelerator requests: create from a device profile, bind, unbind, delete.
 
 The equivalent of Cyborg's ``/v2/accelerator_requests`` on the compute node. A bound
-request is a lease with the same UUID, so that requests, plug and unplug share one
-record of the devices. The store also records the properties of each request, and the
-failure of a request without a lease.
+request is a lease with its UUID (:attr:`.Lease.request_uuid`), so that requests, plug
+and unplug share one record of the devices. The store also records the properties of
+each request, and the failure of a request without a lease.
 
 Specification: Cyborg, "Nova-Cyborg interaction"; the states are those of
 ``cyborg/common/constants.py``.
@@ -392,14 +392,14 @@ def with_plugged(
     recorded = {each.uuid for each in made}
     plugged = (
         AcceleratorRequest(
-            uuid=lease.uuid,
+            uuid=lease.request_uuid,
             profile=lease.profile,
             group=index_of(lease.group) if lease.profile else None,
             binding=RequestBinding(host, lease.provider, lease.consumer),
             lease=lease,
         )
         for lease in leases
-        if lease.uuid not in recorded
+        if lease.request_uuid not in recorded
     )
     return (*made, *plugged)
 

@@ -40,10 +40,10 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
     """Return the accelerator of a lease, as plug returns it."""
     address = lease.address
     entry: AcceleratorEntry = {
-        "uuid": lease.uuid,
+        "uuid": lease.request_uuid,
         "state": _STATES[lease.state],
         "attach_handle_type": _TYPES[lease.attach_target],
-        "attach_handle_uuid": lease.uuid,
+        "attach_handle_uuid": lease.request_uuid,
         "attach_handle_info": AttachHandleInfo(
             domain=f"{address.domain:04x}",
             bus=f"{address.bus:02x}",

@@ -147,8 +147,8 @@ class Catalog:
     ) -> exception.StateUnavailable | None:
         """Update the snapshot after a release.
 
-        A unit counts the same whether it is leased or free, unless its release
-        fails, or failed before, or its device has vanished.
+        A unit counts the same whether it is leased or free, unless no allocation
+        counted it, its release fails, or its device has vanished.
 
         :param before: the leases before the release.
         :returns: the error that prevented the update.
@@ -157,7 +157,7 @@ class Catalog:
         why = None
         if (
             failed
-            or any(lease.has_failed_release for lease in leases)
+            or any(lease.is_unallocated for lease in leases)
             or not self.snapshots.offers(leases)
         ):
             why = self.recount(deadline)

@@ -78,7 +78,7 @@ class HelperRecord:
 class Lease:
     """One accelerator held by one consumer.
 
-    :ivar uuid: of the accelerator request; the entry that plug returns.
+    :ivar uuid: of the lease, and in the privileged helper's record.
     :ivar consumer: the instance, or the migration while parked there.
     :ivar group: suffix of the request group that it serves.
     :ivar provider: uuid of the resource provider.
@@ -102,6 +102,10 @@ class Lease:
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
         the flavor itself, or if unknown.
+    :ivar arq: the UUID of its accelerator request, if that is not its own; see
+        :attr:`request_uuid`.
+    :ivar is_spare: whether it serves no request: its device is to replace that of
+        another lease, or was replaced. No allocation counts it.
     """
 
     uuid: str
@@ -130,6 +134,16 @@ class Lease:
     policies: PolicySources = NO_POLICIES
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
+    arq: str = ""
+    is_spare: bool = False
+
+    @property
+    def request_uuid(self) -> str:
+        """The UUID of its accelerator request, and of the entry that plug returns.
+
+        It stays with the request if the device is replaced, and thus the lease.
+        """
+        return self.arq or self.uuid
 
     @property
     def consumer_title(self) -> str:
@@ -173,6 +187,16 @@ class Lease:
         return self.state is LeaseState.QUARANTINED or (
             self.is_unfinished and bool(self.reason)
         )
+
+    @property
+    def is_unallocated(self) -> bool:
+        """Whether its unit is not available although no allocation counts it."""
+        return self.has_failed_release or self.is_spare
+
+    @property
+    def is_of_request(self) -> bool:
+        """Whether it counts as one of its consumer's present accelerators."""
+        return self.state is not LeaseState.QUARANTINED and not self.is_spare
 
     @property
     def is_half_programmed(self) -> bool:

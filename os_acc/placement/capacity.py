@@ -48,8 +48,8 @@ def capacities(
     """Return the capacity to publish, in the order of the providers.
 
     A leased unit is counted in any state of its device: Placement holds an
-    allocation of it. A unit whose release failed has no allocation, and is
-    reserved until the release succeeds. A unit that was leased with the
+    allocation of it. A unit whose release failed, or whose lease is spare, has no
+    allocation, and is reserved until it is released. A unit that was leased with the
     command is not reserved: Placement may have an allocation of it, and the unit
     would count twice.
     """
@@ -100,7 +100,7 @@ def _units(
         )
         units[default] += Units(len(others), blocked)
     for lease in own:
-        # The allocation was deleted with its instance; the unit is not available yet.
-        reserved = int(lease.has_failed_release)
+        # The unit is not available, and no allocation counts it.
+        reserved = int(lease.is_unallocated)
         units[lease.resource_class or default] += Units(1, reserved)
     return MappingProxyType({name: each for name, each in units.items() if each.total})

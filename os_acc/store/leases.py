@@ -172,8 +172,9 @@ class Store:
             for lease in gone:
                 records.delete(connection, records.current(connection, lease))
                 self._record(connection, Operation.DELETE, lease)
-            requests.unbind(connection, [lease.uuid for lease in gone])
-            for consumer, count in Counter(lease.consumer for lease in gone).items():
+            requests.unbind(connection, [lease.request_uuid for lease in gone])
+            counted = Counter(each.consumer for each in gone if not each.is_spare)
+            for consumer, count in counted.items():
                 self._shrink_request(connection, consumer, count)
 
     def _shrink_request(
@@ -181,12 +182,12 @@ class Store:
     ) -> None:
         rest = self._of(connection, consumer)
         # A quarantined lease may belong to an earlier request and is not counted.
-        ready = sum(lease.state is not LeaseState.QUARANTINED for lease in rest)
+        ready = sum(lease.is_of_request for lease in rest)
         for lease in rest:
-            is_request = bool(requests.select(connection, "uuid = ?", lease.uuid))
+            made = requests.select(connection, "uuid = ?", lease.request_uuid)
             # At least `ready`: a lease with a damaged record is never given back.
             size = max(lease.request_size - count, ready)
-            if is_request and lease.request_size > size:
+            if made and lease.request_size > size:
                 # The epoch stays: a concurrent unplug may have read this lease.
                 less = dataclasses.replace(lease, request_size=size)
                 (row,) = records.select(connection, "uuid = ?", lease.uuid)
@@ -195,7 +196,7 @@ class Store:
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
         """Transfer all leases of one consumer to another; return them changed.
 
-        Quarantined leases of the new consumer are no conflict.
+        Quarantined leases of the new consumer are no conflict, nor are spare ones.
 
         :raises NotFound: the old consumer has none.
         :raises Conflict: the new consumer already has active leases.
@@ -203,7 +204,7 @@ class Store:
         with self._transaction() as connection:
             there = self._of(connection, new_consumer)
             if old_consumer == new_consumer or any(
-                lease.state is not LeaseState.QUARANTINED for lease in there
+                lease.is_of_request for lease in there
             ):
                 raise exception.Conflict(
                     f"consumer {new_consumer} already holds accelerators",
@@ -221,7 +222,7 @@ class Store:
                 records.update(connection, row, lease)
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
             requests.change_instance(
-                connection, [lease.uuid for lease in fresh], new_consumer
+                connection, [lease.request_uuid for lease in fresh], new_consumer
             )
             return fresh
 

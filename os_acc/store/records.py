@@ -288,6 +288,8 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "policies": _encode_policies(lease.policies),
         "physfns": [str(each) for each in lease.physfns],
         "profile": lease.profile,
+        "arq": lease.arq,
+        "is_spare": lease.is_spare,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -326,6 +328,8 @@ def decode(payload: str) -> Lease:
             policies=_decode_policies(fields["policies"]),
             physfns=tuple(map(PciAddress.parse, fields["physfns"])),
             profile=fields["profile"],
+            arq=fields["arq"],
+            is_spare=fields["is_spare"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -43,7 +43,7 @@ def with_leases(
     found: Iterable[AcceleratorRequest], leases: Iterable[Lease]
 ) -> tuple[AcceleratorRequest, ...]:
     """Return the requests, each with its lease."""
-    by_uuid = {lease.uuid: lease for lease in leases}
+    by_uuid = {lease.request_uuid: lease for lease in leases}
     return tuple(
         dataclasses.replace(each, lease=by_uuid.get(each.uuid)) for each in found
     )

@@ -30,6 +30,7 @@ BYSTANDER = "33333333-3333-4333-8333-333333333333"
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
 NIC = "0000:3b:00.0"
+VF, OTHER_VF = "0000:3b:02.0", "0000:3b:02.1"
 FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:5f:00.0"
 EMPTY_NIC = "0000:af:00.0"
 DFL = "0000:b3:00.0"
@@ -310,6 +311,40 @@ class Reboot(HeldFlow):
         assert bench.kernel.state(AUDIO).driver == "vfio-pci"
 
 
+class NumaSwap(HeldFlow):
+    """The guest's cells are known at last, and another VF takes over.
+
+    After any kill the guest has one of the two, and the other one is as it was.
+    """
+
+    name = "a device that is not in the guest's cell"
+    places = (NIC,)
+    counts = frozenset({1})
+
+    def prepare(self, bench: TestHost) -> None:
+        kernel = bench.kernel
+        node = kernel.path("sys/bus/pci/devices", VF, "numa_node")
+        kernel.write(node, "1")
+        super().prepare(bench)
+        assert bench.start_here().store.lease_of(PciAddress.parse(VF))
+
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
+        yield
+        self._plug(manager)
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        (before,) = manager.attached({"uuid": INSTANCE})[INSTANCE]
+        (entry,) = self._plug(manager)
+        assert (entry["pci_id"], entry["numa_affinity"]) == (OTHER_VF, "local")
+        assert entry["uuid"] == before["uuid"]
+        assert len(manager.store.leases(INSTANCE)) == 1
+
+    @staticmethod
+    def _plug(manager: Manager) -> list[dict[str, Any]]:
+        return manager.plug({"uuid": INSTANCE, "numa_cells": [0]}, None, None)
+
+
 class Running(HeldFlow):
     """Unplug while the guest still runs: the device that it holds stays."""
 
@@ -457,6 +492,7 @@ FLOWS: Mapping[str, Flow] = {
         Refused(),
         Rekey(),
         Reboot(),
+        NumaSwap(),
         Running(),
         Quarantine(),
         Adopt(),

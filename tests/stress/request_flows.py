@@ -13,7 +13,7 @@ from os_acc.attach.requests import Requests
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost
-from tests.stress.flows import GPU, INSTANCE, NIC, Flow, plug_bystander
+from tests.stress.flows import GPU, INSTANCE, NIC, VF, Flow, plug_bystander
 
 
 class RequestFlow(Flow):
@@ -107,7 +107,35 @@ class Unbind(RequestFlow):
         self._unbind(manager)
 
 
-FLOWS: Mapping[str, Flow] = {flow.name: flow for flow in (Bind(), Unbind())}
+class SwapBound(RequestFlow):
+    """The device of one request is replaced; both stay bound."""
+
+    name = "a bound device that is not in the guest's cell"
+    counts = frozenset({2})
+
+    def prepare(self, bench: TestHost) -> None:
+        super().prepare(bench)
+        kernel = bench.kernel
+        node = kernel.path("sys/bus/pci/devices", VF, "numa_node")
+        kernel.write(node, "1")
+        self._bind(bench.start_here())
+
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
+        yield
+        manager.plug({"uuid": INSTANCE, "numa_cells": [0]}, None, None)
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        uuids = {each.uuid for each in self._check(_book(manager))}
+        entries = manager.plug({"uuid": INSTANCE, "numa_cells": [0]}, None, None)
+        assert {each["uuid"] for each in entries} == uuids
+        assert {each["numa_affinity"] for each in entries} == {"local"}
+        super().resume(bench, manager)
+
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow for flow in (Bind(), Unbind(), SwapBound())
+}
 
 
 def _book(manager: Manager) -> Requests:

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host of four NUMA cells, with one GPU in each of three cells and one in none."""
+"""Hosts of four NUMA cells.
+
+One has a GPU in each of three cells and one in none; the other has one card whose VFs
+are in three cells and in none, as far as the kernel knows.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.testing import HostSpec, NodeSpec, TestHost, hosts, instance, request
@@ -39,6 +45,20 @@ SPEC = HostSpec(
     ),
     nodes=CELLS,
 )
+
+CARD = "0000:3b:00.0"
+FAR, NEAR, NOWHERE, BESIDE = (f"0000:3b:02.{number}" for number in range(4))
+VF_NODES = {FAR: 2, NEAR: 0, NOWHERE: -1, BESIDE: 1}
+VF_SPEC = HostSpec(
+    (hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=4),), nodes=CELLS
+)
+
+
+def set_nodes(host: TestHost, nodes: Mapping[str, int]) -> None:
+    """Correct the nodes of functions as an administrator can, until the next boot."""
+    for address, node in nodes.items():
+        path = host.kernel.path("sys/bus/pci/devices", address, "numa_node")
+        host.kernel.write(path, str(node))
 
 
 def plug(

@@ -98,9 +98,10 @@ def test_a_host_without_options_of_networks_does_not_read_its_nodes(bench, monke
         raise AssertionError("the topology is read")
 
     selected, specs = request(bench.provider(GPU))
-    entries = bench.manager.plug(instance(1), selected, specs)
+    mine = instance(1) | {"numa_cells": [0]}
+    entries = bench.manager.plug(mine, selected, specs)
     monkeypatch.setattr(numa, "read_topology", fail)
-    mine = instance(1) | {"numa_cells": [0], "networks": {"physnets": ["a"]}}
+    mine["networks"] = {"physnets": ["a"]}
     assert bench.manager.plug(mine, selected, specs) == entries
 
 

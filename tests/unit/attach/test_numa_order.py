@@ -23,6 +23,7 @@ from tests.unit.attach.numa_host import (
     UNKNOWN,
     WORDS,
     plug,
+    set_nodes,
 )
 
 PREFERRED = {"accel1:numa_policy": "preferred"}
@@ -70,6 +71,15 @@ def test_numa_affinity_is_true_after_the_cells_changed(host):
         (entry,) = plug(host, REMOTE, cells=cells, **PREFERRED)
         assert entry["numa_affinity"] == word
         assert affinities(host) == [word]
+
+
+def test_numa_affinity_is_true_after_the_node_of_the_device_changed(host):
+    """An administrator can correct it, as can another setup of the firmware."""
+    (first,) = plug(host, REMOTE, cells=[0], **PREFERRED)
+    set_nodes(host, {REMOTE: 0})
+    (entry,) = again(host, [0])
+    assert entry == first | {"numa_affinity": "local", "numa_node": 0}
+    assert affinities(host) == ["local"]
 
 
 def test_without_cells_the_affinity_to_the_known_ones_stays(host):

@@ -54,6 +54,14 @@ def test_a_unit_whose_release_failed_is_reserved():
     assert counted(failed, held) == {NIC.uuid: {CLASS: (4, 1)}}
 
 
+@pytest.mark.parametrize("state", [LeaseState.PREPARING, LeaseState.RELEASING])
+def test_a_unit_that_is_replaced_or_replaces_another_one_is_reserved(state):
+    """The allocation counts the unit that serves the request."""
+    spare = lease(NIC.uuid, FOUR[2], state, is_spare=True)
+    held = lease(NIC.uuid, FOUR[1])
+    assert counted(spare, held) == {NIC.uuid: {CLASS: (4, 1)}}
+
+
 def test_a_quarantined_unit_is_reserved():
     quarantined = lease(NIC.uuid, FOUR[2], LeaseState.QUARANTINED)
     held = lease(NIC.uuid, FOUR[1])

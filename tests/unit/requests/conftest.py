@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from os_acc.attach import requests
-from tests.unit.requests.request_states import FPGAS, GPUS
+from tests.unit.requests.request_states import FPGAS, GPUS, NICS
 
 
 @pytest.fixture
 def book(bench, tmp_path):
-    """Return the requests of this host, with a catalogue of five profiles."""
+    """Return the requests of this host, with a catalogue of six profiles."""
     profiles = [
         {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
         {
@@ -30,6 +30,10 @@ def book(bench, tmp_path):
         {
             "name": "near",
             "groups": [{f"resources:{GPUS}": "1", "accel:numa_policy": "required"}],
+        },
+        {
+            "name": "two-near",
+            "groups": [{f"resources:{NICS}": "2", "accel:numa_policy": "required"}],
         },
         {"name": "many", "groups": [{f"resources:{GPUS}": "4"} for _ in range(3)]},
     ]

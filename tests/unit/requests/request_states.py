@@ -12,6 +12,7 @@ from os_acc.testing import uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 GPUS, FPGAS = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"
+NICS = "CUSTOM_ACCELERATOR_NIC"
 
 
 def binding(bench, place, number=1, host="node1"):

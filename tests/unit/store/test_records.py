@@ -83,6 +83,8 @@ LEASES = st.builds(
     policies=st.builds(PolicySources, *[st.none() | st.sampled_from(NUMAPolicy)] * 4),
     physfns=st.lists(ADDRESSES, max_size=2).map(tuple),
     profile=st.text(),
+    arq=st.text(),
+    is_spare=st.booleans(),
 )
 
 

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Swap the devices of a guest that are not where its NUMA policy requires them.
+
+A device may have been selected before the guest's cells were known, or for others.
+Another free device of the same provider takes its place, so that the allocation stays.
+Its lease is a new one, because the privileged helper records each device under the
+UUID of its lease; the two leases swap their requests in the transaction that commits
+the new one. A crash before it rolls the new lease back, a crash after it continues
+the release of the old one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.attach import lifecycle, planning, programming, verification
+from os_acc.attach.services import Services
+from os_acc.helper import client
+from os_acc.host import vfio
+from os_acc.inventory import discovery
+from os_acc.inventory.catalog import Catalog
+from os_acc.numa.affinity import GuestCells
+from os_acc.numa.policies import Policies
+from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.instance import InstanceInfo
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
+from os_acc.scheduling.device_selection import DeviceSelector
+from os_acc.store import AlreadyLeased
+
+LOG = log.getLogger(__name__)
+
+# Request group, provider, resource class, attach target.
+_Key: TypeAlias = tuple[str, str, str, AttachTarget]
+
+
+class Swapper:
+    """Give guests other devices; the caller holds the consumer's lock."""
+
+    def __init__(
+        self,
+        services: Services,
+        life: lifecycle.Lifecycle,
+        catalog: Catalog,
+        programmer: programming.Programmer,
+    ) -> None:
+        self._root = services.root
+        self._helper = services.helper
+        self._life = life
+        self._catalog = catalog
+        self._programmer = programmer
+
+    def swap(
+        self,
+        instance: InstanceInfo,
+        guest: GuestCells,
+        placed: Sequence[Lease],
+        wrong: Sequence[Lease],
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Replace the devices that the NUMA policies of a guest do not allow.
+
+        :param placed: all held leases of the guest, with its present cells; they are
+            recorded together with the new ones.
+        :param wrong: those of them whose devices are replaced.
+        :returns: the held leases, in the same order.
+        :raises NoDeviceAvailable: NUMA_POLICY: a provider has no other free device
+            that the policy allows; nothing is changed.
+        :raises DeviceInUse: the guest runs; nothing is changed.
+        :raises OsAccError: as :meth:`.Lifecycle.establish`.
+        """
+        if any(lease.is_the_guests for lease in wrong):
+            vfio.vfio_ready(self._root)
+        inventory = self._catalog.look(deadline)
+        while True:
+            try:
+                pairs = self._planned(instance, guest, wrong, inventory, deadline)
+                self._check_stopped(placed, deadline)
+                recorded = self._established(
+                    placed, pairs, inventory.recorded_state.store, deadline
+                )
+                break
+            except (
+                AlreadyLeased,
+                verification.Unsettled,
+                client.DeviceClaimed,
+            ) as error:
+                # As for a new request: another plug was faster, or the host still
+                # sets up a device.
+                LOG.debug("instance %s: selecting again: %s", instance.title, error)
+                if time.monotonic() >= deadline:
+                    raise
+                self._catalog.reconciler.invalidate()
+                inventory = self._catalog.look(deadline)
+        return self._finished(placed, recorded, deadline)
+
+    def _planned(
+        self,
+        instance: InstanceInfo,
+        guest: GuestCells,
+        wrong: Sequence[Lease],
+        inventory: discovery.Inventory,
+        deadline: float,
+    ) -> list[tuple[Lease, Lease]]:
+        """Return each lease with the planned one on another device.
+
+        :raises NoDeviceAvailable: too few devices are free and allowed.
+        """
+        if not all(lease.provider for lease in wrong):
+            # A device adopted by hand belongs to no request group of a provider.
+            raise refusal(wrong, "its provider is unknown")
+        planner = planning.LeasePlanner(
+            self._root,
+            wrong[0].owner,
+            instance,
+            _allocations(wrong),
+            wrong[0].request,
+            DeviceSelector(guest, _policies(wrong)),
+        )
+        try:
+            planned = planner.plan(inventory, deadline)
+        except (exception.NoDeviceAvailable, exception.DeviceGone) as error:
+            raise refusal(wrong, error.message) from error
+        free: defaultdict[_Key, list[Lease]] = defaultdict(list)
+        for each in planned:
+            free[_key(each.lease)].append(each.lease)
+        return [(old, _moved(old, free[_key(old)].pop(0))) for old in wrong]
+
+    def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
+        """Check that no process uses a device of the guest.
+
+        :raises DeviceInUse: a process does.
+        """
+        used = [
+            address
+            for lease in placed
+            if lease.attach_target is not AttachTarget.NONE
+            for address in lease.members
+        ]
+        if used:
+            self._helper.check_free(used, deadline)
+
+    def _established(
+        self,
+        placed: Sequence[Lease],
+        pairs: Sequence[tuple[Lease, Lease]],
+        store_id: str,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Prepare the new devices, and commit the swap."""
+        planned = [new for _old, new in pairs]
+        with self._programmer.plan_again(planned, deadline) as plan:
+            return self._life.establish(
+                plan.leases,
+                deadline,
+                plan.jobs,
+                store_id,
+                _commit(placed, {new.uuid: old for old, new in pairs}),
+            )
+
+    def _finished(
+        self, placed: Sequence[Lease], recorded: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Give the old devices back; return the held leases."""
+        held = {each.request_uuid: each for each in recorded if not each.is_spare}
+        ordered = tuple(held[each.request_uuid] for each in placed)
+        spare = [each for each in recorded if each.is_spare]
+        for old in spare:
+            new = next(each for each in ordered if each.uuid == old.arq)
+            LOG.info(
+                "instance %s has %s instead of %s, for its NUMA cells %s",
+                new.consumer_title,
+                placement(new),
+                placement(old),
+                cells(new),
+            )
+        # A failure is recorded and retried: the guest does not wait for it.
+        self._life.release(spare, deadline)
+        self._catalog.recount(deadline)
+        if any(lease.programming for lease in spare):
+            self._catalog.publish_regions(deadline)
+        return ordered
+
+
+def refusal(wrong: Sequence[Lease], reason: str) -> exception.NoDeviceAvailable:
+    """Return the error for devices that are not allowed and cannot be replaced."""
+    policies = sorted({lease.policies.effective.value for lease in wrong})
+    return exception.NoDeviceAvailable(
+        f"instance {wrong[0].consumer} holds devices that the NUMA policy "
+        f"{' or '.join(policies)} does not allow in guest cells {cells(wrong[0])}: "
+        f"{', '.join(map(placement, wrong))}; there is no other one: {reason}",
+        reason=exception.NoDeviceReason.NUMA_POLICY,
+    )
+
+
+def cells(lease: Lease) -> str:
+    """Return the guest's cells, for messages."""
+    return ", ".join(map(str, lease.cells))
+
+
+def placement(lease: Lease) -> str:
+    """Return the device of a lease and its place, for messages."""
+    affinity = lease.affinity.value if lease.affinity else "unknown"
+    return f"{lease.address} ({affinity}, node {lease.numa_node})"
+
+
+def _key(lease: Lease) -> _Key:
+    return lease.group, lease.provider, lease.resource_class, lease.attach_target
+
+
+def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
+    """Return the request for as many other devices of the same providers."""
+    amounts = Counter(map(_key, wrong))
+    found = {_key(lease): lease for lease in wrong}
+    return [
+        GroupAllocation(
+            lease.group,
+            lease.provider,
+            lease.resource_class,
+            amounts[key],
+            bitstream_request=_bitstream_request(lease),
+            attach_target=lease.attach_target,
+            numa_policy=lease.policies.group,
+        )
+        for key, lease in sorted(found.items(), key=lambda each: each[0][:3])
+    ]
+
+
+def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
+    """Return the function that the lease records for its region, if any."""
+    if lease.programming is None or lease.programming.function_id is None:
+        return None
+    return BitstreamRequest(function_id=lease.programming.function_id)
+
+
+def _policies(wrong: Sequence[Lease]) -> Policies:
+    """Return the recorded policies of ports and of the guest."""
+    ports = {lease.group: port for lease in wrong if (port := lease.policies.port)}
+    return Policies(MappingProxyType(ports), wrong[0].policies.guest)
+
+
+def _moved(old: Lease, planned: Lease) -> Lease:
+    """Return a spare lease like the old one, on the planned device."""
+    return dataclasses.replace(
+        old,
+        uuid=planned.uuid,
+        epoch=planned.epoch,
+        state=planned.state,
+        address=planned.address,
+        iommu_group=planned.iommu_group,
+        numa_node=planned.numa_node,
+        affinity=planned.affinity,
+        prior=planned.prior,
+        boot_id=planned.boot_id,
+        physfns=planned.physfns,
+        policies=dataclasses.replace(old.policies, device=planned.policies.device),
+        arq="",
+        is_spare=True,
+    )
+
+
+def _commit(
+    placed: Sequence[Lease], olds: Mapping[str, Lease]
+) -> Callable[[Sequence[Lease]], Sequence[Lease]]:
+    """Return the function that makes the records of the commit.
+
+    :param olds: the lease that each new one replaces, by the UUID of the new one.
+    """
+    gone = {old.uuid for old in olds.values()}
+
+    def committed(ready: Sequence[Lease]) -> Sequence[Lease]:
+        return [
+            *(_taking_over(new, olds[new.uuid]) for new in lifecycle.held(ready)),
+            *(_given_up(olds[new.uuid], new) for new in ready),
+            *(each for each in placed if each.uuid not in gone),
+        ]
+
+    return committed
+
+
+def _taking_over(new: Lease, old: Lease) -> Lease:
+    """Return the new lease with the request of the old one."""
+    if new.programming is not None:
+        new = verification.verified(new)
+    return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
+
+
+def _given_up(old: Lease, new: Lease) -> Lease:
+    """Return the old lease without its request; its entry has the other UUID."""
+    return dataclasses.replace(
+        old, state=LeaseState.RELEASING, arq=new.uuid, is_spare=True
+    )
