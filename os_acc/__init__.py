@@ -79,7 +79,9 @@ def plug(
     Call it before the guest is defined, whenever the guest's process starts: see
     "Server operations" in the manual. The same request again returns the same entries.
     If the instance has NUMA cells, accelerators that it holds already are compared with
-    them: ``numa_affinity`` is to these cells. The arguments are not changed.
+    them: ``numa_affinity`` is to these cells. If its ``image_id`` is another image than
+    before (a rebuild), FPGA regions that it holds get the contents that this image
+    requests. The arguments are not changed.
 
     :param instance_info: the instance; only ``uuid`` is required.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of Placement:

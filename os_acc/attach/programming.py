@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from oslo_log import log
 
@@ -20,16 +19,15 @@ from os_acc import deadlines, exception
 from os_acc.attach import plugin_steps
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
+from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
-from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
 from os_acc.host import pci, vfio
-from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import Programming, Region
-from os_acc.objects.request import title
+from os_acc.objects.region import Region, UnverifiedRegions
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
@@ -40,17 +38,13 @@ _CARDS_AT_ONCE = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedLease:
-    """A lease that is not recorded yet, and the requirements of its group.
+    """A lease that is not recorded yet.
 
     :ivar region: the region of its device; None: the device has none.
-    :ivar request: the bitstream that the group requests.
-    :ivar required: required traits of the region and of its contents.
     """
 
     lease: Lease
     region: Region | None
-    request: BitstreamRequest | None
-    required: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +56,10 @@ class ProgrammingPlan:
 
 
 class Programmer:
-    """Plan the contents of regions, program them, and read them back."""
+    """Plan the contents of regions, program them, and read them back.
+
+    :ivar images: the images that leases require.
+    """
 
     def __init__(self, services: Services, images: Library) -> None:
         self._root = services.root
@@ -70,7 +67,8 @@ class Programmer:
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
-        self._images = images
+        self._library = images
+        self.images = RegionImages(images)
 
     @contextlib.contextmanager
     def plan(
@@ -86,27 +84,16 @@ class Programmer:
         :raises BitstreamError: a bitstream does not exist, or is rejected.
         :raises RegionUnusable: a guest has the region, with other contents.
         """
-        if all(each.region is None and each.request is None for each in planned):
+        if all(
+            each.region is None and each.lease.bitstream_request is None
+            for each in planned
+        ):
             yield ProgrammingPlan(tuple(each.lease for each in planned))
             return
         with contextlib.ExitStack() as stack:
-            requirements: list[RegionRequirement] = []
-            for each in planned:
-                request, booted = self._request(each, instance_image, deadline)
-                if each.region is None:
-                    continue
-                bitstream = None
-                if request is not None and each.region.interface_id is not None:
-                    image = self._images.image_for(request, each.region, deadline)
-                    bitstream = stack.enter_context(
-                        self._images.fetched(image, deadline, region=each.region)
-                    )
-                    image_selection.check_agreement(booted, bitstream)
-                requirements.append(
-                    reqs.of_request(
-                        each.lease, each.region, request, bitstream, each.required
-                    )
-                )
+            leases = [(each.lease, each.region) for each in planned]
+            booted = self.images.booted(planned[0].lease, instance_image, deadline)
+            requirements = self.images.requirements(leases, booted, stack, deadline)
             stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
             yield self._plan_jobs(planned, requirements, deadline)
 
@@ -150,9 +137,7 @@ class Programmer:
             records no image for it.
         """
         planned = [
-            PlannedLease(
-                lease, lease.programming.region if lease.programming else None, None
-            )
+            PlannedLease(lease, lease.programming.region if lease.programming else None)
             for lease in leases
         ]
         if all(each.region is None for each in planned):
@@ -170,28 +155,6 @@ class Programmer:
 
     # -- planning ----------------------------------------------------------
 
-    def _request(
-        self, planned: PlannedLease, instance_image: str, deadline: float
-    ) -> tuple[BitstreamRequest | None, Image | None]:
-        """Return the bitstream request, and the guest's image if it was read."""
-        if planned.region is None or planned.region.interface_id is None:
-            if planned.request is None or reqs.is_fixed(
-                planned.region, planned.request
-            ):
-                return planned.request, None
-            raise exception.RegionUnusable(
-                f"{title(planned.lease.group)} requests {planned.request}, but "
-                f"{planned.lease.address} cannot be programmed",
-                hint="require the trait CUSTOM_PROGRAMMABLE in the group",
-                reason=exception.RegionReason.NOT_PROGRAMMABLE,
-            )
-        if not instance_image:
-            return planned.request, None
-        booted = self._images.booted(
-            instance_image, planned.lease.consumer_title, deadline
-        )
-        return image_selection.merged(planned.request, booted), booted
-
     def _plan_jobs(
         self,
         planned: Sequence[PlannedLease],
@@ -205,17 +168,14 @@ class Programmer:
         for first in requirements:
             if first.region.key in regions:
                 continue
-            plugin = first.lease.plugin
-            now = self._read(plugin, first.region, deadline)
+            now, unverified = self.present(
+                first.lease.plugin, first.region, unverified, deadline
+            )
             regions[now.key] = now
-            if reqs.is_silent(now) and self._plugin(plugin).always_reports_function_id:
-                unverified = dataclasses.replace(
-                    unverified, keys=unverified.keys | {now.key}
-                )
             on_region = [each for each in requirements if each.region.key == now.key]
             job = reqs.job(now, on_region, unverified)
             if job is not None:
-                self._check_free(job, recorded)
+                self.check_free(job, recorded)
                 jobs.append(job)
             elif any(each.bitstream for each in on_region):
                 LOG.info("%s already holds the requested bitstream", now)
@@ -227,23 +187,24 @@ class Programmer:
             )
         return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
 
-    def _check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
-        """Check that no guest has a function of the region.
+    def check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
+        """Check that no other guest has a function of the region.
 
         A function on vfio-pci may be in a guest also without a lease.
 
         :raises RegionUnusable: a guest has one, or may have one.
         """
         refused = f"cannot program {job.region} with image {job.bitstream.image}"
+        own = {each.lease.uuid for each in job.requirements}
         for lease in recorded.leases:
-            if lease.stands_on(job.region):
+            if lease.uuid not in own and lease.stands_on(job.region):
                 raise exception.RegionUnusable(
                     f"{refused}: its PCI function {lease.address} is leased to "
                     f"{lease.consumer}",
                     reason=exception.RegionReason.IN_USE,
                 )
-        own = {address for each in job.requirements for address in each.lease.members}
-        for address in sorted(set(job.region.pci_functions) - own):
+        members = {each for one in job.requirements for each in one.lease.members}
+        for address in sorted(set(job.region.pci_functions) - members):
             function = pci.read_function(self._root, address)
             if address in recorded.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)
@@ -288,6 +249,21 @@ class Programmer:
             )
         return plugin
 
+    def present(
+        self, name: str, region: Region, unverified: UnverifiedRegions, deadline: float
+    ) -> tuple[Region, UnverifiedRegions]:
+        """Return a region as read now; a silent one is among the unverified ones.
+
+        :param name: of its plugin.
+        :raises DeviceGone: the region's driver does not show it.
+        :raises DeviceChanged: the region or its interface was exchanged.
+        """
+        now = self._read(name, region, deadline)
+        if reqs.is_silent(now) and self._plugin(name).always_reports_function_id:
+            keys = unverified.keys | {now.key}
+            unverified = dataclasses.replace(unverified, keys=keys)
+        return now, unverified
+
     def _read(self, name: str, region: Region, deadline: float) -> Region:
         """Return the region as its hardware reports it now.
 
@@ -324,6 +300,9 @@ class Programmer:
         unverified = self._store.until(deadline).recorded_state().unverified_regions
         if now in unverified or before.function_id not in (None, now.function_id):
             return False
+        if before.is_pending:
+            # The guest of the earlier image may have written this function's id.
+            return False
         # If the region is guest-writable, this very guest has written to it.
         content = reqs.content(before, lease.boot_id)
         return not before.is_exact or unverified.contents.get(now.key) == content
@@ -345,34 +324,8 @@ class Programmer:
                 "the instance, then request a bitstream",
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
-        bitstream = self._same_file(before, stack, deadline)
+        bitstream = self.images.same_file(before, stack, deadline)
         return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
-
-    def _same_file(
-        self, before: Programming, stack: contextlib.ExitStack, deadline: float
-    ) -> Bitstream:
-        """Return the very file with which a region was programmed.
-
-        The cache serves it if the image service does not answer: after a power cut
-        guests may start before that service.
-        """
-        try:
-            image = self._images.about(before.image_id, deadline)
-        except (exception.ImageNotFound, exception.ServiceUnavailable):
-            cached = self._images.kept(_image_of(before), before.region, deadline)
-            bitstream = stack.enter_context(cached)
-            if bitstream is None:
-                raise
-            return bitstream
-        if (image.hash_algo, image.hash_value) != (before.hash_algo, before.hash_value):
-            raise exception.ImageUnusable(
-                f"image {image} has changed since it was programmed to {before.region}",
-                hint="unplug the instance, then plug it again",
-                reason=exception.ImageReason.INVALID,
-            )
-        return stack.enter_context(
-            self._images.fetched(image, deadline, region=before.region)
-        )
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
         """Program one region; return it as read back."""
@@ -428,12 +381,12 @@ class Programmer:
         except exception.ImageUnusable as error:
             # The helper hashes the file again: it has changed since the fetch.
             is_invalid = error.reason is exception.ImageReason.INVALID
-            if not is_invalid or not self._images.forget(image, deadline):
+            if not is_invalid or not self._library.forget(image, deadline):
                 raise
             LOG.warning(
                 "the cached file of image %s was altered, fetching it again", image
             )
-            with self._images.fetched(image, deadline, region=job.region) as again:
+            with self._library.fetched(image, deadline, region=job.region) as again:
                 program(again)
 
 
@@ -445,25 +398,6 @@ def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJ
             dataclasses.replace(each, lease=recorded[each.lease.uuid])
             for each in job.requirements
         ),
-    )
-
-
-def _image_of(programming: Programming) -> Image:
-    """Return an image with the fields that a lease records."""
-    return Image(
-        id=programming.image_id,
-        name="",
-        status="",
-        visibility="",
-        hidden=False,
-        owner="",
-        size=None,
-        disk_format="",
-        container_format="",
-        hash_algo=programming.hash_algo,
-        hash_value=programming.hash_value,
-        tags=frozenset(),
-        properties=MappingProxyType({}),
     )
 
 

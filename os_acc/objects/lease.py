@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from os_acc.objects import instance
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -102,6 +103,11 @@ class Lease:
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
         the flavor itself, or if unknown.
+    :ivar image_id: the image of the guest for which the contents of its region were
+        decided; '' without a region, or if unknown.
+    :ivar bitstream_request: the bitstream that the flavor requests for its region;
+        None: none.
+    :ivar required: the traits that the flavor requires of its region.
     """
 
     uuid: str
@@ -130,6 +136,9 @@ class Lease:
     policies: PolicySources = NO_POLICIES
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
+    image_id: str = ""
+    bitstream_request: BitstreamRequest | None = None
+    required: tuple[str, ...] = ()
 
     @property
     def consumer_title(self) -> str:

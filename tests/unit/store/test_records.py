@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
@@ -81,6 +82,9 @@ LEASES = st.builds(
     policies=st.builds(PolicySources, *[st.none() | st.sampled_from(NUMAPolicy)] * 4),
     physfns=st.lists(ADDRESSES, max_size=2).map(tuple),
     profile=st.text(),
+    image_id=st.text(),
+    bitstream_request=st.none() | st.builds(BitstreamRequest, *[st.text()] * 4),
+    required=st.lists(st.text(), max_size=2).map(tuple),
 )
 
 
