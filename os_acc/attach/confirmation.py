@@ -39,14 +39,14 @@ class Confirmer:
         self,
         services: Services,
         life: lifecycle.Lifecycle,
-        rebuilder: rebuild.Rebuilder,
         catalog: Catalog,
+        rebuilder: rebuild.Rebuilder,
     ) -> None:
         self._root = services.root
         self._store = services.store
         self._life = life
-        self._rebuilder = rebuilder
         self._catalog = catalog
+        self._rebuilder = rebuilder
 
     def settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """Settle a consumer's unfinished leases; return those that it holds.

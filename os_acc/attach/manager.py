@@ -76,7 +76,7 @@ class Manager:
         self.locks = services.locks
         self.life = life
         self._confirmer = confirmation.Confirmer(
-            services, life, rebuild.Rebuilder(services, programmer), catalog
+            services, life, catalog, rebuild.Rebuilder(services, programmer)
         )
         self._programmer = programmer
         self._owner = owner

@@ -156,14 +156,12 @@ def _kept(requirement: RegionRequirement) -> Programming | None:
     if bitstream is None:
         return before
     image = bitstream.image
-    is_same_file = (image.hash_algo, image.hash_value) == (
-        before.hash_algo,
-        before.hash_value,
-    )
-    region = dataclasses.replace(before.region, function_id=before.function_id)
-    if not is_same_file and (
-        requirement.is_exact or not requirement.is_served_by(region)
-    ):
+    if (image.hash_algo, image.hash_value) == (before.hash_algo, before.hash_value):
+        is_met = requirement.function_id in (None, before.function_id)
+    else:
+        region = dataclasses.replace(before.region, function_id=before.function_id)
+        is_met = not requirement.is_exact and requirement.is_served_by(region)
+    if not is_met:
         return None
     return dataclasses.replace(
         before,

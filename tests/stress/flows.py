@@ -35,12 +35,6 @@ EMPTY_NIC = "0000:af:00.0"
 DFL = "0000:b3:00.0"
 BYSTANDERS = "0000:c1:00.0"
 
-CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
-FIRST_IMAGE = "44444444-4444-4444-8444-444444444444"
-SECOND_IMAGE = "55555555-5555-4555-8555-555555555555"
-#: The function that each image of the guest requests.
-GUEST_IMAGES = {FIRST_IMAGE: shelf.GZIP, SECOND_IMAGE: CRYPTO}
-
 _ALL = '{"address": "*:*:*.*"}'
 _THIRD = "third-driver"
 
@@ -218,47 +212,6 @@ class ProgramAfterReboot(Program):
         manager.plug({"uuid": INSTANCE}, None, None)
         assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
         assert not manager.store.recorded_state().unverified_regions
-
-
-class Rebuild(Flow):
-    """The guest gets another image, which requests another function.
-
-    After any kill the lease is kept, and the next plug finishes the rebuild if it
-    was recorded.
-    """
-
-    name = "a rebuild with another function"
-    more = (hosts.dfl("0000:b3", 1),)
-    unready = frozenset({INSTANCE})
-    counts = frozenset({1})
-
-    def prepare(self, bench: TestHost) -> None:
-        plug_bystander(bench)
-        shelf.fill(bench.images)
-        bench.images.put_gbs("crypto.gbs", CRYPTO)
-        for image, function in GUEST_IMAGES.items():
-            bench.images.put(
-                image, b"a disk", id=image, tags=None, function_id=function
-            )
-        manager = bench.start_here()
-        manager.plug(_guest(FIRST_IMAGE), *request(manager, [DFL]))
-
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here()
-        yield
-        manager.plug(_guest(SECOND_IMAGE), None, None)
-
-    def resume(self, bench: TestHost, manager: Manager) -> None:
-        (lease,) = manager.store.leases(INSTANCE)
-        for image in (lease.image_id, SECOND_IMAGE):
-            manager.plug(_guest(image), None, None)
-            assert bench.kernel.held_by_hardware(DFL) == (GUEST_IMAGES[image],)
-            assert bench.kernel.state(DFL).driver == "vfio-pci"
-            assert not manager.store.recorded_state().unverified_regions
-
-
-def _guest(image: str) -> dict[str, str]:
-    return {"uuid": INSTANCE, "image_id": image}
 
 
 class Refused(PlugFlow):
@@ -464,7 +417,6 @@ FLOWS: Mapping[str, Flow] = {
         Program(),
         Renew(),
         ProgramAfterReboot(),
-        Rebuild(),
         Refused(),
         Rekey(),
         Reboot(),

@@ -18,6 +18,7 @@ from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.lifecycle import Lifecycle
 from os_acc.bitstreams import options
+from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.testing import (
     HostSpec,
@@ -46,7 +47,7 @@ from tests.unit.fpga import (
     upload,
 )
 
-Entries = list[dict[str, Any]]
+Entries = list[AcceleratorEntry]
 
 
 def vm_image(bench: TestHost, name: str, **properties: str) -> str:
