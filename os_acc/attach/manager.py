@@ -24,6 +24,7 @@ from os_acc.attach import (
     serialize,
     verification,
 )
+from os_acc.attach.reached_functions import FunctionElsewhere
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
@@ -334,7 +335,8 @@ class Manager:
         1. select devices and plan their leases, 2. fetch and verify bitstreams,
         3. prepare the devices (:meth:`.Lifecycle.establish`). The store or the
         helper refuses a device that another plug has taken meanwhile; the next
-        round selects again.
+        round selects again. So it does if the selected PCI functions of a region
+        do not reach the requested functions.
         """
         allocations, instance = planner.allocations, planner.instance
         if any(each.attach_target is AttachTarget.VM for each in allocations):
@@ -355,7 +357,14 @@ class Manager:
                 LOG.debug("instance %s: selecting again: %s", instance.title, error)
                 if time.monotonic() >= deadline:
                     raise
+                planner = planner.among({})
                 inventory = self.catalog.look(deadline)
+            except FunctionElsewhere as error:
+                # Only the images show which PCI functions reach their functions.
+                LOG.debug("instance %s: selecting again: %s", instance.title, error)
+                if time.monotonic() >= deadline:
+                    raise
+                planner = planner.among(error.reaching)
             except (verification.Unsettled, client.DeviceClaimed) as error:
                 # The host still sets up a new device, or the helper has taken the
                 # device for a lease that the store has lost.

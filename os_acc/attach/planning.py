@@ -112,6 +112,11 @@ class LeasePlanner:
     )
     profile: str = ""
 
+    def among(self, reaching: device_selection.Reaching) -> LeasePlanner:
+        """Return a planner that selects among these PCI functions of regions."""
+        selector = dataclasses.replace(self.selector, reaching=reaching)
+        return dataclasses.replace(self, selector=selector)
+
     def plan(
         self, inventory: discovery.Inventory, deadline: float
     ) -> list[programming.PlannedLease]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import plugin_steps
+from os_acc.attach import plugin_steps, reached_functions
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_images import RegionImages
@@ -27,7 +27,12 @@ from os_acc.host import pci, vfio
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import Region, UnverifiedRegions
+from os_acc.objects.region import (
+    Region,
+    UnverifiedRegions,
+    check_functions,
+    function_at,
+)
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
@@ -83,6 +88,7 @@ class Programmer:
         :param instance_image: the id of the image that the guest boots, or ''.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
         :raises RegionUnusable: a guest has the region, with other contents.
+        :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
             each.region is None and each.lease.bitstream_request is None
@@ -164,6 +170,7 @@ class Programmer:
         recorded = self._store.until(deadline).recorded_state()
         unverified = recorded.unverified_regions
         regions: dict[str, Region] = {}
+        coming: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
         for first in requirements:
             if first.region.key in regions:
@@ -171,21 +178,32 @@ class Programmer:
             now, unverified = self.present(
                 first.lease.plugin, first.region, unverified, deadline
             )
-            regions[now.key] = now
+            regions[now.key] = coming[now.key] = now
             on_region = [each for each in requirements if each.region.key == now.key]
             job = reqs.job(now, on_region, unverified)
             if job is not None:
                 self.check_free(job, recorded)
                 jobs.append(job)
+                coming[now.key] = self.after(job, deadline)
             elif any(each.bitstream for each in on_region):
                 LOG.info("%s already holds the requested bitstream", now)
+        reached_functions.check(requirements, coming)
         leases = {each.lease.uuid: each.lease for each in planned}
         for each in requirements:
+            key = each.region.key
+            programming = each.recorded(regions[key], coming[key], unverified)
             leases[each.lease.uuid] = dataclasses.replace(
-                each.lease,
-                programming=each.recorded(regions[each.region.key], unverified),
+                each.lease, programming=programming
             )
         return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
+
+    def after(self, job: ProgrammingJob, deadline: float) -> Region:
+        """Return the region of a job with the functions that its plugin expects.
+
+        :raises PluginFailed: the plugin fails, or its answer is invalid.
+        """
+        plugin = self._plugin(job.lease.plugin)
+        return reached_functions.after(job, self._plugins, plugin, deadline)
 
     def check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
         """Check that no other guest has a function of the region.
@@ -282,6 +300,12 @@ class Programmer:
             )
         if now.key != region.key or not now.identity.may_be(region.identity):
             raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
+        try:
+            check_functions(now)
+        except ValueError as error:
+            raise exception.PluginFailed(
+                f"the plugin {name} failed: {error}"
+            ) from error
         if now.interface_id != region.interface_id:
             # Another shell has been loaded into the card.
             raise exception.DeviceChanged(
@@ -298,7 +322,8 @@ class Programmer:
             return True
         now = self._read(lease.plugin, before.region, deadline)
         unverified = self._store.until(deadline).recorded_state().unverified_regions
-        if now in unverified or before.function_id not in (None, now.function_id):
+        reached = function_at(now, lease.address)
+        if now in unverified or before.function_id not in (None, reached):
             return False
         if before.is_pending:
             # The guest of the earlier image may have written this function's id.
@@ -349,14 +374,7 @@ class Programmer:
             raise
         # 3. Read the region back.
         now = self._read(job.lease.plugin, job.region, deadline)
-        if not all(each.is_served_by(now) for each in job.requirements):
-            functions = ", ".join(sorted(reqs.implemented(job.bitstream)))
-            raise exception.ProgrammingFailed(
-                f"{job.region} holds {now.function_id} after it was programmed with "
-                f"image {image}, which has {functions}",
-                address=str(job.region.card),
-                reason=exception.ProgrammingReason.WRONG_FUNCTION,
-            )
+        reached_functions.check_result(job, now)
         # 4. Record the region as verified.
         store.mark_region_verified(job.region.key, job.content)
         return now
@@ -409,6 +427,8 @@ def _with_region(lease: Lease, region: Region) -> Lease:
     before = lease.programming
     assert before is not None
     # A request that accepted the present contents has no claim on new ones.
-    function = region.function_id if before.image_id else before.function_id
+    function = before.function_id
+    if before.image_id:
+        function = function_at(region, lease.address)
     programming = dataclasses.replace(before, region=region, function_id=function)
     return dataclasses.replace(lease, programming=programming)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import programming
+from os_acc.attach import programming, reached_functions
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import RegionRequirement
 from os_acc.attach.services import Services
@@ -117,8 +117,11 @@ class Rebuilder:
             return met
         now, unverified = self._present(requirements[0].lease, state, deadline)
         job = reqs.job(now, requirements, unverified)
+        coming = now if job is None else self._programmer.after(job, deadline)
+        _check_reached(requirements, coming)
         decided = {
-            each.lease.uuid: each.recorded(now, unverified) for each in requirements
+            each.lease.uuid: each.recorded(now, coming, unverified)
+            for each in requirements
         }
         if job is None:
             return decided
@@ -146,6 +149,22 @@ class Rebuilder:
         return region, dataclasses.replace(unverified, guest_writable=keys)
 
 
+def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
+    """Check that each lease reaches its function; a rebuild changes no device.
+
+    :raises RegionUnusable: MISMATCH: another PCI function reaches it.
+    :raises ImageUnusable: none does, or the image does not state which function it is.
+    """
+    try:
+        reached_functions.check(requirements, {coming.key: coming})
+    except reached_functions.FunctionElsewhere as error:
+        raise exception.RegionUnusable(
+            error.message,
+            hint="unplug the instance, then plug it again",
+            reason=exception.RegionReason.MISMATCH,
+        ) from error
+
+
 def _kept(requirement: RegionRequirement) -> Programming | None:
     """Return the recorded contents if they meet a requirement, else None.
 
@@ -156,10 +175,15 @@ def _kept(requirement: RegionRequirement) -> Programming | None:
     if bitstream is None:
         return before
     image = bitstream.image
+    # The record is that of the lease's own PCI function.
+    region = dataclasses.replace(
+        before.region, function_id=before.function_id, functions=()
+    )
     if (image.hash_algo, image.hash_value) == (before.hash_algo, before.hash_value):
-        is_met = requirement.function_id in (None, before.function_id)
+        is_met = requirement.function_id in (None, before.function_id) and not (
+            requirement.unidentified and before.region.functions
+        )
     else:
-        region = dataclasses.replace(before.region, function_id=before.function_id)
         is_met = not requirement.is_exact and requirement.is_served_by(region)
     if not is_met:
         return None

@@ -88,7 +88,9 @@ class RegionImages:
                 self._library.fetched(image, deadline, region=region)
             )
             image_selection.check_agreement(booted, bitstream)
-        return reqs.of_request(lease, region, request, bitstream, lease.required)
+        return reqs.of_request(
+            lease, region, request, bitstream, lease.required, booted
+        )
 
     def same_file(
         self, before: Programming, stack: contextlib.ExitStack, deadline: float

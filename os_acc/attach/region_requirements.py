@@ -8,12 +8,19 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from os_acc import exception
-from os_acc.bitstreams import properties
+from os_acc.bitstreams import image_selection, properties
 from os_acc.objects import bitstream_requests
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.region import Programming, Region, UnverifiedRegions
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import (
+    Programming,
+    Region,
+    UnverifiedRegions,
+    function_at,
+    functions_held,
+)
 from os_acc.objects.request import title
 from os_acc.placement import region_traits
 
@@ -26,10 +33,12 @@ class RegionRequirement:
     :ivar bitstream: the bitstream to program; None: the present contents are
         accepted.
     :ivar function_id: canonical UUID of the requested function; None: none was
-        requested by its UUID.
+        requested, or its UUID is unknown.
     :ivar is_exact: whether only this bitstream is accepted, not another one with the
         same function.
     :ivar required: required traits of the region and of its contents.
+    :ivar unidentified: the request for a function of the bitstream, if the image does
+        not state which one it is; or ''.
     """
 
     lease: Lease
@@ -38,6 +47,7 @@ class RegionRequirement:
     function_id: str | None = None
     is_exact: bool = False
     required: tuple[str, ...] = ()
+    unidentified: str = ""
 
     @property
     def names_function(self) -> bool:
@@ -92,13 +102,10 @@ class RegionRequirement:
                 f"the contents of {now} are unverified: a guest could program it",
                 reason=exception.RegionReason.MISMATCH,
             )
-        if not self.is_served_by(now):
-            required = [*filter(bitstream_requests.names_function, self.required)]
-            if self.function_id is not None:
-                required.append(f"function_id {self.function_id}")
+        if not self.serving(now):
             raise exception.RegionUnusable(
-                f"{now} holds {now.function_id}, but {title(self.lease.group)} "
-                f"requires {', '.join(required)}",
+                f"{now} holds {', '.join(sorted(functions_held(now))) or None}, but "
+                f"{title(self.lease.group)} requires {self.function}",
                 reason=exception.RegionReason.MISMATCH,
             )
 
@@ -108,7 +115,7 @@ class RegionRequirement:
             return True
         return (
             unverified.trusts(now)
-            and self.is_served_by(now)
+            and bool(self.serving(now))
             and (
                 not self.is_exact
                 or unverified.contents.get(now.key)
@@ -116,33 +123,62 @@ class RegionRequirement:
             )
         )
 
-    def is_served_by(self, now: Region) -> bool:
-        """Return whether a region with these contents has the required functions.
+    @property
+    def function(self) -> str:
+        """The required function, for messages."""
+        required = [*filter(bitstream_requests.names_function, self.required)]
+        if self.function_id is not None:
+            required.append(f"function_id {self.function_id}")
+        if self.bitstream is not None and not required:
+            required = sorted(implemented(self.bitstream))
+        return ", ".join(required) or "any function"
 
-        Hardware reports one function. If several PCI functions reach the region, the
-        other functions of the same bitstream are present as well.
+    def serving(self, now: Region) -> frozenset[PciAddress]:
+        """Return the PCI functions that reach the required function in these contents.
+
+        If the function of each PCI function is unknown, each may be the one.
         """
-        found = {now.function_id} - {None}
+        places = now.pci_functions if now.functions else (self.lease.address,)
+        return frozenset(each for each in places if self.is_served_at(each, now))
+
+    def is_served_by(self, now: Region) -> bool:
+        """Return whether the lease's PCI function reaches the required function."""
+        return self.is_served_at(self.lease.address, now)
+
+    def is_served_at(self, address: PciAddress, now: Region) -> bool:
+        """Return whether a PCI function reaches the required function.
+
+        If the hardware reports one function for several PCI functions, the other
+        functions of the same bitstream are present as well.
+        """
+        reached = function_at(now, address)
+        found = {reached} - {None}
         if self.bitstream is not None:
             functions = implemented(self.bitstream)
-            if functions and now.function_id not in functions:
+            if functions and reached not in functions:
                 return False
-            if len(now.pci_functions) > 1:
+            if not now.functions and len(now.pci_functions) > 1:
                 found |= functions
         if self.function_id is not None and self.function_id not in found:
             return False
         held = region_traits.function_traits(now, filter(None, found))
         return not self._lacking(bitstream_requests.names_function, held)
 
-    def recorded(self, now: Region, unverified: UnverifiedRegions) -> Programming:
-        """Return the part of the lease that is recorded before programming."""
+    def recorded(
+        self, now: Region, coming: Region, unverified: UnverifiedRegions
+    ) -> Programming:
+        """Return the part of the lease that is recorded before programming.
+
+        :param coming: the region with the contents that the guest will get.
+        """
+        reached = function_at(coming, self.lease.address)
         if self.bitstream is None:
             is_named = self.names_function or self.function_id is not None
-            function = now.function_id if is_named else None
+            function = reached if is_named else None
             return Programming(now, function, boot_id=self.lease.boot_id)
         functions = implemented(self.bitstream)
-        if self.is_met(now, unverified):
-            function = now.function_id
+        if coming.functions or self.is_met(now, unverified):
+            function = reached
         else:
             function = next(iter(functions)) if len(functions) == 1 else None
         image = self.bitstream.image
@@ -195,12 +231,12 @@ def is_fixed(region: Region | None, request: BitstreamRequest) -> bool:
     function = canonical_uuid(request.function_id)
     if region is None or function is None:
         return False
-    return region.function_id == function
+    return function in functions_held(region)
 
 
 def is_silent(region: Region) -> bool:
     """Return whether a programmable region reports no function."""
-    return region.function_id is None and region.interface_id is not None
+    return not functions_held(region) and region.interface_id is not None
 
 
 def of_request(
@@ -209,8 +245,15 @@ def of_request(
     request: BitstreamRequest | None,
     bitstream: Bitstream | None,
     required: Sequence[str],
+    booted: Image | None = None,
 ) -> RegionRequirement:
-    """Return the requirement of a request group and the image of its guest."""
+    """Return the requirement of a request group and the image of its guest.
+
+    :param request: the request of the group and of the image together.
+    :param booted: the image that the guest boots, if it was read.
+    :raises InvalidExtraSpec: group and image request different functions of the
+        bitstream.
+    """
     if request is None:
         return RegionRequirement(lease, region, required=tuple(required))
     if bitstream is None:
@@ -218,15 +261,36 @@ def of_request(
         return RegionRequirement(
             lease, region, function_id=function, required=tuple(required)
         )
+    function, unidentified = _requested_function(request, booted, bitstream)
     names_image = bool(request.bitstream_id or request.bitstream_name)
     return RegionRequirement(
         lease,
         region,
         bitstream,
-        canonical_uuid(request.function_id),
+        function,
         names_image or len(implemented(bitstream)) != 1,
         tuple(required),
+        unidentified,
     )
+
+
+def _requested_function(
+    request: BitstreamRequest, booted: Image | None, bitstream: Bitstream
+) -> tuple[str | None, str]:
+    """Return the requested function; or the request that does not identify one."""
+    found = {
+        each: image_selection.function_of(each, bitstream)
+        for each in image_selection.function_requests(request, booted)
+    }
+    functions = set(found.values()) - {None}
+    if len(functions) > 1:
+        raise exception.InvalidExtraSpec(
+            f"flavor and instance's image request {len(functions)} functions of image "
+            f"{bitstream.image} for one device: {' and '.join(map(str, found))}",
+        )
+    if functions:
+        return functions.pop(), ""
+    return None, next(map(str, found), "")
 
 
 def of_lease(lease: Lease, bitstream: Bitstream) -> RegionRequirement:

@@ -184,6 +184,41 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
             )
 
 
+def function_requests(
+    request: BitstreamRequest, vm_image: Image | None
+) -> tuple[BitstreamRequest, ...]:
+    """Return the requests of a flavor and of the VM's image that name a function."""
+    asked = [request, *(_asked_by(vm_image) if vm_image is not None else ())]
+    return tuple(each for each in asked if each.function_id or each.function_name)
+
+
+def function_of(request: BitstreamRequest, bitstream: Bitstream) -> str | None:
+    """Return the canonical UUID of the requested function of a bitstream.
+
+    An image lists its IDs and its names in the same order; IDs that are no UUIDs in
+    that of the file.
+
+    :returns: None: the image does not state which function has this name.
+    """
+    if uuid := canonical_uuid(request.function_id):
+        return uuid
+    of_file = bitstream.header.function_ids
+    ids = properties.function_ids(bitstream.image)
+    if request.function_id:
+        return _paired(request.function_id, ids, of_file)
+    uuids = tuple(filter(None, map(canonical_uuid, ids))) or of_file
+    names = properties.function_names(bitstream.image)
+    return _paired(request.function_name, names, uuids)
+
+
+def _paired(name: str, names: Sequence[str], uuids: Sequence[str]) -> str | None:
+    if len(uuids) == 1:
+        return uuids[0]
+    if name not in names or len(names) != len(uuids):
+        return None
+    return uuids[names.index(name)]
+
+
 def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
     for request in asked:
         if request.bitstream_id:

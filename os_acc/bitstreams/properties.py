@@ -97,14 +97,13 @@ def said(image: Image, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def function_ids(image: Image) -> tuple[str, ...]:
     """Return the IDs of the image's functions; UUIDs in canonical form."""
-    found = said(image, FUNCTION_ID_NAMES)
-    return tuple(dict.fromkeys(_canonical(value) for _, value in found))
+    found = _listed(image, FUNCTION_ID_NAMES)
+    return tuple(dict.fromkeys(map(_canonical, found)))
 
 
 def function_names(image: Image) -> tuple[str, ...]:
     """Return the names of the image's functions, as written."""
-    found = said(image, FUNCTION_NAME_NAMES)
-    return tuple(dict.fromkeys(value for _, value in found))
+    return tuple(dict.fromkeys(_listed(image, FUNCTION_NAME_NAMES)))
 
 
 def region_id(image: Image) -> str | None:
@@ -119,6 +118,18 @@ def region_id(image: Image) -> str | None:
 def title(image: Image) -> str:
     """Return the image's ID and name for messages; the name is escaped."""
     return f"{image.id} ({exception.show(image.name)})" if image.name else image.id
+
+
+def _listed(image: Image, names: Sequence[str]) -> Iterator[str]:
+    """Yield the elements of properties whose values are lists, with commas between.
+
+    A value without a comma is one element, as it is written.
+    """
+    for _, value in said(image, names):
+        if "," in value:
+            yield from filter(None, map(str.strip, value.split(",")))
+        else:
+            yield value
 
 
 def _canonical(value: str) -> str:

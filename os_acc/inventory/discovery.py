@@ -31,7 +31,7 @@ from os_acc.objects.device import (
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.region import Programming, Region
+from os_acc.objects.region import Programming, Region, check_functions
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.placement import region_traits
 from os_acc.plugins import base
@@ -317,10 +317,10 @@ def _leased_regions(
 
 
 def _in_boot(programming: Programming, boot_id: str) -> Region:
-    """Return the region, without its function after a reboot, which may empty it."""
+    """Return the region, without its functions after a reboot, which may empty it."""
     if programming.boot_id == boot_id:
         return programming.region
-    return dataclasses.replace(programming.region, function_id=None)
+    return dataclasses.replace(programming.region, function_id=None, functions=())
 
 
 def _discover(
@@ -438,6 +438,8 @@ def _check(plugin: base.PluginBase, device: object) -> None:
             raise ValueError(
                 f"the region of {device.address} does not include {addresses}"
             )
+    if device.region is not None:
+        check_functions(device.region)
     for name in (device.resource_class, *device.traits):
         if not PLACEMENT_NAME.fullmatch(name):
             raise ValueError(

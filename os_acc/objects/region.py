@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress, PciIdentity
 
 
@@ -26,8 +27,13 @@ class Region:
     :ivar function_id: canonical UUID of its current function (DFL: ``afu_id``;
         XRT: ``xclbinuuid``), or of one of several functions; None: unknown.
     :ivar pci_functions: the PCI functions through which guests access it, if there
-        are several, attached or not. Each may then be a different function of
-        the one bitstream.
+        are several, attached or not.
+    :ivar functions: the function of the present contents that each of
+        ``pci_functions`` reaches, as canonical UUID. A PCI function that is not
+        listed reaches none. Empty: unknown; each one then reaches ``function_id``,
+        or another function of the same bitstream.
+    :ivar is_authenticated: whether the card itself rejects each bitstream without a
+        valid signature, from a guest as from the host.
     """
 
     card: PciAddress
@@ -36,6 +42,8 @@ class Region:
     interface_id: str | None
     function_id: str | None
     pci_functions: tuple[PciAddress, ...] = ()
+    functions: tuple[tuple[PciAddress, str], ...] = ()
+    is_authenticated: bool = False
 
     @property
     def key(self) -> str:
@@ -49,6 +57,39 @@ class Region:
 
     def __str__(self) -> str:
         return f"region {self.number} of {self.card}"
+
+
+def function_at(region: Region, address: PciAddress) -> str | None:
+    """Return the function that a PCI function of a region reaches; None: none."""
+    if not region.functions:
+        return region.function_id
+    return dict(region.functions).get(address)
+
+
+def functions_held(region: Region) -> frozenset[str]:
+    """Return the known functions of a region's present contents."""
+    if not region.functions:
+        return frozenset(filter(None, [region.function_id]))
+    return frozenset(function for _, function in region.functions)
+
+
+def check_functions(region: Region) -> None:
+    """Check that a region's PCI functions reach one accelerator function each.
+
+    :raises ValueError: ``functions`` has another PCI function, one twice, or a
+        function that is no canonical UUID.
+    """
+    places = [place for place, _ in region.functions]
+    if len(set(places)) < len(places) or not set(places) <= set(region.pci_functions):
+        raise ValueError(
+            f"{region} has functions at {', '.join(map(str, places))}, but its PCI "
+            f"functions are {', '.join(map(str, region.pci_functions)) or 'not named'}"
+        )
+    for _, function in region.functions:
+        if canonical_uuid(function) != function:
+            raise ValueError(
+                f"{region} has the function {function!r}, which is no canonical UUID"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

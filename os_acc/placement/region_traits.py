@@ -15,7 +15,7 @@ from typing import Final
 
 from os_acc.objects.device import Device
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.region import Region
+from os_acc.objects.region import Region, functions_held
 
 PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
 _NAME: Final = "_".join(f"[0-9A-F]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
@@ -40,7 +40,7 @@ def described(device: Device, recorded_state: RecordedState) -> Device:
     """
     if device.region is None:
         return device
-    found = frozenset(_traits(device.region, recorded_state))
+    found = frozenset(_traits(device, device.region, recorded_state))
     return dataclasses.replace(device, traits=device.traits | found)
 
 
@@ -97,7 +97,9 @@ def interface_traits(region: Region) -> frozenset[str]:
     )
 
 
-def _traits(region: Region, recorded_state: RecordedState) -> Iterator[str]:
+def _traits(
+    device: Device, region: Region, recorded_state: RecordedState
+) -> Iterator[str]:
     yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
     if region.interface_id is not None:
         yield from interface_traits(region)
@@ -107,10 +109,28 @@ def _traits(region: Region, recorded_state: RecordedState) -> Iterator[str]:
             or recorded_state.taken.intersection(region.pci_functions)
         ):
             yield PROGRAMMABLE
-    if region.function_id is not None and recorded_state.unverified_regions.trusts(
-        region
-    ):
-        yield from function_traits(region, [region.function_id])
+    if recorded_state.unverified_regions.trusts(region):
+        yield from function_traits(region, _offered(device, region, recorded_state))
+
+
+def _offered(
+    device: Device, region: Region, recorded_state: RecordedState
+) -> frozenset[str]:
+    """Return the functions of a region that another guest can be given.
+
+    A function of a region with several is not offered without a free PCI function
+    that reaches it: Placement counts the units of a provider, not their functions.
+    """
+    if not region.functions:
+        return functions_held(region)
+    return frozenset(
+        function
+        for address, function in region.functions
+        for handle in device.handles
+        if handle.address == address
+        and not handle.fault
+        and recorded_state.taken.isdisjoint(handle.members)
+    )
 
 
 def _name(uuid: str) -> str:

@@ -93,7 +93,7 @@ __all__ = [
 ]
 
 #: The version of this contract: (major, minor).
-CONTRACT_VERSION: Final = (1, 2)
+CONTRACT_VERSION: Final = (1, 3)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ class Candidates:
         named after. See :class:`Device` for its use.
     :ivar leased_regions: the regions of leased functions of this plugin, by the
         address of the function. The host may be unable to read them while a guest
-        has the function. ``function_id`` is None after a reboot.
+        has the function. After a reboot ``function_id`` is None, and ``functions``
+        is empty.
     """
 
     usable: tuple[UsableFunction, ...]
@@ -218,11 +219,27 @@ class PluginBase(abc.ABC):
         """Return the region as the hardware reports it now; None: unreadable.
 
         It is called before and after :meth:`program`. The result differs from
-        ``region`` in ``interface_id`` and ``function_id`` alone, unless the card was
-        replaced. After any exception the plug fails.
+        ``region`` in ``interface_id``, ``function_id`` and ``functions`` alone, unless
+        the card was replaced. After any exception the plug fails.
         """
         del region
         return None
+
+    def functions_of(
+        self, region: Region, bitstream: Bitstream
+    ) -> Sequence[tuple[PciAddress, str]]:
+        """Return ``Region.functions`` as they will be with a bitstream in the region.
+
+        A plugin whose :meth:`read_region` returns ``functions`` implements this, too:
+        the library selects the PCI function for a guest before it programs. It is
+        read-only, and called before :meth:`program`. If :meth:`read_region` then
+        returns another function for the PCI function of a guest, the plug fails.
+        After any exception the plug fails.
+
+        New in version 1.3 of the contract.
+        """
+        del region, bitstream
+        return ()
 
     def program(
         self, region: Region, bitstream: Bitstream, steps: ProgrammingSteps

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells, allows
@@ -20,6 +21,8 @@ from os_acc.objects.selection import GroupAllocation
 
 #: A guest whose cells are unknown.
 ANYWHERE: Final = GuestCells(NUMATopology())
+#: The functions that may serve a group on a provider, by group suffix and provider.
+Reaching: TypeAlias = Mapping[tuple[str, str], frozenset[PciAddress]]
 _MOST_SHOWN: Final = 4
 
 
@@ -41,10 +44,13 @@ class DeviceSelector:
     """Select devices for one guest.
 
     :ivar policies: ignored if the guest's cells are unknown.
+    :ivar reaching: the functions that reach what a group requests of a region; a
+        group and provider without an entry may have each free function.
     """
 
     guest: GuestCells = ANYWHERE
     policies: Policies = NOTHING_SAID
+    reaching: Reaching = dataclasses.field(default_factory=lambda: MappingProxyType({}))
 
     def choose(
         self,
@@ -59,7 +65,8 @@ class DeviceSelector:
 
         :param taken: functions claimed by a lease or by a damaged record.
         :raises DeviceGone: a provider no longer exists on this host.
-        :raises NoDeviceAvailable: NOT_FREE: a provider has too few free devices.
+        :raises NoDeviceAvailable: NOT_FREE: a provider has too few free devices, or
+            too few that reach the requested function of its region.
             NUMA_POLICY: enough are free, but too few are near enough.
         """
         _check_offered(wanted, providers)
@@ -91,11 +98,13 @@ class DeviceSelector:
         shelves: dict[object, _Shelf] = {}
         for provider, handles in free.items():
             for handle in handles:
-                alike = (
-                    (provider, handle.numa_node, handle.numa_policy)
-                    if self.guest.cells
-                    else provider
+                near = (handle.numa_node, handle.numa_policy)
+                groups = tuple(
+                    key
+                    for key, those in self.reaching.items()
+                    if handle.address in those
                 )
+                alike = (provider, groups, near if self.guest.cells else None)
                 new = _Shelf(provider, handle.numa_node, [])
                 shelves.setdefault(alike, new).handles.append(handle)
         return list(shelves.values())
@@ -109,6 +118,7 @@ class DeviceSelector:
                 place
                 for place, shelf in enumerate(shelves)
                 if shelf.provider == wanted.provider_uuid
+                and self._reaches(wanted, shelf.handles[0])
                 and self._allows(wanted, shelf.handles[0])
             ),
         )
@@ -116,6 +126,10 @@ class DeviceSelector:
     def _allows(self, wanted: GroupAllocation, handle: AttachHandle) -> bool:
         policy = self.policies.effective(wanted, handle)
         return allows(policy, self.guest.affinity(handle.numa_node))
+
+    def _reaches(self, wanted: GroupAllocation, handle: AttachHandle) -> bool:
+        those = self.reaching.get((wanted.group_suffix, wanted.provider_uuid))
+        return those is None or handle.address in those
 
     def _affinity(self, handle: AttachHandle) -> Affinity | None:
         return self.guest.affinity(handle.numa_node) if self.guest.cells else None
@@ -127,9 +141,12 @@ class DeviceSelector:
         free: Sequence[AttachHandle],
         got: int,
     ) -> exception.NoDeviceAvailable:
+        free = [each for each in free if self._reaches(wanted, each)]
+        fitting = sum(self._allows(wanted, each) for each in free)
+        if len(free) < wanted.amount or fitting == len(free):
+            return self._unreached(wanted, provider, got)
         policies = {self.policies.effective(wanted, each).value for each in free}
         cells = ", ".join(map(str, self.guest.cells))
-        fitting = sum(self._allows(wanted, each) for each in free)
         others = fitting - got
         rest = f" ({others} of {fitting} go to other groups)" if others else ""
         return exception.NoDeviceAvailable(
@@ -139,6 +156,18 @@ class DeviceSelector:
             f"{wanted.amount} requested, {got} available{rest}; free: "
             f"{self._found(free)}",
             reason=exception.NoDeviceReason.NUMA_POLICY,
+        )
+
+    def _unreached(
+        self, wanted: GroupAllocation, provider: Provider, got: int
+    ) -> exception.NoDeviceAvailable:
+        those = sorted(self.reaching[wanted.group_suffix, provider.uuid])
+        return exception.NoDeviceAvailable(
+            f"{provider.name} has too few free PCI functions that reach the function "
+            f"requested by {title(wanted.group_suffix)}: {wanted.amount} requested, "
+            f"{got} available; {exception.some(list(map(str, those)), _MOST_SHOWN)} "
+            "reach it",
+            hint="see 'os-acc device list' for the consumers of its devices",
         )
 
     def _found(self, free: Sequence[AttachHandle]) -> str:

@@ -369,6 +369,8 @@ def _encode_programming(programming: Programming) -> dict[str, Any]:
         "hash_algo": programming.hash_algo,
         "hash_value": programming.hash_value,
         "functions": [str(each) for each in region.pci_functions],
+        "reached": [[str(place), function] for place, function in region.functions],
+        "is_authenticated": region.is_authenticated,
         "is_exact": programming.is_exact,
         "boot_id": programming.boot_id,
     }
@@ -385,6 +387,11 @@ def _decode_programming(fields: Mapping[str, Any] | None) -> Programming | None:
             interface_id=fields["interface_id"],
             function_id=fields["held"],
             pci_functions=tuple(map(PciAddress.parse, fields["functions"])),
+            functions=tuple(
+                (PciAddress.parse(place), function)
+                for place, function in fields["reached"]
+            ),
+            is_authenticated=fields["is_authenticated"],
         ),
         function_id=fields["function_id"],
         image_id=fields["image_id"],

@@ -59,10 +59,12 @@ class ImageDirectory:
 
         :param function: UUID of the function that a programmed region holds.
         :param interface: UUID of the regions that it is built for.
-        :param declared: UUID in its header and properties; empty: ``function``.
+        :param declared: UUIDs in its header and properties, with commas between;
+            empty: ``function``.
         """
         declared = declared or function
-        content = bitstreams.gbs(interface, declared, payload(function))
+        metadata = bitstreams.gbs_metadata(interface, *declared.split(","))
+        content = bitstreams.gbs_of(metadata, payload(function))
         about = {"accel:function_id": declared, "accel:function_name": name}
         return self.put(name, content, **about | fields)
 

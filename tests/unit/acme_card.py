@@ -23,10 +23,15 @@ def spec() -> HostSpec:
 
 
 def held(host: TestHost) -> str | None:
-    """Return the function that the region holds."""
-    return hardware.read_function_id(str(host.root), PF)
+    """Return the function that the region holds, or the first one of several."""
+    return next(iter(held_functions(host)), None)
 
 
-def hold(host: TestHost, function: str) -> None:
-    """Let the region hold a function."""
-    simulation.set_function(host.root, PF, function)
+def held_functions(host: TestHost) -> tuple[str, ...]:
+    """Return the functions that the region holds."""
+    return hardware.read_functions(str(host.root), PF)
+
+
+def hold(host: TestHost, *functions: str) -> None:
+    """Let the region hold functions."""
+    simulation.set_functions(host.root, PF, *functions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -162,30 +162,38 @@ def install_plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list of the functions written to the region of two functions."""
+    """Return a list of the first functions written to the region of two functions."""
     found: list[str] = []
-    write = hardware.write_function
+    write = hardware.write_functions
 
     def note(
-        node: int, function_id: str, data: bytes, seconds_left: Callable[[], float]
+        node: int,
+        functions: Sequence[str],
+        data: bytes,
+        seconds_left: Callable[[], float],
     ) -> None:
-        write(node, function_id, data, seconds_left)
-        found.append(function_id)
+        write(node, functions, data, seconds_left)
+        found.append(functions[0])
 
-    monkeypatch.setattr(hardware, "write_function", note)
+    monkeypatch.setattr(hardware, "write_functions", note)
     return found
 
 
 @pytest.fixture
-def two_functions(
-    make_fpgas: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
-) -> TestHost:
-    """Return a host with a region of two functions, and bitstreams for it."""
+def _example_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example plugin alone."""
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,
         [EntryPoint("acme", acme_card.PLUGIN, plugins.NAMESPACE)],
     )
+
+
+@pytest.fixture
+def two_functions(
+    make_fpgas: Callable[..., TestHost], _example_plugin: None
+) -> TestHost:
+    """Return a host with a region of two functions, and bitstreams for it."""
     bench = make_fpgas(acme_card.spec(), device_spec=[VFS])
     acme_card.hold(bench, POWER_ON)
     upload(bench, interface=acme_card.INTERFACE)

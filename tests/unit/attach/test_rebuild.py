@@ -324,6 +324,26 @@ def test_a_rebuild_beside_another_guest_of_the_region_is_refused(two_functions):
     assert acme_card.held(two_functions) == CRYPTO
 
 
+@pytest.mark.parametrize("first", [GZIP, ""])
+def test_a_function_behind_another_pci_function_is_not_confirmed(two_functions, first):
+    """A rebuild changes no device; PCI A reaches GZIP, and PCI B reaches CRYPTO."""
+    for file in two_functions.images.path.iterdir():
+        file.unlink()
+    both = f"{GZIP},{CRYPTO}"
+    upload(two_functions, "both", declared=both, interface=acme_card.INTERFACE)
+    images = {
+        function: vm_image(two_functions, f"vm-{function}", function_id=function)
+        for function in (GZIP, CRYPTO)
+    }
+    (entry,) = plug(two_functions, images.get(first, ""), PCI_A)
+    assert entry["pci_id"] == PCI_A
+    error = refuse(two_functions, exception.RegionReason.MISMATCH, images[CRYPTO])
+    assert "unplug" in error.hint
+    two_functions.unplug(1)
+    (entry,) = plug(two_functions, images[CRYPTO], PCI_A)
+    assert entry["pci_id"] == PCI_B
+
+
 def test_a_card_that_cannot_be_programmed_has_its_function_or_none(make_fpgas):
     fixed = make_fpgas(HostSpec((hosts.dfl("0000:3b", reconfigurable=False),)))
     images = images_of(fixed)

@@ -82,9 +82,11 @@ def test_a_minor_version_without_a_record_is_missed(current, expected):
     assert plugin_contract.expected(current) == expected
 
 
-def test_the_example_has_all_its_files():
-    names = {each.name for each in plugin_contract.frozen_files((1, 2))}
-    assert {"1.2.json", "README.rst", "pyproject.toml", "plugin.py"} <= names
+@pytest.mark.parametrize("version", [(1, 2), (1, 3)], ids=str)
+def test_the_example_has_all_its_files(version):
+    names = {each.name for each in plugin_contract.frozen_files(version)}
+    record = plugin_contract.record_of(version).name
+    assert {record, "README.rst", "pyproject.toml", "plugin.py"} <= names
     assert "test_plugin.py" in names
 
 

@@ -18,7 +18,12 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import GroupAllocation
-from os_acc.scheduling.device_selection import ANYWHERE, DeviceSelector, SelectedDevice
+from os_acc.scheduling.device_selection import (
+    ANYWHERE,
+    DeviceSelector,
+    Reaching,
+    SelectedDevice,
+)
 from tests.expected_errors import has
 from tests.unit.placement import capacity_examples
 
@@ -204,6 +209,61 @@ def test_too_few_are_too_few_whatever_the_policy() -> None:
     with pytest.raises(exception.NoDeviceAvailable) as caught:
         choose([want(provider, 2)], provider, taken=taken)
     assert caught.value.reason is exception.NoDeviceReason.NOT_FREE
+
+
+def reaching(provider: Provider, **places: Sequence[int]) -> Reaching:
+    """Return the functions of a provider that may serve each group, by their places."""
+    handles = provider.device.handles
+    return {
+        (group.removeprefix("g"), provider.uuid): frozenset(
+            handles[place].address for place in found
+        )
+        for group, found in places.items()
+    }
+
+
+def addresses(provider: Provider, *places: int) -> list[PciAddress]:
+    return [provider.device.handles[place].address for place in places]
+
+
+@pytest.mark.parametrize("guest", [ANYWHERE, GuestCells(HOST, (0,))])
+def test_a_group_gets_a_function_that_reaches_what_it_requests(
+    guest: GuestCells,
+) -> None:
+    provider = card(0, 0, 0)
+    selector = DeviceSelector(guest, reaching=reaching(provider, g1=[1, 2], g2=[1]))
+    wanted = [want(provider, group=each) for each in ("0", "1", "2")]
+    chosen = selector.choose(wanted, {provider.uuid: provider}, frozenset())
+    assert [each.handle.address for each in chosen] == addresses(provider, 0, 2, 1)
+
+
+@pytest.mark.parametrize("guest", [ANYWHERE, GuestCells(HOST, (0,))])
+def test_the_error_names_the_functions_that_reach_what_is_requested(
+    guest: GuestCells,
+) -> None:
+    provider = card(0, 0, 0)
+    (taken,) = addresses(provider, 1)
+    selector = DeviceSelector(guest, reaching=reaching(provider, g1=[1]))
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NOT_FREE),
+        match=f"1 requested, 0 available; {taken} reach it",
+    ):
+        selector.choose([want(provider)], {provider.uuid: provider}, frozenset({taken}))
+
+
+def test_a_function_that_reaches_it_may_be_too_far_away() -> None:
+    provider = card(0, 2)
+    selector = DeviceSelector(
+        GuestCells(HOST, (0,)),
+        Policies(guest=NUMAPolicy.REQUIRED),
+        reaching(provider, g1=[1]),
+    )
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+    ):
+        selector.choose([want(provider)], {provider.uuid: provider}, frozenset())
 
 
 def test_the_first_of_those_that_are_as_near() -> None:

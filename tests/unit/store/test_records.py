@@ -46,6 +46,8 @@ PROGRAMMINGS = st.builds(
         interface_id=st.none() | st.text(),
         function_id=st.none() | st.text(),
         pci_functions=st.lists(ADDRESSES, max_size=2).map(tuple),
+        functions=st.lists(st.tuples(ADDRESSES, st.text()), max_size=2).map(tuple),
+        is_authenticated=st.booleans(),
     ),
     function_id=st.none() | st.text(),
     image_id=st.text(),
