@@ -80,8 +80,9 @@ def plug(
     "Server operations" in the manual. The same request again returns the same entries.
     If the instance has NUMA cells, accelerators that it holds already are compared with
     them: ``numa_affinity`` is to these cells, and a device that its NUMA policy does
-    not allow there is replaced. The entry keeps its ``uuid``. The arguments are not
-    changed.
+    not allow there is replaced. The entry keeps its ``uuid``. If its ``image_id`` is
+    another image than before (a rebuild), FPGA regions that it holds get the contents
+    that this image requests. The arguments are not changed.
 
     :param instance_info: the instance; only ``uuid`` is required.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of Placement:

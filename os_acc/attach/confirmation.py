@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle, planning, swap
+from os_acc.attach import lifecycle, planning, rebuild, swap
 from os_acc.attach.services import Services
 from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
@@ -41,12 +41,14 @@ class Confirmer:
         life: lifecycle.Lifecycle,
         catalog: Catalog,
         swapper: swap.Swapper,
+        rebuilder: rebuild.Rebuilder,
     ) -> None:
         self._root = services.root
         self._store = services.store
         self._life = life
         self._catalog = catalog
         self._swapper = swapper
+        self._rebuilder = rebuilder
 
     def settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """Settle a consumer's unfinished leases; return those that it holds.
@@ -142,7 +144,7 @@ class Confirmer:
         held: Sequence[Lease],
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Compare held leases with the guest's cells, and prepare their devices.
+        """Compare held leases with the guest's cells and image; prepare their devices.
 
         :raises NotFound: a lease of the request is missing.
         :raises NoDeviceAvailable: a device is not where its NUMA policy requires it,
@@ -150,12 +152,16 @@ class Confirmer:
         :raises DeviceInUse: it has another one, but the guest runs; nothing is
             changed.
         :raises InvalidInput: the host does not have one of the guest's cells.
-        :raises OsAccError: as :meth:`.Lifecycle.establish` and
-            :meth:`.Lifecycle.reestablish`.
+        :raises OsAccError: as :meth:`.Lifecycle.establish`,
+            :meth:`.Rebuilder.renewed` and :meth:`.Lifecycle.reestablish`.
         """
         _check_complete(held)
         placed = self._placed(instance, policies, held, deadline)
-        return self._life.reestablish(placed, deadline)
+        renewed = self._rebuilder.renewed(placed, instance.image_id, deadline)
+        ready = self._life.reestablish(renewed, deadline)
+        if any(each.programming and each.programming.is_pending for each in renewed):
+            self._catalog.publish_regions(deadline)
+        return ready
 
     def _placed(
         self,

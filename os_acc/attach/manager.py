@@ -19,6 +19,7 @@ from os_acc.attach import (
     lifecycle,
     planning,
     programming,
+    rebuild,
     region_operations,
     release_retries,
     serialize,
@@ -79,7 +80,11 @@ class Manager:
         self.locks = services.locks
         self.life = life
         self._confirmer = confirmation.Confirmer(
-            services, life, catalog, swap.Swapper(services, life, catalog, programmer)
+            services,
+            life,
+            catalog,
+            swap.Swapper(services, life, catalog, programmer),
+            rebuild.Rebuilder(services, programmer),
         )
         self._programmer = programmer
         self._owner = owner
@@ -154,10 +159,14 @@ class Manager:
             raise failure
         return len(released.done)
 
-    def renew(self, consumer: str, deadline: float) -> None:
-        """Confirm the leases of a consumer; the caller holds its lock."""
+    def renew(self, consumer: str, deadline: float, image_id: str = "") -> None:
+        """Confirm the leases of a consumer; the caller holds its lock.
+
+        :param image_id: the image that the instance boots, or ''.
+        """
+        instance = InstanceInfo(consumer, image_id=image_id)
         held = self._confirmer.settled(consumer, deadline)
-        self._confirmer.recorded(InstanceInfo(consumer), NOTHING_SAID, held, deadline)
+        self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
     def bind(
         self,

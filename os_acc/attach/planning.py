@@ -150,8 +150,6 @@ class LeasePlanner:
                             uuid=uuid,
                         ),
                         each.provider.device.region,
-                        each.wanted.bitstream_request,
-                        each.wanted.required,
                         recorded,
                         _is_accepted(each.provider.device.region, accepted),
                     )
@@ -217,6 +215,9 @@ class LeasePlanner:
                 inventory.host.function(each.address) for each in prior
             ),
             profile=self._profile(selected.wanted.group_suffix),
+            image_id=self.instance.image_id if selected.provider.device.region else "",
+            bitstream_request=selected.wanted.bitstream_request,
+            required=selected.wanted.required,
         )
 
 

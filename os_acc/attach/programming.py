@@ -19,17 +19,21 @@ from os_acc import deadlines, exception
 from os_acc.attach import plugin_steps, reached_functions
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
-from os_acc.attach.recorded_images import recorded_of, same_file
+from os_acc.attach.region_images import RegionImages, recorded_of
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
-from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
 from os_acc.host import pci, vfio
-from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import RecordedImage, Region, check_functions, function_at
-from os_acc.objects.request import title
+from os_acc.objects.region import (
+    RecordedImage,
+    Region,
+    UnverifiedRegions,
+    check_functions,
+    function_at,
+)
 from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
@@ -40,11 +44,9 @@ _CARDS_AT_ONCE = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedLease:
-    """A lease that is not recorded yet, and the requirements of its group.
+    """A lease that is not recorded yet.
 
     :ivar region: the region of its device; None: the device has none.
-    :ivar request: the bitstream that the group requests.
-    :ivar required: required traits of the region and of its contents.
     :ivar recorded: the very file to program; None: the image that the request
         selects.
     :ivar accepts_guests: whether the operator accepts the function that the region
@@ -53,8 +55,6 @@ class PlannedLease:
 
     lease: Lease
     region: Region | None
-    request: BitstreamRequest | None
-    required: tuple[str, ...] = ()
     recorded: RecordedImage | None = None
     accepts_guests: bool = False
 
@@ -68,7 +68,10 @@ class ProgrammingPlan:
 
 
 class Programmer:
-    """Plan the contents of regions, program them, and read them back."""
+    """Plan the contents of regions, program them, and read them back.
+
+    :ivar images: the images that leases require.
+    """
 
     def __init__(self, services: Services, images: Library) -> None:
         self._root = services.root
@@ -76,7 +79,8 @@ class Programmer:
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
-        self._images = images
+        self._library = images
+        self.images = RegionImages(images)
 
     @contextlib.contextmanager
     def plan(
@@ -93,31 +97,18 @@ class Programmer:
         :raises RegionUnusable: a guest has the region, with other contents.
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
-        if all(each.region is None and each.request is None for each in planned):
+        if all(
+            each.region is None and each.lease.bitstream_request is None
+            for each in planned
+        ):
             yield ProgrammingPlan(tuple(each.lease for each in planned))
             return
         with contextlib.ExitStack() as stack:
-            requirements: list[RegionRequirement] = []
-            for each in planned:
-                request, booted = self._request(each, instance_image, deadline)
-                if each.region is None:
-                    continue
-                bitstream = None
-                if request is not None and each.region.interface_id is not None:
-                    bitstream = self._bitstream(
-                        each.region, request, each.recorded, stack, deadline
-                    )
-                    image_selection.check_agreement(booted, bitstream)
-                requirements.append(
-                    reqs.of_request(
-                        each.lease,
-                        each.region,
-                        request,
-                        bitstream,
-                        each.required,
-                        booted,
-                    )
-                )
+            leases = [(each.lease, each.region) for each in planned]
+            booted = self.images.booted(planned[0].lease, instance_image, deadline)
+            requirements = self.images.requirements(
+                leases, booted, stack, deadline, planned[0].recorded
+            )
             stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
             yield self._plan_jobs(planned, requirements, deadline)
 
@@ -161,9 +152,7 @@ class Programmer:
             records no image for it.
         """
         planned = [
-            PlannedLease(
-                lease, lease.programming.region if lease.programming else None, None
-            )
+            PlannedLease(lease, lease.programming.region if lease.programming else None)
             for lease in leases
         ]
         if all(each.region is None for each in planned):
@@ -180,43 +169,6 @@ class Programmer:
             yield ProgrammingPlan(tuple(leases), tuple(jobs.values()))
 
     # -- planning ----------------------------------------------------------
-
-    def _request(
-        self, planned: PlannedLease, instance_image: str, deadline: float
-    ) -> tuple[BitstreamRequest | None, Image | None]:
-        """Return the bitstream request, and the guest's image if it was read."""
-        if planned.region is None or planned.region.interface_id is None:
-            if planned.request is None or reqs.is_fixed(
-                planned.region, planned.request
-            ):
-                return planned.request, None
-            raise exception.RegionUnusable(
-                f"{title(planned.lease.group)} requests {planned.request}, but "
-                f"{planned.lease.address} cannot be programmed",
-                hint="require the trait CUSTOM_PROGRAMMABLE in the group",
-                reason=exception.RegionReason.NOT_PROGRAMMABLE,
-            )
-        if not instance_image:
-            return planned.request, None
-        booted = self._images.booted(
-            instance_image, planned.lease.consumer_title, deadline
-        )
-        return image_selection.merged(planned.request, booted), booted
-
-    def _bitstream(
-        self,
-        region: Region,
-        request: BitstreamRequest,
-        recorded: RecordedImage | None,
-        stack: contextlib.ExitStack,
-        deadline: float,
-    ) -> Bitstream:
-        """Return the verified file to program, which is kept until the stack ends."""
-        if recorded is not None:
-            hint = "name the image to program: os-acc region program ADDRESS --image ID"
-            return same_file(self._images, region, recorded, stack, deadline, hint)
-        image = self._images.image_for(request, region, deadline)
-        return stack.enter_context(self._images.fetched(image, deadline, region=region))
 
     def _plan_jobs(
         self,
@@ -239,21 +191,16 @@ class Programmer:
         for first in requirements:
             if first.region.key in regions:
                 continue
-            plugin = first.lease.plugin
-            now = self.read(plugin, first.region, deadline)
+            now, unverified = self.present(
+                first.lease.plugin, first.region, unverified, deadline
+            )
             regions[now.key] = coming[now.key] = now
-            if reqs.is_silent(now) and self._plugin(plugin).always_reports_function_id:
-                unverified = dataclasses.replace(
-                    unverified, keys=unverified.keys | {now.key}
-                )
             on_region = [each for each in requirements if each.region.key == now.key]
             job = reqs.job(now, on_region, unverified)
             if job is not None:
-                self._check_free(job, recorded)
+                self.check_free(job, recorded)
                 jobs.append(job)
-                coming[now.key] = reached_functions.after(
-                    job, self._plugins, self._plugin(plugin), deadline
-                )
+                coming[now.key] = self.after(job, deadline)
             elif any(each.bitstream for each in on_region):
                 LOG.info("%s already holds the requested bitstream", now)
         reached_functions.check(requirements, coming)
@@ -266,23 +213,32 @@ class Programmer:
             )
         return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
 
-    def _check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
-        """Check that no guest has a function of the region.
+    def after(self, job: ProgrammingJob, deadline: float) -> Region:
+        """Return the region of a job with the functions that its plugin expects.
+
+        :raises PluginFailed: the plugin fails, or its answer is invalid.
+        """
+        plugin = self._plugin(job.lease.plugin)
+        return reached_functions.after(job, self._plugins, plugin, deadline)
+
+    def check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
+        """Check that no other guest has a function of the region.
 
         A function on vfio-pci may be in a guest also without a lease.
 
         :raises RegionUnusable: a guest has one, or may have one.
         """
         refused = f"cannot program {job.region} with image {job.bitstream.image}"
+        own = {each.lease.uuid for each in job.requirements}
         for lease in recorded.leases:
-            if lease.stands_on(job.region):
+            if lease.uuid not in own and lease.stands_on(job.region):
                 raise exception.RegionUnusable(
                     f"{refused}: its PCI function {lease.address} is leased to "
                     f"{lease.consumer}",
                     reason=exception.RegionReason.IN_USE,
                 )
-        own = {address for each in job.requirements for address in each.lease.members}
-        for address in sorted(set(job.region.pci_functions) - own):
+        members = {each for one in job.requirements for each in one.lease.members}
+        for address in sorted(set(job.region.pci_functions) - members):
             function = pci.read_function(self._root, address)
             if address in recorded.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)
@@ -327,6 +283,21 @@ class Programmer:
             )
         return plugin
 
+    def present(
+        self, name: str, region: Region, unverified: UnverifiedRegions, deadline: float
+    ) -> tuple[Region, UnverifiedRegions]:
+        """Return a region as read now; a silent one is among the unverified ones.
+
+        :param name: of its plugin.
+        :raises DeviceGone: the region's driver does not show it.
+        :raises DeviceChanged: the region or its interface was exchanged.
+        """
+        now = self.read(name, region, deadline)
+        if reqs.is_silent(now) and self._plugin(name).always_reports_function_id:
+            keys = unverified.keys | {now.key}
+            unverified = dataclasses.replace(unverified, keys=keys)
+        return now, unverified
+
     def read(self, name: str, region: Region, deadline: float) -> Region:
         """Return the region as its hardware reports it now.
 
@@ -370,6 +341,9 @@ class Programmer:
         reached = function_at(now, lease.address)
         if now in unverified or before.function_id not in (None, reached):
             return False
+        if before.is_pending:
+            # The guest of the earlier image may have written this function's id.
+            return False
         # If the region is guest-writable, this very guest has written to it.
         content = reqs.content(before, lease.boot_id)
         return not before.is_exact or unverified.contents.get(now.key) == content
@@ -392,8 +366,7 @@ class Programmer:
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
         recorded = RecordedImage(before.image_id, before.hash_algo, before.hash_value)
-        bitstream = same_file(
-            self._images,
+        bitstream = self.images.same_file(
             before.region,
             recorded,
             stack,
@@ -449,12 +422,12 @@ class Programmer:
         except exception.ImageUnusable as error:
             # The helper hashes the file again: it has changed since the fetch.
             is_invalid = error.reason is exception.ImageReason.INVALID
-            if not is_invalid or not self._images.forget(image, deadline):
+            if not is_invalid or not self._library.forget(image, deadline):
                 raise
             LOG.warning(
                 "the cached file of image %s was altered, fetching it again", image
             )
-            with self._images.fetched(image, deadline, region=job.region) as again:
+            with self._library.fetched(image, deadline, region=job.region) as again:
                 program(again)
 
 

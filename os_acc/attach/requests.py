@@ -138,7 +138,7 @@ class Requests:
         with self._manager.locks.hold(locks, deadline):
             unbound = [self._unbound(together, deadline) for _uuid, together in asked]
             for (uuid, together), requests in zip(asked, unbound, strict=True):
-                self._bind(uuid, requests, deadline)
+                self._bind(uuid, requests, _image(together.values()), deadline)
                 bound += self._manager.store.until(deadline).requests(together)
         return tuple(bound)
 
@@ -318,15 +318,19 @@ class Requests:
         return bound
 
     def _bind(
-        self, uuid: str, bound: tuple[AcceleratorRequest, ...], deadline: float
+        self,
+        uuid: str,
+        bound: tuple[AcceleratorRequest, ...],
+        image_id: str,
+        deadline: float,
     ) -> None:
         """Bind the requests of an instance; without requests, confirm its leases."""
         if not bound:
-            self._manager.renew(uuid, deadline)
+            self._manager.renew(uuid, deadline, image_id)
             return
         self._manager.store.until(deadline).change_requests(bound)
         try:
-            self._plug(uuid, bound, deadline)
+            self._plug(uuid, bound, image_id, deadline)
         except BaseException as error:
             self._failed(bound, error)
             raise
@@ -346,7 +350,11 @@ class Requests:
             error.add_note(f"cannot record that the requests failed: {why}")
 
     def _plug(
-        self, uuid: str, bound: Iterable[AcceleratorRequest], deadline: float
+        self,
+        uuid: str,
+        bound: Iterable[AcceleratorRequest],
+        image_id: str,
+        deadline: float,
     ) -> None:
         groups = request_batches.groups(bound)
         amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -373,8 +381,7 @@ class Requests:
             group.suffix: tuple(each.uuid for each in requests)
             for group, requests in groups
         }
-        image = next(filter(None, (_binding_of(each).image_id for each in bound)), "")
-        self._manager.bind(uuid, selection, request, named, deadline, image)
+        self._manager.bind(uuid, selection, request, named, deadline, image_id)
 
     @staticmethod
     def _deadline(seconds: float) -> float:
@@ -409,13 +416,22 @@ def _check_image(instance: str, bindings: Iterable[RequestBinding]) -> None:
 
     :raises InvalidInput: they name several.
     """
-    images = sorted({each.image_id for each in bindings} - {""})
+    images = _images(bindings)
     if len(images) > 1:
         raise exception.InvalidInput(
             f"the bindings of instance {instance} name several images: "
             f"{', '.join(map(exception.show, images))}",
             hint="pass the image that the instance boots",
         )
+
+
+def _images(bindings: Iterable[RequestBinding]) -> list[str]:
+    return sorted({each.image_id for each in bindings} - {""})
+
+
+def _image(bindings: Iterable[RequestBinding]) -> str:
+    """Return the image that the bindings of an instance name, or ''."""
+    return next(iter(_images(bindings)), "")
 
 
 def _lock_owners(found: Iterable[AcceleratorRequest]) -> Iterator[str]:

@@ -51,6 +51,13 @@ class Plug(base.Listing):
             "Default with --provider: one accelerator of it",
         )
         parser.add_argument(
+            "--image",
+            metavar="UUID",
+            type=arguments.uuid,
+            help="the image that the guest boots: it may request a bitstream. Another "
+            "image than before is a rebuild; default: unknown",
+        )
+        parser.add_argument(
             "--numa-cells",
             metavar="NUMBERS",
             type=arguments.cells,
@@ -85,6 +92,7 @@ class Plug(base.Listing):
         extra_specs = given or _one_of(manager, parsed_args.provider)
         instance = {
             "uuid": parsed_args.instance,
+            "image_id": parsed_args.image,
             "numa_cells": parsed_args.numa_cells,
             "networks": {
                 "physnets": parsed_args.physnet,

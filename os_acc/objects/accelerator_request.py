@@ -81,8 +81,8 @@ class RequestBinding:
     :ivar hostname: the compute node.
     :ivar device_rp_uuid: the resource provider.
     :ivar instance_uuid: the instance.
-    :ivar image_id: the image that the instance boots, or ''. It matters while the
-        request is plugged, and is neither recorded nor compared.
+    :ivar image_id: the image that the instance boots, or ''. The lease records it,
+        not the request; a repeated binding may name another one.
     """
 
     hostname: str

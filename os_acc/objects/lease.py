@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from os_acc.objects import instance
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -106,6 +107,11 @@ class Lease:
         :attr:`request_uuid`.
     :ivar is_spare: whether it serves no request: its device is to replace that of
         another lease, or was replaced. No allocation counts it.
+    :ivar image_id: the image of the guest for which the contents of its region were
+        decided; '' without a region, or if unknown.
+    :ivar bitstream_request: the bitstream that the flavor requests for its region;
+        None: none.
+    :ivar required: the traits that the flavor requires of its region.
     """
 
     uuid: str
@@ -136,6 +142,9 @@ class Lease:
     profile: str = ""
     arq: str = ""
     is_spare: bool = False
+    image_id: str = ""
+    bitstream_request: BitstreamRequest | None = None
+    required: tuple[str, ...] = ()
 
     @property
     def request_uuid(self) -> str:

@@ -105,7 +105,8 @@ class Programming:
         another file under the same id is another bitstream.
     :ivar hash_value: hexadecimal.
     :ivar is_exact: whether that image is required, not just the function.
-    :ivar boot_id: the boot in which the region was read and verified.
+    :ivar boot_id: the boot in which the region was read and verified; '' until it is
+        programmed for the first time after a rebuild.
     """
 
     region: Region
@@ -120,6 +121,11 @@ class Programming:
     def is_bound(self) -> bool:
         """Whether it restricts the contents."""
         return self.function_id is not None or bool(self.image_id)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a rebuild has decided the contents, and they are not verified yet."""
+        return not self.boot_id
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from os_acc import exception
 from os_acc.objects import epoch
 from os_acc.objects.epoch import AcceptedEpochs
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -290,6 +291,10 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "profile": lease.profile,
         "arq": lease.arq,
         "is_spare": lease.is_spare,
+        "image_id": lease.image_id,
+        "bitstream_request": lease.bitstream_request
+        and dataclasses.asdict(lease.bitstream_request),
+        "required": lease.required,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -330,6 +335,9 @@ def decode(payload: str) -> Lease:
             profile=fields["profile"],
             arq=fields["arq"],
             is_spare=fields["is_spare"],
+            image_id=fields["image_id"],
+            bitstream_request=_decode_request(fields["bitstream_request"]),
+            required=tuple(fields["required"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error
@@ -337,6 +345,10 @@ def decode(payload: str) -> Lease:
 
 def _decode_affinity(value: str | None) -> Affinity | None:
     return None if value is None else Affinity(value)
+
+
+def _decode_request(fields: Mapping[str, str] | None) -> BitstreamRequest | None:
+    return None if fields is None else BitstreamRequest(**fields)
 
 
 def _encode_policies(policies: PolicySources) -> list[str | None]:

@@ -243,6 +243,34 @@ def a_function_is_offered_again_after_a_guest(host: RealHost) -> None:
     assert os_acc.attached() == {}
 
 
+def a_rebuild_gives_the_guest_the_function_of_its_image(host: RealHost) -> None:
+    hardware: Any = host.root_side
+    make_ready(host)
+    images = {}
+    for name, function in (("gzip", GZIP), ("crypto", CRYPTO)):
+        upload(host, name, function)
+        images[function] = upload(host, f"guest-{name}", function, tags=())
+    hardware.next_function(GZIP)
+    guest: Any = plug(host, image=images[GZIP])
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, 1)
+
+    # A device that the guest still holds is not taken from it.
+    guest["image_id"] = images[CRYPTO]
+    hardware.hold(hardware.card())
+    with pytest.raises(exception.DeviceInUse):
+        os_acc.plug(guest, None, None)
+    hardware.let_go()
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, 1)
+
+    hardware.next_function(CRYPTO)
+    for _ in range(2):
+        (entry,) = in_time(lambda: os_acc.plug(guest, None, None))
+        assert entry["pci_id"] == hardware.card()
+        assert host.binding(hardware.card()) == VFIO
+        assert (hardware.holds(), hardware.programmed()) == (CRYPTO, 2)
+    unplug(host, guest)
+
+
 def only_what_is_built_for_a_card_reaches_it(host: RealHost) -> None:
     hardware: Any = host.root_side
     make_ready(host)
@@ -371,6 +399,7 @@ def root_programs_a_region(host: RealHost) -> None:
 JOBS: tuple[Job, ...] = (
     each_flavor_gets_its_function,
     a_function_is_offered_again_after_a_guest,
+    a_rebuild_gives_the_guest_the_function_of_its_image,
     only_what_is_built_for_a_card_reaches_it,
     each_error_of_the_hardware_has_its_type,
     a_card_that_never_completes_is_waited_for_in_vain,

@@ -20,6 +20,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost, uuid_of
 from os_acc.testing.instances import instance, request
 from os_acc.testing.provider_tree import FakeProviderTree
+from tests.unit.fpga import CARD, CRYPTO, held, upload
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 SERVER, OTHER, MIGRATION = 1, 2, 3
@@ -242,6 +243,18 @@ def test_rebuild_leaves_the_accelerators_attached(
     selected, extra_specs = request(bench.provider(GPU))
     assert bench.manager.plug(instance(SERVER), selected, extra_specs) == entries
     assert not any("unbind" in write.path for write in bench.kernel.writes(writes))
+
+
+def test_rebuild_with_another_function_programs_the_region(fpgas: TestHost) -> None:
+    upload(fpgas)
+    upload(fpgas, "crypto", CRYPTO)
+    unsaid = {"accel:function_id": None, "accel:function_name": "crypto"}
+    image = upload(fpgas, "image of the server", tags=None, **unsaid)
+    selected, extra_specs = request(fpgas.provider(CARD))
+    plugged = fpgas.manager.plug(instance(SERVER), selected, extra_specs)
+    rebuilt = instance(SERVER) | {"image_id": image}
+    assert fpgas.manager.plug(rebuilt, selected, extra_specs) == plugged
+    assert held(fpgas) == CRYPTO
 
 
 def test_a_resized_server_keeps_its_lease_on_the_source_until_it_is_confirmed(

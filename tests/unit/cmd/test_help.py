@@ -29,7 +29,7 @@ COMMANDS = {
     "profile check": ("--format",),
     "profile list": ("--format",),
     "profile show": ("PROFILE",),
-    "plug": ("--instance", "--provider", "--allocations", "--property"),
+    "plug": ("--instance", "--provider", "--allocations", "--property", "--image"),
     "provider list": ("--format",),
     "provider sync": ("--dry-run",),
     "region list": ("--format",),

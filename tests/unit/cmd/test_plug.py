@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from os_acc.objects.lease import Owner
-from os_acc.testing import request, uuid_of
+from os_acc.testing import TestHost, request, uuid_of
 from tests.unit.cmd.console import Console
+from tests.unit.fpga import CARD, CRYPTO, GZIP, held, upload
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 
@@ -55,6 +56,23 @@ def test_plug_takes_the_cells_of_the_guest(console: Console) -> None:
     prefer = ("--property", "accel7:numa_policy=preferred")
     (entry,) = plug(console, 1, GPU, *far, *prefer)
     assert (entry["NUMA Node"], entry["NUMA Affinity"]) == (0, "remote")
+
+
+def test_plug_takes_the_image_of_the_guest(fpgas: TestHost, tmp_path: Path) -> None:
+    console = Console(fpgas, tmp_path)
+    source = f"source = directory\ndirectory = {fpgas.images.path}"
+    console.configure(more=f"[os_acc_bitstreams]\n{source}")
+    unsaid = {"accel:function_name": None, "accel:function_id": None}
+    for name, function in (("gzip", GZIP), ("crypto", CRYPTO)):
+        upload(fpgas, name, function)
+        wanted = {"function_name": name}
+        image = upload(fpgas, f"vm-{name}", tags=None, **unsaid | wanted)
+        if name == "gzip":
+            entries = plug(console, 1, CARD, "--image", image)
+        else:
+            rebuild = ("plug", "--instance", uuid_of(1), "--image", image)
+            assert console.json(*rebuild) == entries
+        assert held(fpgas) == function
 
 
 def test_plug_refuses_two_values_of_one_extra_spec(console: Console) -> None:

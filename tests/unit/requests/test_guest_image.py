@@ -14,7 +14,7 @@ import yaml
 from os_acc import exception
 from os_acc.attach.requests import Requests
 from os_acc.objects.accelerator_request import RequestState
-from os_acc.testing import uuid_of
+from os_acc.testing import instance, uuid_of
 from tests.expected_errors import has
 from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, POWER_ON, held, upload
 
@@ -78,6 +78,29 @@ def test_an_image_that_contradicts_the_profile_fails_the_requests(fpgas, book):
         book.bind({one.uuid: binding(fpgas, image_id=image)})
     assert [each.state for each in book.find()] == [RequestState.BIND_FAILED]
     assert fpgas.programmings() == []
+
+
+def test_the_same_bindings_with_another_image_are_a_rebuild(fpgas, book):
+    (one,) = book.create("one")
+    for function in (GZIP, CRYPTO):
+        image = vm_image(fpgas, function)
+        (bound,) = book.bind({one.uuid: binding(fpgas, image_id=image)})
+        assert bound.state is RequestState.BOUND
+        assert held(fpgas) == function
+
+
+def test_a_rebuild_that_contradicts_the_profile_is_refused(fpgas, book):
+    (one,) = book.create("gzip")
+    asked = {one.uuid: binding(fpgas)}
+    (bound,) = book.bind(asked)
+    image = vm_image(fpgas, CRYPTO)
+    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
+        book.bind({one.uuid: binding(fpgas, image_id=image)})
+    # A plug without the flavor: the request of its profile is recorded.
+    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
+        fpgas.manager.plug(instance(1) | {"image_id": image}, None, None)
+    assert book.bind(asked) == (bound,)
+    assert held(fpgas) == GZIP
 
 
 def test_an_instance_boots_one_image(fpgas, book):

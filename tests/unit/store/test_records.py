@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
@@ -85,6 +86,9 @@ LEASES = st.builds(
     profile=st.text(),
     arq=st.text(),
     is_spare=st.booleans(),
+    image_id=st.text(),
+    bitstream_request=st.none() | st.builds(BitstreamRequest, *[st.text()] * 4),
+    required=st.lists(st.text(), max_size=2).map(tuple),
 )
 
 

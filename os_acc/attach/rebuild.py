@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Rebuild: a guest that holds leases boots another image.
+
+The image may request a bitstream. The contents that it requests are recorded in the
+leases first; :meth:`.Lifecycle.reestablish` then programs them, also in a later plug
+if this one is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.attach import programming, reached_functions
+from os_acc.attach import region_requirements as reqs
+from os_acc.attach.region_requirements import RegionRequirement
+from os_acc.attach.services import Services
+from os_acc.bitstreams import image_selection
+from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.region import Programming, Region, UnverifiedRegions
+from os_acc.store.locks import device_lock
+
+LOG = log.getLogger(__name__)
+
+
+class Rebuilder:
+    """Decide the contents of held regions for another image of their guest."""
+
+    def __init__(self, services: Services, programmer: programming.Programmer) -> None:
+        self._store = services.store
+        self._locks = services.locks
+        self._helper = services.helper
+        self._programmer = programmer
+
+    def renewed(
+        self, held: Sequence[Lease], image_id: str, deadline: float
+    ) -> tuple[Lease, ...]:
+        """Record the contents that the guest's image requests of held regions.
+
+        If an error is raised, nothing has been changed.
+
+        :param image_id: of the image that the guest boots; '': unknown, the contents
+            stay.
+        :returns: the leases as recorded now, in the given order.
+        :raises InvalidExtraSpec: flavor and image contradict each other.
+        :raises BitstreamError: the bitstream does not exist, or is rejected.
+        :raises RegionUnusable: a region cannot be programmed (NOT_PROGRAMMABLE), or
+            has another guest too (IN_USE).
+        :raises DeviceInUse: the guest, or another process, still holds a device whose
+            region has to be programmed.
+        :raises ServiceUnavailable: the source of images does not answer.
+        """
+        found = [each for each in held if each.programming is not None]
+        if not image_id or all(each.image_id == image_id for each in found):
+            return tuple(held)
+        with contextlib.ExitStack() as stack:
+            decided = self._decided(found, image_id, stack, deadline)
+            recorded = self._store.until(deadline).replace(
+                dataclasses.replace(
+                    each, image_id=image_id, programming=decided[each.uuid]
+                )
+                for each in found
+            )
+        for lease in recorded:
+            if lease.programming is not None and lease.programming.is_pending:
+                LOG.info(
+                    "instance %s boots image %s: %s is programmed again",
+                    *(lease.consumer_title, image_id, lease.programming.region),
+                )
+        renewed = {lease.uuid: lease for lease in recorded}
+        return tuple(renewed.get(each.uuid, each) for each in held)
+
+    def _decided(
+        self,
+        leases: Sequence[Lease],
+        image_id: str,
+        stack: contextlib.ExitStack,
+        deadline: float,
+    ) -> dict[str, Programming | None]:
+        """Return the contents for each lease, by its UUID.
+
+        :param stack: holds the locks of the cards and the files of the bitstreams.
+        """
+        decided = {each.uuid: each.programming for each in leases}
+        images = self._programmer.images
+        booted = images.booted(leases[0], image_id, deadline)
+        if image_selection.merged(None, booted) is None:
+            # The flavor has not changed: its bitstream is not selected again.
+            return decided
+        found = [(each, each.programming.region) for each in leases if each.programming]
+        on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
+        for each in images.requirements(found, booted, stack, deadline):
+            on_region[each.region.key].append(each)
+        cards = {device_lock(region.card) for _lease, region in found}
+        stack.enter_context(self._locks.hold(cards, deadline))
+        state = self._store.until(deadline).recorded_state()
+        for requirements in on_region.values():
+            decided |= self._contents(requirements, state, deadline)
+        return decided
+
+    def _contents(
+        self,
+        requirements: Sequence[RegionRequirement],
+        state: RecordedState,
+        deadline: float,
+    ) -> dict[str, Programming]:
+        """Return the contents of one region for its leases."""
+        kept = {each.lease.uuid: _kept(each) for each in requirements}
+        met = {uuid: each for uuid, each in kept.items() if each is not None}
+        if len(met) == len(kept):
+            return met
+        now, unverified = self._present(requirements[0].lease, state, deadline)
+        job = reqs.job(now, requirements, unverified)
+        coming = now if job is None else self._programmer.after(job, deadline)
+        _check_reached(requirements, coming)
+        decided = {
+            each.lease.uuid: each.recorded(now, coming, unverified)
+            for each in requirements
+        }
+        if job is None:
+            return decided
+        self._programmer.check_free(job, state)
+        for each in requirements:
+            self._helper.check_free(each.lease.members, deadline)
+        return {
+            uuid: dataclasses.replace(each, boot_id="")
+            for uuid, each in decided.items()
+        }
+
+    def _present(
+        self, lease: Lease, state: RecordedState, deadline: float
+    ) -> tuple[Region, UnverifiedRegions]:
+        """Return a lease's region as read now, if possible, and the unverified ones."""
+        assert lease.programming is not None
+        unverified, region = state.unverified_regions, lease.programming.region
+        if lease.guest_writable is None:
+            # A region that the guest's function shows is without its driver.
+            with contextlib.suppress(exception.DeviceGone):
+                return self._programmer.present(
+                    lease.plugin, region, unverified, deadline
+                )
+        keys = unverified.guest_writable | {region.key}
+        return region, dataclasses.replace(unverified, guest_writable=keys)
+
+
+def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
+    """Check that each lease reaches its function; a rebuild changes no device.
+
+    :raises RegionUnusable: MISMATCH: another PCI function reaches it.
+    :raises ImageUnusable: none does, or the image does not state which function it is.
+    """
+    try:
+        reached_functions.check(requirements, {coming.key: coming})
+    except reached_functions.FunctionElsewhere as error:
+        raise exception.RegionUnusable(
+            error.message,
+            hint="unplug the instance, then plug it again",
+            reason=exception.RegionReason.MISMATCH,
+        ) from error
+
+
+def _kept(requirement: RegionRequirement) -> Programming | None:
+    """Return the recorded contents if they meet a requirement, else None.
+
+    They are restored with the required bitstream if the region loses them.
+    """
+    before, bitstream = requirement.lease.programming, requirement.bitstream
+    assert before is not None
+    if bitstream is None:
+        return before
+    image = bitstream.image
+    # The record is that of the lease's own PCI function.
+    region = dataclasses.replace(
+        before.region, function_id=before.function_id, functions=()
+    )
+    if (image.hash_algo, image.hash_value) == (before.hash_algo, before.hash_value):
+        is_met = requirement.function_id in (None, before.function_id) and not (
+            requirement.unidentified and before.region.functions
+        )
+    else:
+        is_met = not requirement.is_exact and requirement.is_served_by(region)
+    if not is_met:
+        return None
+    return dataclasses.replace(
+        before,
+        image_id=image.id,
+        hash_algo=image.hash_algo,
+        hash_value=image.hash_value,
+        is_exact=requirement.is_exact,
+    )
