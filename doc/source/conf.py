@@ -21,6 +21,8 @@ extensions = [
 
 html_theme = "openstackdocs"
 html_theme_options = {"display_badge": False}
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 # A clone has no tags and may have no remote: the theme's own guesses at name
 # and version would fail there.
 openstackdocs_auto_name = False

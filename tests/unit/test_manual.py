@@ -47,6 +47,7 @@ _CONSOLE = re.compile(
     re.MULTILINE,
 )
 _GOLDEN = re.compile(r"literalinclude:: (\S*tests/unit/cmd/golden/\S+)")
+_OURS = re.compile(r"(?:^|[|;&(] ?)os-acc ")
 
 
 def written_outputs(text: str) -> Iterator[str]:
@@ -58,7 +59,7 @@ def written_outputs(text: str) -> Iterator[str]:
         for before, line in pairwise(["", *lines]):
             is_command = line[:2] in ("$ ", "# ") or before.endswith("\\")
             if line[:2] in ("$ ", "# "):
-                is_ours = line[2:].startswith("os-acc ")
+                is_ours = bool(_OURS.search(line[2:]))
             if is_ours and not is_command:
                 yield line
         if is_ours and re.search(r"code-block:: text|^[^.]*::$", block["next"]):
@@ -93,6 +94,7 @@ def test_each_file_of_output_has_the_test_that_writes_it():
     [
         ".. code-block:: console\n\n   $ os-acc a\n   | table |\n",
         ".. code-block:: console\n\n   # os-acc a \\\n       --b\n   ok\n",
+        ".. code-block:: console\n\n   $ cat a | os-acc b -\n   ok\n",
         ".. code-block:: console\n\n   $ os-acc a\n\n.. code-block:: text\n\n   b\n",
         ".. code-block:: console\n\n   $ os-acc a\n\nIt prints::\n\n   b\n",
     ],
@@ -111,6 +113,62 @@ def test_output_that_is_written_by_hand_is_found(text):
 )
 def test_output_of_a_file_or_of_others_is_none(text):
     assert not list(written_outputs(text))
+
+
+# -- statements of the specifications ----------------------------------------------
+
+STATEMENTS = CHECKOUT / "doc/source/reference/statements.rst"
+_STATEMENT = re.compile(
+    r"^   \* - (?P<id>\d{3}\.\d+)\n     - (?P<quote>.+(?:\n       .+)*)\n"
+    r"     - (?P<shown>.+(?:\n       .+)*)",
+    re.MULTILINE,
+)
+_REASON = re.compile(r"\*(?:Otherwise|Not supported)\*: \S+(?: \S+){3,}")
+
+
+def statements() -> list[re.Match[str]]:
+    return list(_STATEMENT.finditer(STATEMENTS.read_text(encoding="utf-8")))
+
+
+def test_each_statement_of_a_specification_occurs_once():
+    """They are numbered from 1, so none is left out."""
+    numbers: dict[str, list[int]] = {}
+    for row in statements():
+        specification, _, number = row["id"].partition(".")
+        numbers.setdefault(specification, []).append(int(number))
+    assert list(numbers) == ["000", "001", "002", "003", "004"]
+    for specification, found in numbers.items():
+        assert found == list(range(1, len(found) + 1)), specification
+
+
+def test_each_row_of_the_statements_is_read():
+    text = STATEMENTS.read_text(encoding="utf-8")
+    heads = text.count(".. list-table::")
+    assert (
+        len(statements()) == len(re.findall(r"^   \* - ", text, re.MULTILINE)) - heads
+    )
+
+
+def test_each_statement_has_a_test_or_a_reason():
+    for row in statements():
+        if not _REASON.match(row["shown"]):
+            found = [pair for pair in _TEST.findall(row["shown"]) if all(pair)]
+            rest = _TEST.sub("", row["shown"])
+            assert found, row["id"]
+            assert not rest.strip(", \n"), f"{row['id']}: {rest}"
+
+
+def test_the_page_counts_its_statements():
+    text = STATEMENTS.read_text(encoding="utf-8")
+    (total, shown, otherwise) = map(
+        int, re.findall(r"\b\d+\b", text.split("\n\n")[1])[:3]
+    )
+    reasons = sum(bool(_REASON.match(row["shown"])) for row in statements())
+    assert (total, shown, otherwise) == (
+        len(statements()),
+        len(statements()) - reasons,
+        reasons,
+    )
 
 
 # -- simple tables ---------------------------------------------------------------

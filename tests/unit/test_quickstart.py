@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The quick start of the manual, followed word for word.
+"""The quick start of the manual on a simulated host, followed word for word.
 
 The package of this environment replaces the one that the page installs.
+``tests/functional/kernel/test_quickstart.py`` follows the page on a real host.
 """
 
 from __future__ import annotations
@@ -11,45 +12,32 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from tests import quickstart
 from tests.unit.cmd.golden_files import GOLDEN, expect
 
-PAGE = Path(__file__).resolve().parents[2] / "doc/source/install/quickstart.rst"
-_STEP = re.compile(
-    r"^\.\. code-block:: console\n   :name: quickstart-(?P<name>\S+)\n\n"
-    r"(?P<commands>(?:   .+\n)+)"
-    r"(?:\n\.\. literalinclude:: (?P<output>\S+)\n)?",
-    re.MULTILINE,
-)
-INSTALL = "install"
 GPU = "0000:17:00.0"
 
 
-@dataclass(frozen=True)
-class Step:
-    """A block of commands on the page; ``output``: the file that the page shows."""
-
-    name: str
-    commands: list[str]
-    output: Path | None
-
-
-def steps() -> Iterator[Step]:
-    for match in _STEP.finditer(PAGE.read_text(encoding="utf-8")):
-        text = match["commands"].replace("\\\n", "")
-        prompts = [line.strip() for line in text.splitlines()]
-        assert all(line.startswith("$ ") for line in prompts), match["name"]
-        output = match["output"] and (PAGE.parent / match["output"]).resolve()
-        yield Step(match["name"], [line[2:] for line in prompts], output or None)
-
-
 def test_each_block_of_commands_is_a_step() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text.count("$ ") == sum(len(each.commands) for each in steps())
-    assert text.count("code-block::") == len(list(steps()))
+    text = quickstart.PAGE.read_text(encoding="utf-8")
+    simulated = list(quickstart.steps(quickstart.SIMULATED))
+    real = list(quickstart.steps(quickstart.REAL))
+    assert text.count("code-block::") == len(simulated) + len(real)
+    for prompt, followed in (("$", simulated), ("#", real)):
+        commands = re.findall(rf"^   {re.escape(prompt)} ", text, re.MULTILINE)
+        assert len(commands) == sum(len(each.commands) for each in followed)
+
+
+def test_the_reader_replaces_one_address_of_the_real_host() -> None:
+    texts = [
+        command.text
+        for step in quickstart.steps(quickstart.REAL)
+        for command in step.commands
+    ]
+    found = {each for text in texts for each in re.findall(r"\w+:\w\w:\w\w\.\w", text)}
+    assert found == {quickstart.ADDRESS}
 
 
 def test_the_quick_start_is_followed_word_for_word(tmp_path: Path) -> None:
@@ -59,13 +47,13 @@ def test_the_quick_start_is_followed_word_for_word(tmp_path: Path) -> None:
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "80",
     }
-    for step in steps():
-        if step.name == INSTALL:
+    for step in quickstart.steps(quickstart.SIMULATED):
+        if step.name == quickstart.INSTALL:
             assert (scripts / "os-acc").exists()
             continue
         for command in step.commands:
             ran = subprocess.run(
-                ["bash", "-c", command],
+                ["bash", "-c", command.text],
                 cwd=tmp_path,
                 env=environment,
                 capture_output=True,

@@ -20,6 +20,7 @@ from tests.unit.cmd.golden_files import expect
 from tests.unit.cmd.gpu_host import gpu_host
 
 GPU, NIC, FPGA = "0000:17:00.0", "0000:3b:00.0", "0000:e3:00.0"
+MANUAL = Path(__file__).resolve().parents[3] / "doc/source/admin/topology.rst"
 NAMED = (
     '{"vendor_id": "10de"}',
     '{"address": "0000:3b:00.0", "num_vfs": 2}',
@@ -62,6 +63,14 @@ def test_a_host_is_drawn_as_the_manual_shows_it(small: Console, tmp_path: Path) 
     ran = small.run("topology", "--cells", "1", "--max-width", "100")
     expect("topology-cells.txt", ran.out + ran.err)
     expect("topology.svg", picture(small, tmp_path / "host.svg"))
+
+
+def test_the_line_that_the_manual_explains_is_drawn(small: Console) -> None:
+    text = MANUAL.read_text(encoding="utf-8").partition("\nA line\n======\n")[2]
+    explained = text.partition(".. code-block:: text\n\n   ")[2].splitlines()[0]
+    explained = explained.replace("(0000...)", f"({uuid_of(1)})")
+    ran = small.run("topology", "--max-width", "400")
+    assert any(line.endswith(explained) for line in ran.out.splitlines())
 
 
 def test_a_host_with_hundreds_of_vfs_fits_a_page(gpus: Console, tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Nova keeps or deletes the allocation of a server in each operation.
+
+The leases of os_acc follow: doc/source/user/server-operations.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from os_acc.testing import HostSpec, TestHost, hosts
+from tests.functional.nova import servers
+
+HOST = "compute1"
+GPU = "0000:17:00.0"
+UNIT = {"CUSTOM_ACCELERATOR_GPU": 1}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[TestHost]:
+    """Yield a host with one GPU."""
+    spec = HostSpec(hosts.gpu("0000:17", 0))
+    named = ['{"address": "0000:17:00.*"}']
+    with TestHost(tmp_path, spec, device_spec=named, node_name=HOST) as bench:
+        yield bench
+
+
+@pytest.fixture
+def nova(bench: TestHost) -> Iterator[servers.Servers]:
+    """Start Nova with that host as its compute node."""
+    found = servers.Servers(
+        HOST, lambda tree, name: bench.manager.update_provider_tree(tree, name)
+    )
+    found.setUp()
+    try:
+        yield found
+    finally:
+        found.doCleanups()
+
+
+@pytest.fixture
+def server(nova: servers.Servers) -> dict[str, Any]:
+    """Return an active server with the GPU."""
+    return nova.create({f"resources1:{name}": str(n) for name, n in UNIT.items()})
+
+
+@pytest.fixture
+def has_gpu(
+    bench: TestHost, nova: servers.Servers, server: dict[str, Any]
+) -> Callable[[], bool]:
+    """Return a function: whether Placement has the GPU allocated to the server."""
+    provider = bench.provider(GPU).uuid
+
+    def is_allocated() -> bool:
+        found = nova.allocations(server).get(provider)
+        assert found in (None, UNIT)
+        return found is not None
+
+    assert is_allocated()
+    return is_allocated
+
+
+def test_a_stopped_server_keeps_its_allocation(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    nova.stop(server)
+    assert has_gpu()
+    nova.start(server)
+    assert has_gpu()
+
+
+def test_a_paused_or_suspended_server_keeps_its_allocation(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    for before, after in ((nova.pause, nova.unpause), (nova.suspend, nova.resume)):
+        before(server)
+        assert has_gpu()
+        after(server)
+        assert has_gpu()
+
+
+def test_a_shelved_server_keeps_its_allocation_until_it_is_offloaded(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    nova.shelve(server)
+    assert has_gpu()
+    nova.unshelve(server)
+    assert has_gpu()
+    nova.shelve(server)
+    nova.offload(server)
+    assert not has_gpu()
+
+
+def test_an_unshelved_server_has_an_allocation_again(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    nova.shelve(server)
+    nova.offload(server)
+    nova.unshelve(server)
+    assert has_gpu()
+
+
+def test_a_soft_deleted_server_keeps_its_allocation_until_it_is_reclaimed(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    nova.delete_softly(server)
+    assert has_gpu()
+    nova.reclaim(server)
+    assert not has_gpu()
+
+
+def test_a_restored_server_has_kept_its_allocation(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    before = nova.allocations(server)
+    nova.delete_softly(server)
+    nova.restore(server)
+    assert nova.allocations(server) == before
+    assert has_gpu()
+
+
+def test_a_deleted_server_has_no_allocation(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> None:
+    nova.delete(server)
+    assert not has_gpu()
