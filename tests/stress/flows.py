@@ -215,42 +215,6 @@ class ProgramAfterReboot(Program):
         assert not manager.store.recorded_state().unverified_regions
 
 
-class RestoredRegion(Program):
-    """A guest that could program its card is unplugged: the card is programmed again.
-
-    After any kill no lease of that programming stays, and the service's retries
-    complete it.
-    """
-
-    name = "a region that is restored at its release"
-
-    def prepare(self, bench: TestHost) -> None:
-        super().prepare(bench)
-        self._plug(bench.start_here())
-        bench.kernel.program_as_guest(DFL, shelf.POWER_ON)
-
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here(**self._options(bench))
-        yield
-        manager.unplug({"uuid": INSTANCE})
-
-    def resume(self, bench: TestHost, manager: Manager) -> None:
-        manager = bench.start(**self._options(bench))
-        manager.unplug({"uuid": INSTANCE})
-        for attempt in manager.retrier.retry():
-            attempt.result()
-        unverified = manager.store.recorded_state().unverified_regions
-        assert not unverified
-        assert not unverified.guest_writable
-        assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
-
-    @staticmethod
-    def _options(bench: TestHost) -> Mapping[str, Any]:
-        bench.groups["os_acc_bitstreams"]["reprogram_at_release"] = True
-        # The programming must have time within the unplug.
-        return {"unplug_timeout": 3600.0}
-
-
 class Refused(PlugFlow):
     """The driver refuses the last device, so that the plug is rolled back."""
 
@@ -488,7 +452,6 @@ FLOWS: Mapping[str, Flow] = {
         Program(),
         Renew(),
         ProgramAfterReboot(),
-        RestoredRegion(),
         Refused(),
         Rekey(),
         Reboot(),

@@ -24,8 +24,8 @@ from tests.stress import (
     in_process_calls,
     kills,
     processes,
-    rebuild_flows,
     recovery_checks,
+    region_flows,
     request_flows,
 )
 from tests.stress.flows import BYSTANDERS, Flow
@@ -36,7 +36,7 @@ from tests.stress.simulated_host import simulated_host
 #: The recorded points of each flow are divided among so many shares.
 SHARES = 2
 
-FLOWS = {**flows.FLOWS, **request_flows.FLOWS, **rebuild_flows.FLOWS}
+FLOWS = {**flows.FLOWS, **request_flows.FLOWS, **region_flows.FLOWS}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

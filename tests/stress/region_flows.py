@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Flows of guests that get another image, which are killed."""
+"""Flows, which are killed, that program the regions of guests again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from os_acc.attach.manager import Manager
 from os_acc.testing import FunctionSpec, TestHost, hosts
 from os_acc.testing.demo import shelf
-from tests.stress.flows import DFL, INSTANCE, Flow, plug_bystander
+from tests.stress.flows import DFL, INSTANCE, Flow, Program, plug_bystander
 from tests.stress.simulated_host import request
 
 CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -18,6 +18,42 @@ FIRST_IMAGE = "44444444-4444-4444-8444-444444444444"
 SECOND_IMAGE = "55555555-5555-4555-8555-555555555555"
 #: The function that each image of the guest requests.
 _FUNCTIONS: Mapping[str, str] = {FIRST_IMAGE: shelf.GZIP, SECOND_IMAGE: CRYPTO}
+
+
+class RestoredRegion(Program):
+    """A guest that could program its card is unplugged: the card is programmed again.
+
+    After any kill no lease of that programming stays, and the service's retries
+    complete it.
+    """
+
+    name = "a region that is restored at its release"
+
+    def prepare(self, bench: TestHost) -> None:
+        super().prepare(bench)
+        self._plug(bench.start_here())
+        bench.kernel.program_as_guest(DFL, shelf.POWER_ON)
+
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here(**self._options(bench))
+        yield
+        manager.unplug({"uuid": INSTANCE})
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        manager = bench.start(**self._options(bench))
+        manager.unplug({"uuid": INSTANCE})
+        for attempt in manager.retrier.retry():
+            attempt.result()
+        unverified = manager.store.recorded_state().unverified_regions
+        assert not unverified
+        assert not unverified.guest_writable
+        assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+
+    @staticmethod
+    def _options(bench: TestHost) -> Mapping[str, Any]:
+        bench.groups["os_acc_bitstreams"]["reprogram_at_release"] = True
+        # The programming must have time within the unplug.
+        return {"unplug_timeout": 3600.0}
 
 
 class Rebuild(Flow):
@@ -76,4 +112,6 @@ def _guest(image: str) -> dict[str, str]:
     return {"uuid": INSTANCE, "image_id": image}
 
 
-FLOWS: Mapping[str, Flow] = {flow.name: flow for flow in (Rebuild(), RebuildOfTwo())}
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow for flow in (RestoredRegion(), Rebuild(), RebuildOfTwo())
+}
