@@ -155,7 +155,7 @@ class _Survey:
             "on VFIO without a lease"
             if self._is_left_behind(address) and not _is_unknown(refused)
             else "",
-            f"goes along with {goes_with}" if goes_with != address else "",
+            f"assigned with {goes_with}" if goes_with != address else "",
             "" if address in host.functions else "no longer on this host",
             str(host.unreadable.get(str(address), "")),
         ]

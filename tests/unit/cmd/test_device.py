@@ -72,7 +72,7 @@ def test_the_listing_says_what_is_free_and_why_the_rest_is_not(
         "Driver": "nouveau",
         "Reason": None,
     }
-    assert rows[AUDIO]["Reason"] == f"goes along with {GPU}"
+    assert rows[AUDIO]["Reason"] == f"assigned with {GPU}"
     assert rows["0000:04:00.0"]["State"] == "refused"
     assert "mounted at /" in rows["0000:04:00.0"]["Reason"]
     assert rows["0000:e3:00.0"]["NUMA Node"] is None
