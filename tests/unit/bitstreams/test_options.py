@@ -81,7 +81,7 @@ def test_a_name_that_stands_for_no_option_is_refused(tmp_path: Path) -> None:
 def test_a_release_programs_only_where_the_operator_says_so(tmp_path: Path) -> None:
     for lines, expected in (
         ((), False),
-        (("reprogram_at_release =",), False),
+        (("reprogram_at_release = false",), False),
         (("reprogram_at_release = true",), True),
     ):
         assert load(tmp_path, *lines).reprogram_at_release is expected

@@ -36,6 +36,7 @@ ARGUMENTS = {
     "plug": ("--instance", uuid_of(1)),
     "region program": (FPGA, "--image", "gzip.gbs"),
     "region verify": (FPGA,),
+    "request notify": (uuid_of(1),),
     "request show": ("--property", "resources:CUSTOM_ACCELERATOR_GPU=1"),
     "unplug": (uuid_of(1),),
 }
@@ -47,6 +48,7 @@ ERRORS = {
     "plug": f"no accelerators are recorded for instance {uuid_of(1)}",
     "provider sync": "[os_acc_placement]",
     "region verify": "its hardware accepts bitstreams without a signature",
+    "request notify": "no accelerator request",
 }
 #: Places of the real host that no command may read.
 REAL = ("/sys/", "/dev/vfio", "/etc/nova", "/etc/os", "/run/os_acc", "/var/lib/os")
