@@ -4,6 +4,7 @@
 
 A device may have been selected before the guest's cells were known, or for others.
 Another free device of the same provider takes its place, so that the allocation stays.
+In a region it reaches the same function.
 Its lease is a new one, because the privileged helper records each device under the
 UUID of its lease; the two leases swap their requests in the transaction that commits
 the new one. A crash before it rolls the new lease back, a crash after it continues
@@ -33,9 +34,10 @@ from os_acc.numa.policies import Policies
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation
-from os_acc.scheduling.device_selection import DeviceSelector
+from os_acc.scheduling.device_selection import DeviceSelector, Reaching
 from os_acc.store import AlreadyLeased
 
 LOG = log.getLogger(__name__)
@@ -125,7 +127,7 @@ class Swapper:
             instance,
             _allocations(wrong),
             wrong[0].request,
-            DeviceSelector(guest, _policies(wrong)),
+            DeviceSelector(guest, _policies(wrong), _reaching(wrong)),
         )
         try:
             planned = planner.plan(inventory, deadline)
@@ -134,7 +136,7 @@ class Swapper:
         free: defaultdict[_Key, list[Lease]] = defaultdict(list)
         for each in planned:
             free[_key(each.lease)].append(each.lease)
-        return [(old, _moved(old, free[_key(old)].pop(0))) for old in wrong]
+        return [(old, _moved(old, _taken(old, free[_key(old)]))) for old in wrong]
 
     def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
         """Check that no process uses a device of the guest.
@@ -234,6 +236,43 @@ def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
         )
         for key, lease in sorted(found.items(), key=lambda each: each[0][:3])
     ]
+
+
+def _serving(lease: Lease) -> frozenset[PciAddress] | None:
+    """Return the PCI functions that reach the function of a lease; None: unknown.
+
+    The recorded contents decide: a reboot may have emptied the region, and the plug
+    programs the recorded image again.
+    """
+    before = lease.programming
+    if before is None or before.function_id is None or not before.region.functions:
+        return None
+    return frozenset(
+        place for place, each in before.region.functions if each == before.function_id
+    )
+
+
+def _reaching(wrong: Sequence[Lease]) -> Reaching:
+    """Return the PCI functions that may replace those of each group and provider."""
+    found: defaultdict[tuple[str, str], set[PciAddress]] = defaultdict(set)
+    for lease in wrong:
+        if (serving := _serving(lease)) is not None:
+            found[lease.group, lease.provider] |= serving
+    return {key: frozenset(each) for key, each in found.items()}
+
+
+def _taken(old: Lease, free: list[Lease]) -> Lease:
+    """Remove and return the first planned lease that can take over from an old one.
+
+    :raises NoDeviceAvailable: the leases of one group have several functions, and too
+        few of the planned ones reach this one.
+    """
+    serving = _serving(old)
+    for each in free:
+        if serving is None or each.address in serving:
+            free.remove(each)
+            return each
+    raise refusal([old], "the others reach another function of its region")
 
 
 def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
