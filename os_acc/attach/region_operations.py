@@ -71,6 +71,8 @@ class RegionOperations:
         #: The last failure of each region, by its key; a lasting one is not repeated.
         self._failures: dict[str, str] = {}
         self._given_up: set[str] = set()
+        #: Keys of regions that are due, and were not offered at the last attempt.
+        self._missing: set[str] = set()
 
     def program(self, address: PciAddress, deadline: float, image: str = "") -> Region:
         """Program a free region, read it back, and record it as verified.
@@ -150,7 +152,12 @@ class RegionOperations:
         )
 
     def due(self, deadline: float) -> list[str]:
-        """Return the keys of free, unverified regions with a recorded image, sorted."""
+        """Return the keys of the regions to program with their recorded images, sorted.
+
+        They are free and unverified: a guest could program them, or a programming was
+        not completed. Without: regions whose last attempt failed for good, until they
+        are verified or leased, and those that are not offered.
+        """
         if not self._at_release:
             return []
         try:
@@ -159,28 +166,47 @@ class RegionOperations:
             LOG.warning("cannot read the records of regions, will retry: %s", error)
             return []
         unverified = recorded.unverified_regions
-        leased = {
-            lease.programming.region.key
-            for lease in recorded.leases
-            if lease.programming
-        }
         due = (unverified.guest_writable | unverified.keys) & unverified.images.keys()
-        return sorted(due - leased - self._given_up)
+        due -= _leased(recorded.leases)
+        self._given_up &= due
+        self._missing &= due
+        if self._missing:
+            self._missing -= self._catalog.snapshots.regions()
+        return sorted(due - self._given_up - self._missing)
 
     def restore(self, key: str, deadline: float) -> None:
         """Program a region with its recorded image; log a failure."""
         address: PciAddress | None = None
         try:
             inventory = self._catalog.look(deadline)
-            for provider in inventory.providers.values():
-                region = provider.device.region
-                if region is not None and region.key == key:
-                    address = provider.device.handles[0].address
-                    image = _recorded_image(inventory.recorded_state, region)
-                    self._program(inventory, provider, deadline, image.id, image)
-                    self._failures.pop(key, None)
+            provider = _provider_of(inventory, key)
+            if provider is None:
+                self._missing.add(key)
+                LOG.warning(
+                    "cannot program region %s with its recorded image: it is not "
+                    "offered (see 'os-acc device list'); it is programmed once it is "
+                    "offered again",
+                    key,
+                )
+                return
+            address = provider.device.handles[0].address
+            assert provider.device.region is not None
+            image = _recorded_image(inventory.recorded_state, provider.device.region)
+            self._program(inventory, provider, deadline, image.id, image)
+            self._failures.pop(key, None)
         except exception.OsAccError as error:
-            self._log_failure(key, address, error)
+            if self._is_leased(key, deadline):
+                # A plug was faster, or the retries have yet to release the region.
+                LOG.debug("region %s is leased: %s", key, error)
+            else:
+                self._log_failure(key, address, error)
+
+    def _is_leased(self, key: str, deadline: float) -> bool:
+        try:
+            return key in _leased(self._store.until(deadline).leases())
+        except exception.StateUnavailable as error:
+            LOG.debug("cannot read the leases of region %s: %s", key, error)
+            return False
 
     def _program(
         self,
@@ -263,6 +289,20 @@ def _can_pass(error: exception.OsAccError) -> bool:
         or lifecycle.is_transient(error)
         or isinstance(error, exception.ServiceUnavailable)
     )
+
+
+def _leased(leases: Iterable[Lease]) -> set[str]:
+    """Return the keys of the regions on which leases stand."""
+    return {each.programming.region.key for each in leases if each.programming}
+
+
+def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:
+    """Return the provider of a region; None: the region is not offered."""
+    for provider in inventory.providers.values():
+        region = provider.device.region
+        if region is not None and region.key == key:
+            return provider
+    return None
 
 
 def _offered(

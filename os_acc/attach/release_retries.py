@@ -5,8 +5,8 @@
 A lease stays ``releasing`` after a failure that can pass. Each attempt takes the
 consumer's lock only if it is free, and each consumer has a thread of its own: a stuck
 device delays no other. A retry runs the same release as an unplug; it never takes a
-device from a process that holds it. Regions that releases left unverified are
-programmed in the same rounds, if the operator has switched that on.
+device from a process that holds it. The same rounds program unverified regions with
+their recorded images, if the operator has switched that on (``reprogram_at_release``).
 """
 
 from __future__ import annotations

@@ -117,7 +117,9 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="When a guest that could program its FPGA is unplugged, program the "
         "region again with the image with which os_acc last programmed it, so that its "
         "function is offered to flavors that require it. A failure is logged, and does "
-        "not fail the unplug; the service retries it if its cause can pass.",
+        "not fail the unplug; the service retries it if its cause can pass. The "
+        "service does the same for a free region that a failed programming has left "
+        "unverified.",
     ),
     cfg.StrOpt(
         "signature",

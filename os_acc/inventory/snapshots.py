@@ -88,6 +88,11 @@ class Snapshots:
         }
         return all(addresses.issuperset(lease.members) for lease in leases)
 
+    def regions(self) -> set[str]:
+        """Return the keys of the regions that the last scan found."""
+        regions = (provider.device.region for provider in self._offered[1])
+        return {region.key for region in regions if region is not None}
+
     def newest(self) -> tuple[Capacity, ...]:
         """Return the latest capacity; start a scan if it is outdated."""
         if time.monotonic() >= self._due:
