@@ -29,7 +29,12 @@ from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner, RecordedState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import RecordedImage, Region, UnverifiedRegions
+from os_acc.objects.region import (
+    RecordedImage,
+    Region,
+    UnverifiedRegions,
+    functions_held,
+)
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation, fingerprint
 from os_acc.scheduling.device_selection import DeviceSelector
@@ -374,8 +379,9 @@ def _check_authenticated(
         why = "a programming was not completed, or the record of it was lost"
     else:
         return
+    reported = ", ".join(sorted(functions_held(now))) or "no function"
     raise exception.RegionUnusable(
-        f"cannot verify {now}, which reports {now.function_id or 'no function'}: {why}",
+        f"cannot verify {now}, which reports {reported}: {why}",
         hint=f"program a verified image: os-acc region program {address}",
         reason=exception.RegionReason.UNKNOWN,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from os_acc.cmd import arguments, base
 from os_acc.objects.device import Provider
-from os_acc.objects.region import Region, UnverifiedRegions
+from os_acc.objects.region import Region, UnverifiedRegions, functions_held
 from os_acc.service import HostInspection
 
 
@@ -96,7 +96,7 @@ class RegionVerify(base.Showing):
         return _COLUMNS, _rows(self.look())[region.key]
 
 
-_COLUMNS = ("Address", "Region", "Interface", "Function", "State", "Recorded Image")
+_COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Image")
 
 
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -127,7 +127,7 @@ def _row(
         str(provider.device.handles[0].address),
         region.number,
         region.interface_id,
-        region.function_id,
+        sorted(functions_held(region)),
         _status(region, unverified).value,
         image.id if image else None,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.testing import TestHost
-from tests.unit import signed_card
+from tests.unit import acme_card, signed_card
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
 from tests.unit.fpga import (
@@ -22,6 +22,7 @@ from tests.unit.fpga import (
     INTERFACE,
     OTHER_CARD,
     POWER_ON,
+    VFS,
     function_trait,
     held,
     traits,
@@ -69,7 +70,7 @@ def test_regions_are_listed_with_their_state_and_their_recorded_image(
             "Address": CARD,
             "Region": 0,
             "Interface": INTERFACE,
-            "Function": CRYPTO,
+            "Functions": [CRYPTO],
             "State": "guest-writable",
             "Recorded Image": str(IMAGE),
         },
@@ -77,11 +78,25 @@ def test_regions_are_listed_with_their_state_and_their_recorded_image(
             "Address": OTHER_CARD,
             "Region": 0,
             "Interface": INTERFACE,
-            "Function": POWER_ON,
+            "Functions": [POWER_ON],
             "State": "verified",
             "Recorded Image": None,
         },
     ]
+
+
+def test_each_function_of_a_region_is_listed(
+    two_functions: TestHost, tmp_path: Path
+) -> None:
+    acme_card.hold(two_functions, GZIP, CRYPTO)
+    two_functions.provider(acme_card.PF)
+    console = Console(two_functions, tmp_path)
+    console.configure(VFS)
+    (row,) = console.json("region", "list")
+    assert row["Functions"] == [GZIP, CRYPTO]
+    table = console.run("region", "list").out
+    assert GZIP in table
+    assert CRYPTO in table
 
 
 def test_listing_changes_nothing(console: Console) -> None:
@@ -105,7 +120,7 @@ def test_a_half_programmed_region_is_listed_so(console: Console) -> None:
 
 def test_a_region_is_programmed_with_its_recorded_image(console: Console) -> None:
     row = console.json("region", "program", CARD)
-    assert (row["Function"], row["State"]) == (GZIP, "verified")
+    assert (row["Functions"], row["State"]) == ([GZIP], "verified")
     assert held(console.bench) == GZIP
     console.bench.restart()
     assert function_trait(GZIP) in traits(console.bench)
@@ -115,7 +130,7 @@ def test_a_region_is_programmed_with_a_named_image(console: Console) -> None:
     image = upload(console.bench, "crypto", CRYPTO)
     for name in ("crypto", image):
         row = console.json("region", "program", OTHER_CARD, "--image", name)
-        assert (row["Function"], row["Recorded Image"]) == (CRYPTO, image)
+        assert (row["Functions"], row["Recorded Image"]) == ([CRYPTO], image)
 
 
 def test_a_region_is_not_verified_by_the_id_that_it_reports(console: Console) -> None:
@@ -130,7 +145,7 @@ def test_a_region_is_verified_by_its_hardware(
 ) -> None:
     install_plugins(dfl=signed_card.PLUGIN)
     row = console.json("region", "verify", CARD)
-    assert (row["Function"], row["State"]) == (CRYPTO, "verified")
+    assert (row["Functions"], row["State"]) == ([CRYPTO], "verified")
     assert row["Recorded Image"] == str(IMAGE)
 
 
