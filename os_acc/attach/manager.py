@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from oslo_log import log
 
@@ -49,6 +50,17 @@ from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
+
+#: Errors of a plug after which it may select devices again.
+_PASSING: Final = (
+    AlreadyLeased,
+    StoreReplaced,
+    FunctionElsewhere,
+    verification.Unsettled,
+    client.DeviceClaimed,
+    exception.NoDeviceAvailable,
+    exception.RegionUnusable,
+)
 
 
 class Manager:
@@ -289,7 +301,8 @@ class Manager:
         :param selection: None: only confirm the recorded leases.
         :param named: the UUIDs for the leases of each group, by its suffix.
         """
-        # Retries run in threads of their own; this plug does not wait for them.
+        # Retries run in threads of their own; this plug waits for none but the
+        # programming of a region that it needs.
         self.retrier.kick()
         with self.catalog.recounting(deadline):
             # An invalid policy is an error even if leases are only confirmed.
@@ -305,13 +318,11 @@ class Manager:
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.
                 matching.check_promise(request, selection, self.catalog.ours)
+            traits = self.catalog.trait_view(
+                inventory, request, selection, self.publisher, deadline
+            )
             allocations = matching.match_groups(
-                request,
-                selection,
-                self.catalog.ours,
-                self.catalog.trait_view(
-                    inventory, request, selection, self.publisher, deadline
-                ),
+                request, selection, self.catalog.ours, traits
             )
             if confirmed:
                 return self._confirmer.confirm(instance, policies, held, deadline)
@@ -332,7 +343,9 @@ class Manager:
                 named,
                 profile=request.profile,
             )
-            return self._attach_new(planner, inventory, deadline) if allocations else ()
+            if not allocations:
+                return ()
+            return self._attach_new(planner, inventory, deadline)
 
     def _attach_new(
         self,
@@ -345,50 +358,63 @@ class Manager:
         1. select devices and plan their leases, 2. fetch and verify bitstreams,
         3. prepare the devices (:meth:`.Lifecycle.establish`). The store or the
         helper refuses a device that another plug has taken meanwhile; the next
-        round selects again. So it does if the selected PCI functions of a region
-        do not reach the requested functions.
+        round selects again (:meth:`_next_round`).
         """
-        allocations, instance = planner.allocations, planner.instance
-        if any(each.attach_target is AttachTarget.VM for each in allocations):
+        instance = planner.instance
+        if any(each.attach_target is AttachTarget.VM for each in planner.allocations):
             vfio.vfio_ready(self.root)
         while True:
-            store_id = inventory.recorded_state.store
             try:
                 planned = planner.plan(inventory, deadline)
                 with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:
+                    store_id = inventory.recorded_state.store
                     leases = self.life.establish(
                         plan.leases, deadline, plan.jobs, store_id
                     )
                 break
-            except (AlreadyLeased, StoreReplaced) as error:
-                # Another plug was faster; in each round one of them succeeds.
+            except _PASSING as error:
                 LOG.debug("instance %s: selecting again: %s", instance.title, error)
-                if time.monotonic() >= deadline:
-                    raise
-                planner = planner.among({})
-                inventory = self.catalog.look(deadline)
-            except FunctionElsewhere as error:
-                # Only the images show which PCI functions reach their functions.
-                LOG.debug("instance %s: selecting again: %s", instance.title, error)
-                if time.monotonic() >= deadline:
-                    raise
-                planner = planner.among(error.reaching)
-            except (verification.Unsettled, client.DeviceClaimed) as error:
-                # The host still sets up a new device, or the helper has taken the
-                # device for a lease that the store has lost.
-                LOG.debug("instance %s: scanning again: %s", instance.title, error)
-                self.catalog.reconciler.invalidate()
-                inventory = self.catalog.look(deadline)
-                gone = {each.provider_uuid for each in allocations} - set(
-                    inventory.providers
+                planner, inventory = self._next_round(
+                    error, planner, inventory, deadline
                 )
-                if gone or time.monotonic() >= deadline:
-                    raise
         if any(lease.programming for lease in leases):
             self.catalog.publish_regions(deadline)
         addresses = ", ".join(str(lease.address) for lease in leases)
         LOG.info("attached %s to instance %s", addresses, instance.title)
         confirmation.log_remote(leases)
         return leases
+
+    def _next_round(
+        self,
+        error: exception.OsAccError,
+        planner: planning.LeasePlanner,
+        inventory: discovery.Inventory,
+        deadline: float,
+    ) -> tuple[planning.LeasePlanner, discovery.Inventory]:
+        """Return the planner and the inventory of the round after an error.
+
+        :param error: one of ``_PASSING``; raised again if no other round can help.
+        """
+        providers = {each.provider_uuid for each in planner.allocations}
+        is_late = time.monotonic() >= deadline
+        match error:
+            case FunctionElsewhere() if not is_late:
+                # Only the images show which PCI functions reach their functions.
+                return planner.among(error.reaching), inventory
+            case AlreadyLeased() | StoreReplaced() if not is_late:
+                # Another plug was faster; in each round one of them succeeds.
+                return planner.among({}), self.catalog.look(deadline)
+            case verification.Unsettled() | client.DeviceClaimed():
+                # The host still sets up a new device, or the helper has taken the
+                # device for a lease that the store has lost.
+                self.catalog.reconciler.invalidate()
+                inventory = self.catalog.look(deadline)
+                if providers <= inventory.providers.keys() and not is_late:
+                    return planner, inventory
+            case exception.NoDeviceAvailable() | exception.RegionUnusable():
+                # A region that is programmed without a guest is free soon.
+                if self.regions.await_programming(inventory, providers, deadline):
+                    return planner.among({}), self.catalog.look(deadline)
+        raise error

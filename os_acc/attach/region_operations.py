@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from oslo_log import log
 from oslo_utils import uuidutils
@@ -205,6 +205,35 @@ class RegionOperations:
                 LOG.debug("region %s is leased: %s", key, error)
             else:
                 self._log_failure(key, address, error)
+
+    def await_programming(
+        self,
+        inventory: discovery.Inventory,
+        providers: Collection[str],
+        deadline: float,
+    ) -> bool:
+        """Wait while regions of these providers are programmed without a guest.
+
+        Each such programming, of this process or another one, holds the lock of its
+        consumer until its lease is released. One that was killed is not waited for.
+
+        :returns: whether a region that was leased for it is free now.
+        """
+        store = self._store.until(deadline)
+        consumers = {
+            lease.consumer
+            for lease in (*inventory.recorded_state.leases, *store.leases())
+            if lease.owner is Owner.COMMAND
+            and lease.instance_name == _NAME
+            and lease.provider in providers
+        }
+        try:
+            with self._locks.hold(map(consumer_lock, consumers), deadline):
+                left = {lease.consumer for lease in store.leases()}
+        except exception.LockTimeout as error:
+            LOG.debug("a region is still being programmed: %s", error)
+            return False
+        return not consumers <= left
 
     def _is_leased(self, key: str, deadline: float) -> bool:
         try:

@@ -4,15 +4,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
 
 import pytest
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.attach.planning import LeasePlanner
+from os_acc.attach.programming import Programmer
 from os_acc.attach.region_operations import RegionOperations
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import TestHost
+from os_acc.testing import TestHost, instance, request
 from tests.expected_errors import raises
 from tests.unit.fpga import (
     CARD,
@@ -176,3 +182,82 @@ def test_a_region_that_a_failed_plug_left_unverified_is_programmed(make_fpgas):
     run_round(bench)
     assert held(bench) == GZIP
     assert TRAIT in traits(bench)
+
+
+# -- plugs meanwhile ------------------------------------------------------------------
+
+
+class SlowProgramming:
+    """Programming of a region that goes on until the test ends it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._write = Programmer._write
+        self.began, self.may_end = threading.Event(), threading.Event()
+        monkeypatch.setattr(Programmer, "_write", self)
+
+    def __get__(self, programmer: Programmer, _kind: type) -> Callable[..., None]:
+        def write(*arguments: Any) -> None:
+            self.began.set()
+            assert self.may_end.wait(60)
+            self._write(programmer, *arguments)
+
+        return write
+
+
+@pytest.fixture
+def slow(monkeypatch) -> SlowProgramming:
+    return SlowProgramming(monkeypatch)
+
+
+def begin(slow: SlowProgramming, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Start a function while a region is programmed; let it wait, then end both."""
+    attempt = deadlines.begin(function, *arguments)
+    assert futures.wait([attempt], 0.5).not_done
+    slow.may_end.set()
+    return attempt.result(60)
+
+
+def test_a_plug_waits_for_the_region_that_a_round_programs(waiting, slow):
+    (round_,) = waiting.manager.retrier.retry()
+    assert slow.began.wait(60)
+    begin(slow, waiting.plug, 1, CARD)
+    round_.result(60)
+    assert waiting.plugged(1) == [CARD]
+    assert held(waiting) == GZIP
+
+
+def test_a_plug_waits_for_the_region_that_a_command_programs(waiting, slow):
+    command = deadlines.begin(waiting.manager.regions.program, ADDRESS, in_time())
+    assert slow.began.wait(60)
+    selected, specs = request(waiting.provider(CARD))
+    specs |= {f"trait1:{TRAIT}": "required"}
+    begin(slow, waiting.manager.plug, instance(1), selected, specs)
+    command.result(60)
+    assert waiting.plugged(1) == [CARD]
+
+
+def test_a_plug_does_not_wait_longer_than_its_time(waiting, slow):
+    settings = waiting.manager.settings
+    (round_,) = waiting.manager.retrier.retry()
+    assert slow.began.wait(60)
+    waiting.manager.settings = dataclasses.replace(settings, plug_timeout=0.5)
+    with raises(exception.NoDeviceReason.NOT_FREE):
+        waiting.plug(1, CARD)
+    slow.may_end.set()
+    round_.result(60)
+    assert TRAIT in traits(waiting)
+
+
+def test_a_plug_does_not_wait_for_a_programming_that_was_killed(waiting, monkeypatch):
+    def die(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os_acc.attach.lifecycle.Lifecycle.release", die)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.manager.regions.program(ADDRESS, in_time())
+    with raises(exception.NoDeviceReason.NOT_FREE):
+        waiting.plug(1, CARD)
+    # The round that each plug of a service starts.
+    run_round(waiting)
+    waiting.plug(1, CARD)
