@@ -119,13 +119,12 @@ class RegionOperations:
         :raises DeviceInUse: a process holds the device.
         """
         provider, region = _offered(self._catalog.look(deadline), address)
-        members = {each for one in provider.device.handles for each in one.members}
         # A plug of this region holds the lock until its leases are recorded.
         with self._locks.hold([device_lock(region.card)], deadline):
             store = self._store.until(deadline)
             recorded = store.recorded_state()
             _check_free(recorded, region)
-            self._helper.check_free(sorted(members), deadline)
+            self._helper.check_free(sorted(_members(provider)), deadline)
             now = self._programmer.read(provider.device.plugin, region, deadline)
             _check_authenticated(now, recorded.unverified_regions, address)
             if not recorded.unverified_regions.is_verified(now):
@@ -330,6 +329,11 @@ def _leased(leases: Iterable[Lease]) -> set[str]:
     return {each.programming.region.key for each in leases if each.programming}
 
 
+def _members(provider: Provider) -> set[PciAddress]:
+    """Return the PCI functions that a guest of the provider may get."""
+    return {each for one in provider.device.handles for each in one.members}
+
+
 def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:
     """Return the provider of a region; None: the region is not offered."""
     for provider in inventory.providers.values():
@@ -352,8 +356,7 @@ def _offered(
         region = provider.device.region
         if region is None:
             continue
-        members = {each for one in provider.device.handles for each in one.members}
-        if address in members or address in region.pci_functions:
+        if address in _members(provider) or address in region.pci_functions:
             return provider, region
         if address == region.card:
             of_card.append((provider, region))

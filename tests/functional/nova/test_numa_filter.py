@@ -93,7 +93,7 @@ def test_it_passes_where_some_permutation_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_it_agrees_with_nova_s_filter_but_for_nova_s_quirks(seed: int) -> None:
-    """Where the verdicts differ, :func:`fit_as_nova` predicts Nova's."""
+    """:func:`fit_as_nova` predicts Nova's verdict in each case that differs."""
     counted = Counter[str]()
     for question in questions(seed, 100):
         assert question.limits
