@@ -70,7 +70,7 @@ class Model(RuleBasedStateMachine):
     :ivar leases: the store's leases, as last read.
     :ivar holds: the devices of each consumer, from its entries.
     :ivar requests: the request of each consumer.
-    :ivar asked: the same, by the uuid of each lease.
+    :ivar asked: the same, by the uuid of each entry.
     :ivar guests: functions that a running guest holds, with its consumer.
     :ivar unready: leased functions that are not ready for a guest: after a
         reboot, or after they were pulled out.
@@ -201,8 +201,8 @@ class Model(RuleBasedStateMachine):
             if not self.faulty:
                 assert len(held) in {0, had[consumer], had[other], wanted}
             for lease in held:
-                self.asked.setdefault(lease.uuid, request)
-                self.requests[each] = self.asked[lease.uuid]
+                self.asked.setdefault(lease.request_uuid, request)
+                self.requests[each] = self.asked[lease.request_uuid]
             self._sync(each)
 
     def _killed(self, action: Callable[[], object], at: int, way: Way) -> None:

@@ -23,10 +23,11 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from tests import run_figures
 from tests.stress import lost_store, observation
-from tests.stress.invariants import Counts, Truths
+from tests.stress.invariants import Counts
 from tests.stress.kills import Way
 from tests.stress.lost_store import Kind, Loss
 from tests.stress.model import CONSUMERS, choose
+from tests.stress.numa_swaps import NumaSwaps
 from tests.stress.second_service import SecondService
 from tests.stress.simulated_host import unfinished
 
@@ -42,7 +43,7 @@ pick = st.integers(0, 20)
 picks = st.lists(st.integers(0, 20), min_size=1, max_size=3)
 
 
-class Histories(Truths):
+class Histories(NumaSwaps):
     """The steps of a history."""
 
     # -- actions of callers ---------------------------------------------------
