@@ -3,7 +3,10 @@
 """Check the tables of the built manual: a row that is cut in two has empty cells.
 
 docutils makes a row of its own of the second line of a first cell in a simple table,
-without a warning. A page shows such a row, and only a page does for sure.
+without a warning. No cell of the manual is empty, so the page shows such a row.
+
+A row in which every cell continues has no empty cell, and looks like any other on the
+page: tests/unit/test_manual.py finds it in the source.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+
+#: Pages with generated figures; a column without a value stays empty.
+_FIGURES = ("benchmarks.html",)
 
 #: Generated pages, whose tables are not the manual's.
 _GENERATED = ("genindex.html", "search.html", "py-modindex.html")
@@ -57,7 +63,7 @@ def cut_rows(html: str) -> Iterator[str]:
     for rows in page.tables:
         for row in rows:
             cells = [" ".join(cell.split()) for cell in row]
-            if len(cells) > 1 and not (cells[0] and any(cells[1:])):
+            if not all(cells):
                 yield " | ".join(cells)
 
 
@@ -75,7 +81,7 @@ def main(directory: str) -> int:
     for page in pages:
         html = page.read_text(encoding="utf-8")
         tables += count(html)
-        for row in cut_rows(html):
+        for row in () if page.name in _FIGURES else cut_rows(html):
             failures += 1
             print(f"{page.relative_to(directory)}: a cut row: {row}", file=sys.stderr)
     print(f"{len(pages)} pages, {tables} tables, {failures} cut rows")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from os_acc import exception
@@ -65,8 +65,18 @@ _WIDTH = 66
 
 
 def _folded(text: str) -> str:
-    # A command line or path that is broken across lines cannot be copied.
-    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    # A path that is broken across lines cannot be copied: only a longer one is.
+    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(part for line in lines for part in _broken(line))
+
+
+def _broken(line: str) -> Iterator[str]:
+    """Yield the parts of a word that is too long, broken after slashes."""
+    while len(line) > _WIDTH:
+        end = line.rfind("/", 1, _WIDTH) + 1 or _WIDTH
+        yield line[:end]
+        line = line[end:]
+    yield line
 
 
 _COLUMNS = ("Result", "Check", "What", "Hint")

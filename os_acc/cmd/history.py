@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from os_acc.cmd import arguments, base
+from os_acc import exception
+from os_acc.cmd import arguments, base, device_states, identity
+from os_acc.objects.pci import PciAddress
 from os_acc.store import journal
 from os_acc.store.journal import Event
 
@@ -49,6 +52,8 @@ class DeviceHistory(base.Listing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        # Reading a store that does not exist gives no events, without an error.
+        identity.check_owner(self.settings.state_path)
         address = str(parsed_args.address) if parsed_args.address else None
         consumer = parsed_args.consumer
         found = [
@@ -58,7 +63,7 @@ class DeviceHistory(base.Listing):
             and (consumer is None or _is_of(event, consumer))
         ]
         if not found:
-            self.remark(f"no such event is recorded in {self.settings.state_path}")
+            self.remark(self._reason_for_none(parsed_args.address))
         return _COLUMNS, [
             (
                 _moment(event.when),
@@ -70,6 +75,24 @@ class DeviceHistory(base.Listing):
             )
             for event in found[-parsed_args.limit :]
         ]
+
+    def _reason_for_none(self, address: PciAddress | None) -> str:
+        device = self._device_with(address) if address else None
+        if device is None:
+            return f"no such event is recorded in {self.settings.state_path}"
+        return (
+            f"{address} is assigned together with {device}, which has the events: "
+            f"os-acc device history {device}"
+        )
+
+    def _device_with(self, address: PciAddress) -> PciAddress | None:
+        """Return the device that a function is only a member of, if known."""
+        # Events are listed on a host that cannot be inspected, too.
+        with contextlib.suppress(exception.OsAccError):
+            for each in device_states.device_states(self.look()):
+                if address in each.members and address != each.address:
+                    return each.address
+        return None
 
 
 _COLUMNS = ("Time", "Operation", "State", "Address", "Consumer", "Detail")

@@ -78,6 +78,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
 
 def records(context: CheckContext) -> Iterator[Finding]:
     """Check that the store is intact, and list records that need an operator."""
+    identity.check_owner(context.settings.state_path)
     found = context.recorded
     for path in found.damaged_files:
         yield warning(

@@ -74,14 +74,73 @@ def test_a_stopped_server_keeps_its_allocation(
     assert has_gpu()
 
 
-def test_a_paused_or_suspended_server_keeps_its_allocation(
+def test_a_paused_suspended_or_locked_server_keeps_its_allocation(
     nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
 ) -> None:
-    for before, after in ((nova.pause, nova.unpause), (nova.suspend, nova.resume)):
+    for before, after in (
+        (nova.pause, nova.unpause),
+        (nova.suspend, nova.resume),
+        (nova.lock, nova.unlock),
+    ):
         before(server)
         assert has_gpu()
         after(server)
         assert has_gpu()
+
+
+@pytest.fixture
+def check_guest(
+    nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
+) -> Iterator[Callable[..., None]]:
+    """Return a check that an operation keeps the allocation and the guest's process.
+
+    os_acc then has nothing to do: no row of the manual's table names a call for it.
+    """
+    before = list(nova.guest_calls)
+
+    def check(operation: Callable[[dict[str, Any]], None]) -> None:
+        operation(server)
+        assert has_gpu()
+        assert nova.guest_calls == before
+
+    yield check
+    # An operation that ends the process is noted.
+    nova.stop(server)
+    assert nova.guest_calls == [*before, "power_off"]
+
+
+def test_password_and_crash_dump_keep_the_allocation_and_the_guest(
+    nova: servers.Servers, check_guest: Callable[..., None]
+) -> None:
+    check_guest(nova.set_password)
+    check_guest(nova.dump)
+    assert len(nova.dumps) == 1
+
+
+def test_a_snapshot_or_backup_keeps_the_allocation_and_the_guest(
+    nova: servers.Servers, check_guest: Callable[..., None]
+) -> None:
+    check_guest(nova.snapshot)
+    check_guest(nova.backup)
+
+
+def test_ports_and_volumes_leave_the_allocation_and_the_guest(
+    nova: servers.Servers, check_guest: Callable[..., None]
+) -> None:
+    for operation in (
+        nova.add_port,
+        nova.remove_port,
+        nova.add_volume,
+        nova.remove_volume,
+    ):
+        check_guest(operation)
+
+
+def test_another_name_or_state_leaves_the_allocation_and_the_guest(
+    nova: servers.Servers, check_guest: Callable[..., None]
+) -> None:
+    check_guest(nova.rename)
+    check_guest(nova.set_state)
 
 
 def test_a_shelved_server_keeps_its_allocation_until_it_is_offloaded(

@@ -151,30 +151,18 @@ def test_a_directory_that_does_not_exist_is_not_praised(console: Console) -> Non
         assert "there is no cache yet" in checks[name][0]["What"]
     os.rmdir(console.bench.state_path)
     checks = console.checks()
-    for name in ("state file system", "state files", "image cache", "image files"):
+    for name in (
+        "state file system",
+        "state files",
+        "records",
+        "image cache",
+        "image files",
+    ):
         (found,) = checks[name]
         assert found["Result"] == "warning"
         assert found["What"] == "skipped: see the failed check above"
     gone = [row["What"] for rows in checks.values() for row in rows]
     assert sum("does not exist" in what for what in gone) == 2
-
-
-def test_it_fits_100_columns(console: Console) -> None:
-    console.configure(more=f'[pci]\ndevice_spec = {{"address": "{GPU}"}}')
-    head, _columns, rule, *lines = console.run("check").out.splitlines()
-    texts = [line.split("|")[3].strip() for line in lines if line.startswith("|")]
-    assert head == rule
-    # A path is never broken, and makes the column as wide.
-    longest = max(max(map(len, text.split(" "))) for text in texts)
-    assert len(head) <= max(100, 100 - 66 + longest)
-    assert all(len(text) <= 66 or " " not in text for text in texts)
-    assert any(text.startswith("hint: give each device to one") for text in texts)
-
-
-def test_columns_of_the_table_can_be_chosen(console: Console) -> None:
-    ran = console.run("check", "-c", "Check", "-c", "Hint")
-    head = ran.out.splitlines()[1]
-    assert [each.strip() for each in head.split("|")[1:-1]] == ["Check", "Hint"]
 
 
 def test_another_users_state_directory_fails(

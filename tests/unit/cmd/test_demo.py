@@ -127,6 +127,13 @@ def test_the_host_is_compared_at_the_end(steps):
     assert re.search(r"\d+ functions compared .*: 0 differ", steps["9"])
 
 
+def documented():
+    """Return the directories that the page names for the host."""
+    page = pathlib.Path(__file__).resolve().parents[3] / "doc/source/user/demo.rst"
+    (row,) = re.findall(r"^``host``.*", page.read_text("utf-8"), re.MULTILINE)
+    return set(re.findall(r"``(/\w+)``", row))
+
+
 def test_what_is_kept_can_be_used(tmp_path):
     place = tmp_path / "kept"
     kept = run("--keep", str(place), scratch=tmp_path)
@@ -134,6 +141,9 @@ def test_what_is_kept_can_be_used(tmp_path):
     assert {"host", "os-acc.conf", "os-acc.log", "state"} <= {
         each.name for each in place.iterdir()
     }
+    made = {each.name for each in (place / "host").iterdir()}
+    # .kernel is the memory of the simulation.
+    assert {f"/{name}" for name in made - {".kernel"}} == documented()
     again = run("--keep", str(place), scratch=tmp_path)
     assert again.returncode != 0
     assert "is not empty" in again.stderr

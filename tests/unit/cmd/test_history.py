@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 
 import pytest
 
@@ -76,6 +77,35 @@ def test_nothing_recorded_is_no_error(console: Console) -> None:
     assert ran.err == (
         f"os-acc: no such event is recorded in {console.bench.state_path}\n"
     )
+
+
+def test_a_member_has_the_history_of_its_device(console: Console) -> None:
+    audio = "0000:17:00.1"
+    assert console.json("device", "show", GPU)["Members"] == [GPU, audio]
+    ran = console.run("device", "history", audio, "-f", "json")
+    assert (ran.status, json.loads(ran.out)) == (0, [])
+    assert ran.err == (
+        f"os-acc: {audio} is assigned together with {GPU}, "
+        f"which has the events: os-acc device history {GPU}\n"
+    )
+
+
+def test_a_state_directory_that_does_not_exist_is_named(console: Console) -> None:
+    os.rmdir(console.bench.state_path)
+    ran = console.run("device", "history")
+    assert ran.status == 1
+    assert f"state directory {console.bench.state_path} does not exist" in ran.err
+    assert "no such event" not in ran.err
+    assert not os.path.exists(console.bench.state_path)
+
+
+def test_a_host_that_cannot_be_inspected_has_a_history(used: Console) -> None:
+    used.configure("{")
+    assert used.run("device", "list").status == 1
+    assert used.json("device", "history", GPU)
+    ran = used.run("device", "history", "0000:17:00.1")
+    assert ran.status == 0
+    assert "no such event is recorded" in ran.err
 
 
 def test_the_history_is_read_without_a_helper(used: Console) -> None:
