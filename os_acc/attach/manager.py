@@ -36,7 +36,7 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
-from os_acc.objects.instance import InstanceInfo, consumer_uuid
+from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, fingerprint
@@ -110,18 +110,18 @@ class Manager:
             request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
         else:
             request = self._request(flavor_extra_specs, deadline)
-            # An existing guest keeps its cells whatever has been attached to it.
-            planning.check_networks(self.root, instance, self._networks)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
+            if selection is not None and self._has_other_cells(instance, deadline):
+                planning.check_networks(self.root, instance, self._networks)
             leases = self._attach(instance, selection, request, deadline)
         return [serialize.accelerator(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
         """See :func:`os_acc.unplug`."""
         deadline = time.monotonic() + self.settings.unplug_timeout
-        instance = InstanceInfo.from_api(instance_info)
-        with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            leases = self.store.until(deadline).leases(instance.uuid)
+        consumer = instance_uuid(instance_info)
+        with self.locks.hold([consumer_lock(consumer)], deadline):
+            leases = self.store.until(deadline).leases(consumer)
             quarantined = [
                 each for each in leases if each.state is LeaseState.QUARANTINED
             ]
@@ -219,9 +219,7 @@ class Manager:
 
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
-        consumer = (
-            None if instance_info is None else InstanceInfo.from_api(instance_info).uuid
-        )
+        consumer = None if instance_info is None else instance_uuid(instance_info)
         found: dict[str, list[AcceleratorEntry]] = {}
         for lease in self.store.leases(consumer):
             found.setdefault(lease.consumer, []).append(serialize.accelerator(lease))
@@ -269,6 +267,13 @@ class Manager:
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
             request, profile=expanded.profile, unread_profile=expanded.unread
+        )
+
+    def _has_other_cells(self, instance: InstanceInfo, deadline: float) -> bool:
+        """Return whether an instance holds accelerators, recorded for other cells."""
+        return any(
+            lease.state is LeaseState.HELD and lease.cells != instance.numa_cells
+            for lease in self.store.until(deadline).leases(instance.uuid)
         )
 
     def _attach(
@@ -349,6 +354,8 @@ class Manager:
         do not reach the requested functions.
         """
         allocations, instance = planner.allocations, planner.instance
+        # Not if leases are confirmed: a guest keeps its cells with a later interface.
+        planning.check_networks(self.root, instance, self._networks)
         if any(each.attach_target is AttachTarget.VM for each in allocations):
             vfio.vfio_ready(self.root)
         while True:
