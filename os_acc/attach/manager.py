@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from oslo_log import log
@@ -71,7 +71,7 @@ class Manager:
         regions: region_operations.RegionOperations,
         retrier: release_retries.Retrier,
         nova_events: external_events.NovaEvents,
-        networks: NetworkAffinity,
+        networks: Callable[[], NetworkAffinity],
     ) -> None:
         self.root = services.root
         self.settings = settings
