@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from oslo_log import log
@@ -168,6 +168,29 @@ class Manager:
         held = self._confirmer.settled(consumer, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
+    def check_bind(
+        self,
+        consumer: str,
+        selection: Allocations,
+        request: FlavorRequest,
+        uuids: Set[str],
+        deadline: float,
+    ) -> None:
+        """Check a binding, before another one is made; see :meth:`bind`.
+
+        :param uuids: the UUIDs of the accelerator requests.
+        :raises ProviderNotFound: a provider does not belong to this host.
+        :raises InvalidAllocation: a provider has other resources.
+        :raises Conflict: the consumer has other accelerators.
+        """
+        self.catalog.check_ours(
+            [uuid for uuid, _resources in selection.entries], deadline
+        )
+        matching.match_groups(request, selection, self.catalog.ours)
+        for lease in self.store.until(deadline).leases(consumer):
+            if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
+                raise _of_other_requests(consumer)
+
     def bind(
         self,
         consumer: str,
@@ -191,10 +214,7 @@ class Manager:
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.request_uuid for lease in leases} != uuids:
-            raise exception.Conflict(
-                f"instance {consumer} already holds accelerators of other requests",
-                reason=exception.ConflictReason.CONSUMER,
-            )
+            raise _of_other_requests(consumer)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -399,3 +419,10 @@ class Manager:
         LOG.info("attached %s to instance %s", addresses, instance.title)
         confirmation.log_remote(leases)
         return leases
+
+
+def _of_other_requests(consumer: str) -> exception.Conflict:
+    return exception.Conflict(
+        f"instance {consumer} already holds accelerators of other requests",
+        reason=exception.ConflictReason.CONSUMER,
+    )
