@@ -97,7 +97,8 @@ def plug(
     :raises NoDeviceAvailable: a provider has too few free devices; its ``reason``
         is ``NUMA_POLICY`` if there are enough, but too few that the policy allows, or
         if the instance holds one that the policy does not allow and there is no other,
-        and ``NETWORK`` if the guest's NUMA cells do not lead to its networks.
+        and ``NETWORK`` if the guest's NUMA cells do not lead to its networks. A guest
+        that holds its accelerators for these cells already may have any networks.
     :raises DeviceInUse: a process has the device, or the guest runs and a device of
         it has to be replaced.
     :raises NotFound: by its ``kind``, nothing is selected and no lease is recorded, or
@@ -176,7 +177,8 @@ def attached(
 ) -> dict[str, list[AcceleratorEntry]]:
     """Return the accelerators of each consumer, by the consumer's UUID.
 
-    :param instance_info: an instance, or None for all consumers.
+    :param instance_info: an instance, of which only ``uuid`` is read, or None for all
+        consumers.
     """
     from os_acc.service import get
 

@@ -41,9 +41,11 @@ def bind(bindings: Mapping[str, Mapping[str, str]]) -> list[RequestEntry]:
     """Bind accelerator requests: plug their accelerators.
 
     The requests of one :func:`create` are bound to one instance together: all, or
-    none. All bindings are checked before the first request is changed. Binding bound
-    requests again confirms them. A request that failed (``BindFailed``, with a
-    ``reason``) has to be unbound before it is bound again.
+    none. All bindings are checked before the first one is made: if a provider is not
+    of this host, or an instance holds other accelerators, the requests of this
+    instance fail, and no other one changes. Binding bound requests again confirms
+    them. A request that failed (``BindFailed``, with a ``reason``) has to be unbound
+    before it is bound again.
 
     :param bindings: by the UUID of each request: ``hostname``, ``device_rp_uuid``
         and ``instance_uuid``; optionally ``image_id``, the image that the instance

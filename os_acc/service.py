@@ -9,7 +9,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from oslo_config import cfg
 from oslo_log import log
@@ -212,7 +212,7 @@ def _build(
     :func:`initialize` then starts the threads of a service.
     """
     rules = _rules(settings)
-    networks = _networks(config, root)
+    networks = _networks(config, root, owner)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
@@ -267,17 +267,24 @@ def _build(
     return ready
 
 
-def _networks(config: cfg.ConfigOpts, root: str) -> NetworkAffinity:
-    """Return the NUMA nodes of the host's networks, from Nova's options.
+def _networks(
+    config: cfg.ConfigOpts, root: str, owner: Owner
+) -> Callable[[], NetworkAffinity]:
+    """Return a function that returns the NUMA nodes of the host's networks.
+
+    Nova's service does not start with invalid options. The command reads them for a
+    guest with networks only: it has to give devices back in any case.
 
     :raises InvalidConfiguration: a value is invalid; see
         :class:`.NetworkAffinity`.
     :raises HostStepFailed: networks have nodes, and the host's cannot be read.
     """
+    if owner is Owner.COMMAND:
+        return lambda: NetworkAffinity.load(config)
     affinity = NetworkAffinity.load(config)
     if affinity.physnets or affinity.tunnel:
         affinity.on(numa.read_topology(root))
-    return affinity
+    return lambda: affinity
 
 
 def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publisher:

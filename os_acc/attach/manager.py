@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final
 
@@ -37,7 +37,7 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
-from os_acc.objects.instance import InstanceInfo, consumer_uuid
+from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, fingerprint
@@ -83,7 +83,7 @@ class Manager:
         regions: region_operations.RegionOperations,
         retrier: release_retries.Retrier,
         nova_events: external_events.NovaEvents,
-        networks: NetworkAffinity,
+        networks: Callable[[], NetworkAffinity],
     ) -> None:
         self.root = services.root
         self.settings = settings
@@ -122,18 +122,18 @@ class Manager:
             request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
         else:
             request = self._request(flavor_extra_specs, deadline)
-            # An existing guest keeps its cells whatever has been attached to it.
-            planning.check_networks(self.root, instance, self._networks)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
+            if selection is not None and self._has_other_cells(instance, deadline):
+                planning.check_networks(self.root, instance, self._networks)
             leases = self._attach(instance, selection, request, deadline)
         return [serialize.accelerator(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
         """See :func:`os_acc.unplug`."""
         deadline = time.monotonic() + self.settings.unplug_timeout
-        instance = InstanceInfo.from_api(instance_info)
-        with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            leases = self.store.until(deadline).leases(instance.uuid)
+        consumer = instance_uuid(instance_info)
+        with self.locks.hold([consumer_lock(consumer)], deadline):
+            leases = self.store.until(deadline).leases(consumer)
             quarantined = [
                 each for each in leases if each.state is LeaseState.QUARANTINED
             ]
@@ -180,6 +180,29 @@ class Manager:
         held = self._confirmer.settled(consumer, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
+    def check_bind(
+        self,
+        consumer: str,
+        selection: Allocations,
+        request: FlavorRequest,
+        uuids: Set[str],
+        deadline: float,
+    ) -> None:
+        """Check a binding, before another one is made; see :meth:`bind`.
+
+        :param uuids: the UUIDs of the accelerator requests.
+        :raises ProviderNotFound: a provider does not belong to this host.
+        :raises InvalidAllocation: a provider has other resources.
+        :raises Conflict: the consumer has other accelerators.
+        """
+        self.catalog.check_ours(
+            [uuid for uuid, _resources in selection.entries], deadline
+        )
+        matching.match_groups(request, selection, self.catalog.ours)
+        for lease in self.store.until(deadline).leases(consumer):
+            if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
+                raise _of_other_requests(consumer)
+
     def bind(
         self,
         consumer: str,
@@ -203,10 +226,7 @@ class Manager:
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.request_uuid for lease in leases} != uuids:
-            raise exception.Conflict(
-                f"instance {consumer} already holds accelerators of other requests",
-                reason=exception.ConflictReason.CONSUMER,
-            )
+            raise _of_other_requests(consumer)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -231,9 +251,7 @@ class Manager:
 
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
-        consumer = (
-            None if instance_info is None else InstanceInfo.from_api(instance_info).uuid
-        )
+        consumer = None if instance_info is None else instance_uuid(instance_info)
         found: dict[str, list[AcceleratorEntry]] = {}
         for lease in self.store.leases(consumer):
             found.setdefault(lease.consumer, []).append(serialize.accelerator(lease))
@@ -281,6 +299,13 @@ class Manager:
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
             request, profile=expanded.profile, unread_profile=expanded.unread
+        )
+
+    def _has_other_cells(self, instance: InstanceInfo, deadline: float) -> bool:
+        """Return whether an instance holds accelerators, recorded for other cells."""
+        return any(
+            lease.state is LeaseState.HELD and lease.cells != instance.numa_cells
+            for lease in self.store.until(deadline).leases(instance.uuid)
         )
 
     def _attach(
@@ -361,6 +386,8 @@ class Manager:
         round selects again (:meth:`_next_round`).
         """
         instance = planner.instance
+        # Not if leases are confirmed: a guest keeps its cells with a later interface.
+        planning.check_networks(self.root, instance, self._networks)
         if any(each.attach_target is AttachTarget.VM for each in planner.allocations):
             vfio.vfio_ready(self.root)
         while True:
@@ -418,3 +445,10 @@ class Manager:
                 if self.regions.await_programming(inventory, providers, deadline):
                     return planner.among({}), self.catalog.look(deadline)
         raise error
+
+
+def _of_other_requests(consumer: str) -> exception.Conflict:
+    return exception.Conflict(
+        f"instance {consumer} already holds accelerators of other requests",
+        reason=exception.ConflictReason.CONSUMER,
+    )

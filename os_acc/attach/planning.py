@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from oslo_log import log
@@ -44,19 +44,21 @@ def selector(
 
 
 def check_networks(
-    root: str, instance: InstanceInfo, affinity: NetworkAffinity
+    root: str, instance: InstanceInfo, load: Callable[[], NetworkAffinity]
 ) -> None:
     """Check that the cells of an instance lead to its networks.
 
     Without cells nothing is required, as in Nova.
 
-    :param affinity: the NUMA nodes of the host's networks.
+    :param load: returns the NUMA nodes of the host's networks.
+    :raises InvalidConfiguration: these nodes are invalid.
     :raises NoDeviceAvailable: NETWORK: other cells lead to a network.
     :raises InvalidInput: the host does not have one of the instance's NUMA cells.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
     if not instance.numa_cells or instance.networks == networks.NO_NETWORKS:
         return
+    affinity = load()
     if not affinity.physnets and not affinity.tunnel:
         return
     topology = affinity.on(guest_cells(root, instance).topology)

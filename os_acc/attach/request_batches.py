@@ -8,8 +8,9 @@ accelerators has N*M requests, and an instance has one profile.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import (
@@ -18,6 +19,8 @@ from os_acc.objects.accelerator_request import (
     RequestBinding,
 )
 from os_acc.objects.profile import ProfileGroup
+from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.selection import Allocations
 from os_acc.profiles import parser
 
 # Characters of the list of missing requests; a profile has up to 256.
@@ -47,6 +50,54 @@ def groups(
         for (profile, index), members in found.items()
     ]
     return tuple(sorted(read, key=lambda each: each[0].suffix))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchPlug:
+    """The plug that binds the requests of an instance.
+
+    :ivar named: the UUIDs of the requests of each group, by its suffix.
+    """
+
+    selection: Allocations
+    request: FlavorRequest
+    named: Mapping[str, Sequence[str]]
+
+
+def plug_of(bound: Collection[AcceleratorRequest]) -> BatchPlug:
+    """Return the plug for the requests of one instance, which have bindings."""
+    found = groups(bound)
+    amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for group, requests in found:
+        provider = binding_of(requests[0]).device_rp_uuid
+        amounts[provider].update(dict(group.request.resources))
+    selection = Allocations(
+        entries=tuple(
+            (provider, tuple(sorted(each.items())))
+            for provider, each in sorted(amounts.items())
+        ),
+        mappings=tuple(
+            (group.suffix, (binding_of(requests[0]).device_rp_uuid,))
+            for group, requests in found
+        ),
+    )
+    (profile,) = {each.profile for each in bound}
+    request = FlavorRequest(
+        tuple(group.request for group, _requests in found),
+        GroupPolicy.NONE,
+        profile=profile,
+    )
+    named = {
+        group.suffix: tuple(each.uuid for each in requests) for group, requests in found
+    }
+    return BatchPlug(selection, request, named)
+
+
+def binding_of(request: AcceleratorRequest) -> RequestBinding:
+    """Return the binding of a request that has one."""
+    if request.binding is None:
+        raise ValueError(f"accelerator request {request.uuid} has no binding")
+    return request.binding
 
 
 def check_whole(

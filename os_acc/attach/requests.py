@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -38,8 +37,6 @@ from os_acc.objects.api import ExternalEvents, NotifyReport
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.profile import index_of
-from os_acc.objects.request import FlavorRequest, GroupPolicy
-from os_acc.objects.selection import Allocations
 from os_acc.profiles.options import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
@@ -118,8 +115,10 @@ class Requests:
         """Bind each request to a host, a provider and an instance.
 
         The requests of one instance are bound together, or none of them. The call is
-        checked as a whole before the first request is bound. A repeated call confirms
-        the bindings.
+        checked as a whole before the first request is bound. If a provider or the
+        accelerators of an instance do not allow the binding, the requests of this
+        instance are marked as failed, and no other one changes. A repeated call
+        confirms the bindings.
 
         :param bindings: ``hostname``, ``device_rp_uuid``, ``instance_uuid`` and
             optionally ``image_id`` for the UUID of each request.
@@ -137,6 +136,8 @@ class Requests:
         bound: list[AcceleratorRequest] = []
         with self._manager.locks.hold(locks, deadline):
             unbound = [self._unbound(together, deadline) for _uuid, together in asked]
+            for (uuid, _together), requests in zip(asked, unbound, strict=True):
+                self._check_bind(uuid, requests, deadline)
             for (uuid, together), requests in zip(asked, unbound, strict=True):
                 self._bind(uuid, requests, _image(together.values()), deadline)
                 bound += self._manager.store.until(deadline).requests(together)
@@ -299,7 +300,7 @@ class Requests:
         found = recorded(asked)
         if all(
             each.state is RequestState.BOUND
-            and _binding_of(each).is_same(asked[each.uuid])
+            and request_batches.binding_of(each).is_same(asked[each.uuid])
             for each in found
         ):
             return ()
@@ -316,6 +317,28 @@ class Requests:
         )
         request_batches.check_whole(bound, recorded())
         return bound
+
+    def _check_bind(
+        self, uuid: str, bound: tuple[AcceleratorRequest, ...], deadline: float
+    ) -> None:
+        """Check that an instance can get the accelerators of its requests.
+
+        :raises OsAccError: it cannot; the requests are marked as failed.
+        """
+        if not bound:
+            return
+        plugged = request_batches.plug_of(bound)
+        try:
+            self._manager.check_bind(
+                uuid,
+                plugged.selection,
+                plugged.request,
+                {each.uuid for each in bound},
+                deadline,
+            )
+        except exception.OsAccError as error:
+            self._failed(bound, error)
+            raise
 
     def _bind(
         self,
@@ -352,36 +375,14 @@ class Requests:
     def _plug(
         self,
         uuid: str,
-        bound: Iterable[AcceleratorRequest],
+        bound: Collection[AcceleratorRequest],
         image_id: str,
         deadline: float,
     ) -> None:
-        groups = request_batches.groups(bound)
-        amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for group, requests in groups:
-            provider = _binding_of(requests[0]).device_rp_uuid
-            amounts[provider].update(dict(group.request.resources))
-        selection = Allocations(
-            entries=tuple(
-                (provider, tuple(sorted(each.items())))
-                for provider, each in sorted(amounts.items())
-            ),
-            mappings=tuple(
-                (group.suffix, (_binding_of(requests[0]).device_rp_uuid,))
-                for group, requests in groups
-            ),
+        plugged = request_batches.plug_of(bound)
+        self._manager.bind(
+            uuid, plugged.selection, plugged.request, plugged.named, deadline, image_id
         )
-        (profile,) = {each.profile for each in bound}
-        request = FlavorRequest(
-            tuple(group.request for group, _requests in groups),
-            GroupPolicy.NONE,
-            profile=profile,
-        )
-        named = {
-            group.suffix: tuple(each.uuid for each in requests)
-            for group, requests in groups
-        }
-        self._manager.bind(uuid, selection, request, named, deadline, image_id)
 
     @staticmethod
     def _deadline(seconds: float) -> float:
@@ -465,9 +466,3 @@ def _because(request: AcceleratorRequest) -> str:
 
 def _with(request: AcceleratorRequest, **changes: Any) -> AcceleratorRequest:
     return dataclasses.replace(request, **changes)
-
-
-def _binding_of(request: AcceleratorRequest) -> RequestBinding:
-    if request.binding is None:
-        raise ValueError(f"accelerator request {request.uuid} has no binding")
-    return request.binding

@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc.attach.external_events import NovaEvents
 from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base, flavor
-from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.request import AttachTarget, RequestGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.scheduling import allocation_candidates, extra_specs
@@ -225,9 +225,9 @@ class RequestNotify(base.Listing):
     """Send the events of accelerator requests to Nova.
 
     Nova waits for these events before it starts a guest. Each bound request, and
-    each one whose binding failed, has an event. The command changes no request, may
-    be repeated, and needs no privileged helper. The credentials are in
-    [os_acc_nova]. Ends with 1 if Nova refuses an event.
+    each one whose binding failed, has an event; an accelerator of a plug has none.
+    The command changes no request, may be repeated, and needs no privileged helper.
+    The credentials are in [os_acc_nova]. Ends with 1 if Nova refuses an event.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -257,11 +257,7 @@ class RequestNotify(base.Listing):
         ]
 
     def _requests(self, uuids: frozenset[str]) -> tuple[AcceleratorRequest, ...]:
-        found = tuple(each for each in self.recorded().requests if each.uuid in uuids)
-        for missing in sorted(uuids - {each.uuid for each in found}):
-            raise exception.NotFound(
-                f"there is no accelerator request {missing}",
-                hint="'os-acc request list' lists the existing ones",
-                kind=exception.ObjectKind.REQUEST,
-            )
+        recorded = self.recorded()
+        found = tuple(each for each in recorded.requests if each.uuid in uuids)
+        check_found(uuids, found, recorded.leases)
         return found

@@ -23,7 +23,7 @@ from os_acc.objects.numa import NUMANetworkInfo, NUMATopology
 
 NEUTRON: Final = "neutron"
 TUNNEL: Final = "neutron_tunnel"
-_PHYSNET: Final = "neutron_physnet_"
+PHYSNET: Final = "neutron_physnet_"
 
 
 class _NovasListOpt(cfg.ListOpt):
@@ -84,7 +84,7 @@ def register(conf: cfg.ConfigOpts) -> None:
     _register(conf, NEUTRON, PHYSNETS)
     _register(conf, TUNNEL, TUNNEL_NODES)
     for physnet in _values(conf, NEUTRON, PHYSNETS.name):
-        _register(conf, _PHYSNET + physnet, NUMA_NODES)
+        _register(conf, PHYSNET + physnet, NUMA_NODES)
 
 
 def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
@@ -101,7 +101,7 @@ def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     """Return the options for oslo-config-generator."""
     physnet = cfg.OptGroup(
-        f"{_PHYSNET}<name>",
+        f"{PHYSNET}<name>",
         title="One physical network",
         help="A section for each value of [neutron] physnets.",
         dynamic_group_owner="physnets",
@@ -153,7 +153,7 @@ class NetworkAffinity:
         if not host.cells:
             return host
         for name, nodes in self.physnets:
-            _on_host(nodes, _PHYSNET + name, host)
+            _on_host(nodes, PHYSNET + name, host)
         _on_host(self.tunnel, TUNNEL, host)
         return NUMATopology(
             tuple(
@@ -169,16 +169,16 @@ class NetworkAffinity:
 
 def idle_sections(conf: cfg.ConfigOpts) -> tuple[str, ...]:
     """Return the sections of unlisted physical networks, which have no effect."""
-    used = {_PHYSNET + name for name in conf[NEUTRON].physnets}
+    used = {PHYSNET + name for name in conf[NEUTRON].physnets}
     return tuple(
         section
         for section in conf.list_all_sections()
-        if section.startswith(_PHYSNET) and section not in used
+        if section.startswith(PHYSNET) and section not in used
     )
 
 
 def _nodes_of(conf: cfg.ConfigOpts, physnet: str) -> frozenset[int]:
-    group = _PHYSNET + physnet
+    group = PHYSNET + physnet
     nodes = _nodes(conf, group)
     if not nodes and not _is_given(conf, group):
         raise InvalidConfiguration(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -200,3 +200,27 @@ def uuids_from_api(given: object) -> frozenset[str]:
             f"{exception.show(given)} is not a list of accelerator requests"
         )
     return frozenset(uuid_from_api(each) for each in given)
+
+
+def check_found(
+    uuids: Set[str], found: Iterable[AcceleratorRequest], leases: Iterable[Lease]
+) -> None:
+    """Check that all of these requests were found.
+
+    :param leases: those of the host; some are of plugs, without recorded requests.
+    :raises NotFound: there is no such request.
+    """
+    for uuid in sorted(uuids - {each.uuid for each in found}):
+        for lease in leases:
+            if lease.request_uuid == uuid:
+                raise exception.NotFound(
+                    f"accelerator {uuid} was attached to instance {lease.consumer} by "
+                    "a plug: it has no accelerator request, and no event",
+                    hint=f"only 'os-acc unplug {lease.consumer}' releases it",
+                    kind=exception.ObjectKind.REQUEST,
+                )
+        raise exception.NotFound(
+            f"there is no accelerator request {uuid}",
+            hint="'os-acc request list' lists the existing ones",
+            kind=exception.ObjectKind.REQUEST,
+        )

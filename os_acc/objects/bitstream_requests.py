@@ -16,6 +16,7 @@ from os_acc.objects.instance import canonical_uuid
 #: The fields of a request, as keys of a flavor and as properties of an image.
 NAMES: Final = tuple(field.name for field in dataclasses.fields(BitstreamRequest))
 
+_OF_FUNCTIONS: Final = ("function_id", "function_name")
 # The limit of Glance for the value of a property.
 _LONGEST = 255
 _FUNCTION_TRAIT = re.compile(r"CUSTOM_FPGA_[A-Z0-9]+_FUNCTION_([0-9A-F_]{32,36})")
@@ -31,12 +32,20 @@ def read(name: str, text: str) -> BitstreamRequest:
     :param name: one of :data:`NAMES`.
     :param text: an image's uuid; an image's name; a function's uuid, its
         trait, or another id that images carry; a function's name.
-    :raises InvalidInput: the text is not valid for the field.
+    :raises InvalidInput: the text is not valid for the field, or names several
+        functions.
     """
     if not text or len(text) > _LONGEST or not text.isprintable():
         raise exception.InvalidInput(
             f"{exception.show(text)} is not a valid {name}",
             hint=f"use 1 to {_LONGEST} printable characters",
+        )
+    if name in _OF_FUNCTIONS and "," in text:
+        # Bitstream images list their functions so; no single one has a comma.
+        raise exception.InvalidInput(
+            f"{exception.show(text)} is not one {name}, but several",
+            hint="request one function; several functions need a request group of the "
+            "flavor for each",
         )
     if name == "bitstream_id":
         text = _image_id(text)

@@ -50,6 +50,21 @@ def consumer_uuid(value: object) -> str:
     return consumer
 
 
+def instance_uuid(instance_info: object) -> str:
+    """Return the uuid of the mapping that Nova passes; ignore its other keys.
+
+    :raises InvalidInput: not a mapping, or no uuid.
+    """
+    value = _as_mapping(instance_info).get("uuid")
+    uuid = canonical_uuid(value)
+    if uuid is None:
+        raise exception.InvalidInput(
+            f"instance_info['uuid'] is {exception.show(value)}",
+            hint="pass the instance's UUID, as text",
+        )
+    return uuid
+
+
 def title(uuid: str, name: str) -> str:
     """Return a consumer's UUID and name for messages; the name is escaped."""
     return f"{uuid} ({exception.show(name)})" if name else uuid
@@ -91,32 +106,31 @@ class InstanceInfo:
         :raises InvalidInput: not a mapping, no uuid, a wrong type, or two keys of one
             property with two values.
         """
-        if not isinstance(instance_info, Mapping):
-            raise exception.InvalidInput(
-                f"instance_info is {exception.show(instance_info)}, not a mapping",
-                hint="pass a dictionary with at least the key 'uuid'",
-            )
-        consumer = canonical_uuid(instance_info.get("uuid"))
-        if consumer is None:
-            raise exception.InvalidInput(
-                f"instance_info['uuid'] is {exception.show(instance_info.get('uuid'))}",
-                hint="pass the instance's UUID, as text",
-            )
+        known = _as_mapping(instance_info)
         return cls(
-            uuid=consumer,
-            numa_cells=_numa_cells(instance_info.get("numa_cells")),
-            networks=_networks(instance_info.get("networks")),
-            image_numa_policy=_mapping(instance_info, "image_properties").get(
+            uuid=instance_uuid(known),
+            numa_cells=_numa_cells(known.get("numa_cells")),
+            networks=_networks(known.get("networks")),
+            image_numa_policy=_mapping(known, "image_properties").get(
                 IMAGE_NUMA_POLICY
             ),
             port_numa_policies=tuple(
                 sorted(
-                    _mapping(instance_info, "port_numa_policies").items(),
+                    _mapping(known, "port_numa_policies").items(),
                     key=lambda item: item[0],
                 )
             ),
-            **{field: _text(instance_info, keys) for field, keys in _KEYS.items()},
+            **{field: _text(known, keys) for field, keys in _KEYS.items()},
         )
+
+
+def _as_mapping(instance_info: object) -> Mapping[str, Any]:
+    if not isinstance(instance_info, Mapping):
+        raise exception.InvalidInput(
+            f"instance_info is {exception.show(instance_info)}, not a mapping",
+            hint="pass a dictionary with at least the key 'uuid'",
+        )
+    return instance_info
 
 
 def _text(instance_info: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -186,7 +186,7 @@ def _load(parts: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
         is_file = path == parts[-1][0]
         if (why := _not_roots(path, mode, owner, is_file=is_file)) is not None:
             return RootConf(LimitMode.IGNORED, why)
-    return _read(parts[-1][0])
+    return read(parts[-1][0])
 
 
 def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
@@ -202,7 +202,11 @@ def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None
     return None
 
 
-def _read(path: str) -> RootConf:
+def read(path: str) -> RootConf:
+    """Read a file as root's configuration, whichever user may write to it.
+
+    :returns: BROKEN, with the reason, if it is invalid or cannot be read.
+    """
     conf = cfg.ConfigOpts()
     conf.register_opts([_DEVICES, shared.STATE_PATH], group=shared.GROUP)
     conf.register_opt(shared.XRT_TOOLS, group=shared.XRT_GROUP)

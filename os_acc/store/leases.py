@@ -18,7 +18,7 @@ from typing import Self
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
@@ -316,11 +316,7 @@ class Store:
                 ),
                 leases,
             )
-        for missing in sorted(set(uuids) - {each.uuid for each in found}):
-            raise exception.NotFound(
-                f"there is no accelerator request {missing}",
-                kind=exception.ObjectKind.REQUEST,
-            )
+        check_found(set(uuids), found, leases)
         return found
 
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:

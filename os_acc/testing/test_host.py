@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -351,7 +352,9 @@ class TestHost:
             values_of["os_acc_xrt"] = {"tools": self._xrt_tools}
         for context in privileged.CONTEXTS:
             of_helper = values_of.setdefault(context.cfg_section, {})
-            of_helper["helper_command"] = f"{command} --config-file {path}"
+            of_helper["helper_command"] = (
+                f"{command} --config-file {shlex.quote(str(path))}"
+            )
             if threads:
                 of_helper["thread_pool_size"] = threads
         lines: list[str] = []

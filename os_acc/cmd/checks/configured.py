@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 from os_acc.cmd import configuration as files
 from os_acc.cmd.checks import option_names as names
-from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.cmd.checks.context import (
+    CheckContext,
+    Finding,
+    failed,
+    ok,
+    unknown_name,
+    warning,
+)
 from os_acc.host import numa
 from os_acc.numa import network_options
 from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry
@@ -33,13 +40,7 @@ def configuration(context: CheckContext) -> Iterator[Finding]:
 def option_names(context: CheckContext) -> Iterator[Finding]:
     """Check that each name in the sections of os_acc is the name of an option."""
     found = list(names.unknown(context.written, context.config))
-    for each in found:
-        yield warning(
-            str(each),
-            f"did you mean {each.near}?"
-            if each.near
-            else "remove it, or see the reference of the options",
-        )
+    yield from map(unknown_name, found)
     if not found:
         yield ok("each option in the sections of os_acc is known")
 

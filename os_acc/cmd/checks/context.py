@@ -61,6 +61,16 @@ def failed(what: str, hint: str) -> Finding:
     return Finding(Severity.FAILED, what, hint)
 
 
+def unknown_name(found: option_names.UnknownName) -> Finding:
+    """Return the finding for a name in a configuration file that has no effect."""
+    return warning(
+        str(found),
+        f"did you mean {found.near}?"
+        if found.near
+        else "remove it, or see the reference of the options",
+    )
+
+
 class CheckContext:
     """A host with its configuration and state.
 

@@ -4,13 +4,23 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Iterator
 
 from os_acc import exception, privsep
-from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.cmd.checks import option_names
+from os_acc.cmd.checks.context import (
+    CheckContext,
+    Finding,
+    failed,
+    ok,
+    unknown_name,
+    warning,
+)
 from os_acc.helper import client
+from os_acc.privsep import rootconf
 from os_acc.privsep.rootconf import LimitMode
 
 
@@ -43,7 +53,7 @@ def limits(checked: CheckContext) -> Iterator[Finding]:
         return
     match mode:
         case LimitMode.ENFORCED:
-            yield ok(f"{path} limits what the helper binds and programs")
+            yield from _enforced(checked, path)
         case LimitMode.BROKEN:
             yield failed(
                 f"cannot use {path}: {why}; the helper binds and programs no device",
@@ -63,6 +73,26 @@ def limits(checked: CheckContext) -> Iterator[Finding]:
                 "which devices are bound and programmed",
                 "create the file, owned by root, with [os_acc] device_spec",
             )
+
+
+def _enforced(checked: CheckContext, path: str) -> Iterator[Finding]:
+    """Check that root's configuration allows a device, and has no misspelt option."""
+    if not os.access(path, os.R_OK):
+        yield ok(
+            f"{path} limits what the helper binds and programs; this user cannot "
+            "read it"
+        )
+        return
+    found = rootconf.read(path)
+    if found.mode is LimitMode.ENFORCED and not found.devices.entries:
+        yield warning(
+            f"device_spec is empty in {path}: the helper binds and programs no device",
+            f"set [os_acc] device_spec in {path}",
+        )
+    else:
+        yield ok(f"{path} limits what the helper binds and programs")
+    written = option_names.read([path], ())
+    yield from map(unknown_name, option_names.unknown(written, checked.config))
 
 
 def _start(checked: CheckContext, context: privsep.Context) -> Finding:

@@ -11,14 +11,25 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from oslo_config import cfg, iniparser
 
 from os_acc import conf, exception
+from os_acc.numa import network_options
 
 _OWN_SECTION = re.compile(r"os[_-]?acc", re.IGNORECASE)
 _SECTIONS_WITH_AUTH = "auth_section"
+#: Options that os_acc reads in sections of Nova, with their deprecated names. Nova's
+#: other options there are not known here.
+_NOVAS: Mapping[str, Set[str]] = {
+    "devices": {"enabled_mdev_types", "enabled_vgpu_types"},
+    "neutron": {"physnets"},
+    "pci": {"alias", "device_spec", "passthrough_whitelist"},
+}
+_PHYSNET = network_options.PHYSNET
+_TUNNEL = network_options.TUNNEL
+_NUMA_NODES: Set[str] = {network_options.NUMA_NODES.name}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +81,8 @@ def unknown(
     """Yield the unknown names in the sections of os_acc, by file.
 
     Accepts the options that are registered in the configuration, too: vendors'
-    plugins have such options.
+    plugins have such options. In the sections of Nova, only names that resemble an
+    option that os_acc reads are unknown.
     """
     known = _known()
     elsewhere = {
@@ -81,8 +93,11 @@ def unknown(
     }
     for file, sections in written.items():
         for section, values in sections.items():
+            if section in elsewhere:
+                continue
             group = section.lower()
-            if not _OWN_SECTION.match(section) or section in elsewhere:
+            if not _OWN_SECTION.match(section):
+                yield from _unknown_of_nova(file, section, values.keys())
                 continue
             if group not in known and group not in config:
                 near = exception.nearest(group, known)
@@ -93,6 +108,24 @@ def unknown(
             for name in sorted(values.keys() - names):
                 near = exception.nearest(name, names)
                 yield UnknownName(file, section, name, near)
+
+
+def _unknown_of_nova(
+    file: str, section: str, written: Set[str]
+) -> Iterator[UnknownName]:
+    """Yield the misspelt names in a section of Nova."""
+    group = section.lower()
+    if group == _TUNNEL or group.startswith(_PHYSNET):
+        # Nova has no other option there.
+        for name in sorted(written - _NUMA_NODES):
+            near = exception.nearest(name, _NUMA_NODES)
+            yield UnknownName(file, section, name, near)
+    elif group in _NOVAS:
+        for name in sorted(written - _NOVAS[group]):
+            if near := exception.nearest(name, _NOVAS[group]):
+                yield UnknownName(file, section, name, near)
+    elif group.startswith("neutron") and exception.nearest(group, {_TUNNEL}):
+        yield UnknownName(file, section, None, f"[{_TUNNEL}]")
 
 
 def _known() -> dict[str, set[str]]:

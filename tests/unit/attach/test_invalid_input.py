@@ -75,6 +75,24 @@ def test_an_instance_has_a_uuid(value, shown):
     is_told(lambda: os_acc.plug({}), *instance_error("None"))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"image_id": uuid_of(5), "image_ref": uuid_of(6)},
+        {"networks": {"physnet": []}},
+        {"numa_cells": ["a"]},
+        {"image_properties": 7},
+        {"port_numa_policies": 7},
+        {"name": 7},
+    ],
+)
+def test_unplug_reads_the_uuid_only(api: TestHost, wrong: dict[str, object]) -> None:
+    """No other key prevents Nova from deleting a server."""
+    mine = instance(1) | wrong
+    assert os_acc.attached(mine) == os_acc.attached(instance(1))
+    assert os_acc.unplug(mine) == 1
+
+
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(
     "key", ["name", "project_id", "tenant_id", "image_id", "image_ref", "image_uuid"]

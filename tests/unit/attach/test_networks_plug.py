@@ -120,13 +120,37 @@ def test_interfaces_that_come_later_have_no_affinity_until_a_resize(host):
     assert plug(host, "physnet0", tunneled=True, cells=(0, 1))
 
 
-def test_a_repeated_plug_considers_the_networks_that_it_is_given(host):
+def test_a_hard_reboot_with_the_same_request_keeps_an_interface_that_came_later(host):
     """Specification: cached information is updated "in the event of a move"."""
     entries = plug(host, "physnet0")
-    with refused("tunnelled"):
-        plug(host, tunneled=True)
-    assert plug(host, "physnet1") == entries
+    host.kernel.hold(GPU, pid=4711, command="qemu-kvm")
+    host.kernel.let_go(GPU)
+    assert plug(host, "physnet0", tunneled=True) == entries
     assert host.plugged(1) == [GPU]
+
+
+def test_a_repeated_plug_with_other_cells_considers_the_networks(host):
+    """Specification: cached information is updated "in the event of a move"."""
+    entries = plug(host, "physnet0")
+    with refused("physnet0"):
+        plug(host, "physnet0", cells=(1,))
+    assert host.manager.store.leases()[0].cells == (0,)
+    assert plug(host, "physnet0", tunneled=True, cells=(0, 1)) == entries
+    assert host.manager.store.leases()[0].cells == (0, 1)
+
+
+def test_cells_that_become_known_later_consider_the_networks(host):
+    plug(host, "physnet0", cells=())
+    with refused("physnet0"):
+        plug(host, "physnet0", cells=(1,))
+    assert plug(host, "physnet0", cells=(0,))
+
+
+def test_a_server_without_accelerators_is_not_refused_for_its_networks(host):
+    """Nova's own claim fits the guest to its networks."""
+    mine = instance(1) | {"numa_cells": [0], "networks": {"tunneled": True}}
+    selected = {"allocations": {uuid_of(77): {"resources": {"VCPU": 1}}}}
+    assert host.manager.plug(mine, selected, {}) == []
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,27 @@ def test_unpaused_resumed_or_unlocked_there_is_nothing_to_do(
 
 
 def test_a_soft_reboot_leaves_the_accelerators_intact(
-    check_kept: Callable[[], None],
+    bench: TestHost, entries: Entries, check_kept: Callable[[], None]
 ) -> None:
-    # The process of the guest runs on: only its operating system starts again.
+    # libvirt's driver shuts the guest down, and starts it in another process.
+    since = len(bench.kernel.writes())
+    end_guest(bench)
     check_kept()
+    bench.kernel.hold(GPU, pid=4712, command="qemu-kvm")
+    check_kept()
+    assert bench.manager.attached(instance(SERVER)) == {uuid_of(SERVER): entries}
+    for write in bench.kernel.writes(since):
+        assert GPU not in write.path + write.text
+
+
+def test_a_soft_reboot_that_becomes_a_hard_one_returns_the_same_accelerators(
+    bench: TestHost, entries: Entries
+) -> None:
+    # The guest does not shut down in time: Nova ends it, and plugs.
+    end_guest(bench)
+    assert ready_again(bench) == entries
+    bench.kernel.hold(GPU, pid=4712, command="qemu-kvm")
+    assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
 def test_a_hard_reboot_returns_the_same_accelerators(

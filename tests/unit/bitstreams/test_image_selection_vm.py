@@ -119,6 +119,24 @@ def test_a_contradiction_is_an_error_that_shows_both(
     assert next(iter(properties.values())) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("function_id", f"{FUNCTION_ID},{OTHER_FUNCTION_ID}"),
+        ("function_uuid", f"{FUNCTION_ID}, {OTHER_FUNCTION_ID}"),
+        ("function_name", "Compression,Encryption"),
+    ],
+)
+def test_several_functions_in_one_property_are_refused_by_name(
+    name: str, value: str
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        image_selection.merged(None, vm_image(**{name: value}))
+    assert f"property accel:{name}" in str(caught.value)
+    assert value in str(caught.value)
+    assert "request group" in caught.value.hint
+
+
 def bitstream(properties: dict[str, str], *function_ids: str) -> Bitstream:
     header = Header(ImageFormat.GBS, 400, 4096, REGION_ID, function_ids)
     return Bitstream(image(1, properties), "", 4496, header)

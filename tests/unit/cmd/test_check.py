@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import stat
 from collections.abc import Callable
@@ -301,66 +300,6 @@ def test_a_helper_that_does_not_start_fails_with_its_command(
     assert inspect["Result"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("more", "what", "hint"),
-    [
-        ("device_specs = []", "[os_acc] device_specs", "did you mean device_spec?"),
-        ("[os_acc_bitstream]\nsource = glance", "[os_acc_bitstream]", "bitstreams]?"),
-        ("[os-acc]\nnode_name = a", "[os-acc]", "[os_acc]?"),
-        (
-            "[os_acc_base]\nhelper_comand = a",
-            "[os_acc_base] helper_comand",
-            "helper_command",
-        ),
-        (
-            "[os_acc_placement]\nauth-url = http://a",
-            "[os_acc_placement] auth-url",
-            "auth_url",
-        ),
-        ("zzz = 1", "[os_acc] zzz", "remove it"),
-    ],
-)
-def test_a_misspelt_option_in_the_file_gets_a_suggestion(
-    console: Console, more: str, what: str, hint: str
-) -> None:
-    console.configure(more=more)
-    (found,) = console.checks()["options"]
-    assert found["Result"] == "warning"
-    assert found["What"] == f"{console.config_file} has {what}, which is ignored"
-    assert hint in found["Hint"]
-
-
-def test_a_misspelt_option_in_a_directory_of_files_is_found(
-    console: Console, tmp_path: Path
-) -> None:
-    directory = tmp_path / "nova.conf.d"
-    directory.mkdir()
-    (directory / "10-os-acc.conf").write_text("[os_acc]\nplug_timeot = 3\n")
-    ran = console.run("--config-dir", str(directory), "check", "-f", "json")
-    (found,) = (row for row in json.loads(ran.out) if row["Check"] == "options")
-    assert f"{directory}/10-os-acc.conf has [os_acc] plug_timeot" in found["What"]
-    assert "plug_timeout" in found["Hint"]
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        "[os_acc_glance]\nauth_type = v3applicationcredential\n"
-        "application_credential_id = 1\napplication_credential_secret = 2",
-        "[os_acc_glance]\nauth_section = os_acc_auth\n[os_acc_auth]\ntoken = 1",
-        "[os_acc_glance]\nauth_type = password\nuser-name = a\ntenant_name = b",
-        "[os_acc_glance]\nauth_type = none_such",
-        "[os_acc_xrt]\ntools = /opt/xilinx",
-        "[DEFAULT]\ndebugg = true\n[osprofiler]\nenabledd = true",
-    ],
-)
-def test_names_of_known_options_and_of_others_sections_are_accepted(
-    console: Console, more: str
-) -> None:
-    console.configure(more=more)
-    assert console.results("options") == {"ok"}
-
-
 def test_a_plugin_that_is_not_installed_fails(console: Console) -> None:
     console.configure(more="enabled_plugins = none_such")
     (found,) = console.checks()["plugins"]
@@ -463,25 +402,3 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
     (found,) = console.checks()["networks"]
     assert found["Result"] == "failed"
     assert "dragons" in found["What"]
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "result", "expected"),
-    [
-        (None, 0o644, "warning", "does not exist"),
-        ("[os_acc]\n", 0o644, "ok", "limits what"),
-        ("[os_acc]\n", 0o666, "warning", "ignores"),
-        ("[os_acc]\ndevice_spec = {\n", 0o644, "failed", "cannot use"),
-    ],
-)
-def test_the_limit_of_the_helper_is_a_finding(
-    console: Console, text: str | None, mode: int, result: str, expected: str
-) -> None:
-    if text is not None:
-        path = Path(console.bench.root, "etc/os-acc/privileged.conf")
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        path.chmod(mode)
-    (found,) = console.checks()["privileged.conf"]
-    assert found["Result"] == result
-    assert expected in found["What"].replace("\n", " ")

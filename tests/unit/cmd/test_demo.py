@@ -134,8 +134,9 @@ def documented():
     return set(re.findall(r"``(/\w+)``", row))
 
 
-def test_what_is_kept_can_be_used(tmp_path):
-    place = tmp_path / "kept"
+@pytest.mark.parametrize("name", ["kept", "the host's $1 copy"])
+def test_what_is_kept_can_be_used(tmp_path, name):
+    place = tmp_path / name
     kept = run("--keep", str(place), scratch=tmp_path)
     assert kept.returncode == 0
     assert {"host", "os-acc.conf", "os-acc.log", "state"} <= {
@@ -149,10 +150,14 @@ def test_what_is_kept_can_be_used(tmp_path):
     assert "is not empty" in again.stderr
     # The last line is the command that uses it.
     *_, line = kept.stdout.splitlines()
-    assert line == f"os-acc --simulated {place} device list"
+    assert line == f"os-acc --simulated {shlex.quote(str(place))} device list"
     listed = main(*shlex.split(line)[1:], "--state", "free", scratch=tmp_path)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "0000:b3:00.0" in listed.stdout
+    # The privileged helpers read the configuration of the host, too.
+    checked = main("--simulated", str(place), "check", scratch=tmp_path)
+    assert "helper base" in checked.stdout
+    assert "cannot start" not in checked.stdout
 
 
 def test_the_hostdev_is_what_nova_writes():

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from os_acc.objects.lease import Owner
 from os_acc.testing import TestHost, request, uuid_of
 from tests.unit.cmd.console import Console
@@ -169,3 +171,25 @@ def test_the_networks_of_a_guest_are_those_of_its_cells(console: Console) -> Non
     assert "do not lead to tunnelled networks" in ran.err
     there = (*there[:-1], "--physnet", "physnet0")
     assert console.run("plug", "--instance", uuid_of(1), *there).status == 0
+
+
+@pytest.mark.parametrize(
+    "broken", ["[neutron]\nphysnets = a", "[neutron_tunnel]\nnuma_nodes = 7"]
+)
+def test_invalid_network_options_keep_no_device_from_its_release(
+    console: Console, broken: str
+) -> None:
+    plug(console, 1, GPU)
+    # Another device is prepared for a guest, and has no lease.
+    console.bench.bind(FPGA, "vfio-pci")
+    console.configure(more=broken)
+    assert console.json("unplug", uuid_of(1))["Released"] == 1
+    assert console.run("device", "release", FPGA, "--driver", "").status == 0
+    assert console.bench.drivers(GPU, FPGA) == ["nouveau", None]
+    # A guest with networks needs the options.
+    provider = console.bench.provider(GPU).uuid
+    guest = ("--instance", uuid_of(1), "--provider", provider, "--numa-cells", "0")
+    failed = console.run("plug", *guest, "--physnet", "a", "--tunneled")
+    assert failed.status == 1
+    assert broken.split("\n")[0] in failed.err
+    assert console.run("plug", *guest).status == 0

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from oslo_utils import uuidutils
 
+from os_acc import exception
 from os_acc.attach.requests import Requests
 from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
@@ -77,6 +78,25 @@ def test_it_ends_with_1_where_nova_refuses_an_event(
     assert results[waiting.uuid] == "no event yet"
     assert results[uuid].startswith(f"Nova has no server {uuid_of(1)}")
     assert results[uuid].endswith("(code 404)")
+
+
+def test_an_accelerator_of_a_plug_has_no_event(
+    console: Console, book: Requests, cloud: Cloud
+) -> None:
+    console.bench.plug(1, "0000:17:00.0")
+    (listed,) = console.json("request", "list")
+    ran = console.run("request", "notify", listed["UUID"])
+    assert (ran.status, ran.out) == (1, "")
+    assert f"{listed['UUID']} was attached to instance {uuid_of(1)} by a plug" in (
+        ran.err
+    )
+    assert "no event" in ran.err
+    assert "request list" not in ran.err
+    for refused in (book.events, book.notify, book.unbind, book.delete):
+        with pytest.raises(exception.NotFound, match="by a plug"):
+            refused([listed["UUID"]])
+    assert console.bench.plugged(1) == ["0000:17:00.0"]
+    assert cloud.asked == []
 
 
 def test_a_request_that_does_not_exist_is_an_error(

@@ -370,6 +370,8 @@ def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
         ({"accel:bitstream_name": ""}, "''"),
         ({"accel:function_name": "a\nb"}, "a"),
         ({"accel:function_id": "x" * 256}, "xx"),
+        ({"accel:function_id": f"{IMAGE},gzip"}, "but several"),
+        ({"accel:function_name": "gzip,crypto"}, "but several"),
         ({"accel:bitstream_id": None}, "NoneType"),
         ({f"bitstream:{IMAGE}": "forbidden"}, "'forbidden'"),
         ({"bitstream:": "required"}, "''"),

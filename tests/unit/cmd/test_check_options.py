@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc check`` finds misspelt options, also in root's own configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cmd.console import Console
+
+ROOTS = '[os_acc]\ndevice_spec = {"address": "0000:17:00.0"}'
+
+
+def write_roots(console: Console, text: str) -> Path:
+    path = Path(console.bench.root, "etc/os-acc/privileged.conf")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "hint"),
+    [
+        ("device_specs = []", "[os_acc] device_specs", "did you mean device_spec?"),
+        ("[os_acc_bitstream]\nsource = glance", "[os_acc_bitstream]", "bitstreams]?"),
+        ("[os-acc]\nnode_name = a", "[os-acc]", "[os_acc]?"),
+        (
+            "[os_acc_base]\nhelper_comand = a",
+            "[os_acc_base] helper_comand",
+            "helper_command",
+        ),
+        (
+            "[os_acc_placement]\nauth-url = http://a",
+            "[os_acc_placement] auth-url",
+            "auth_url",
+        ),
+        ("zzz = 1", "[os_acc] zzz", "remove it"),
+    ],
+)
+def test_a_misspelt_option_in_the_file_gets_a_suggestion(
+    console: Console, more: str, what: str, hint: str
+) -> None:
+    console.configure(more=more)
+    (found,) = console.checks()["options"]
+    assert found["Result"] == "warning"
+    assert found["What"] == f"{console.config_file} has {what}, which is ignored"
+    assert hint in found["Hint"]
+
+
+def test_a_misspelt_option_in_a_directory_of_files_is_found(
+    console: Console, tmp_path: Path
+) -> None:
+    directory = tmp_path / "nova.conf.d"
+    directory.mkdir()
+    (directory / "10-os-acc.conf").write_text("[os_acc]\nplug_timeot = 3\n")
+    ran = console.run("--config-dir", str(directory), "check", "-f", "json")
+    (found,) = (row for row in json.loads(ran.out) if row["Check"] == "options")
+    assert f"{directory}/10-os-acc.conf has [os_acc] plug_timeot" in found["What"]
+    assert "plug_timeout" in found["Hint"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "[os_acc_glance]\nauth_type = v3applicationcredential\n"
+        "application_credential_id = 1\napplication_credential_secret = 2",
+        "[os_acc_glance]\nauth_section = os_acc_auth\n[os_acc_auth]\ntoken = 1",
+        "[os_acc_glance]\nauth_type = password\nuser-name = a\ntenant_name = b",
+        "[os_acc_glance]\nauth_type = none_such",
+        "[os_acc_xrt]\ntools = /opt/xilinx",
+        "[DEFAULT]\ndebugg = true\n[osprofiler]\nenabledd = true",
+    ],
+)
+def test_names_of_known_options_and_of_others_sections_are_accepted(
+    console: Console, more: str
+) -> None:
+    console.configure(more=more)
+    assert console.results("options") == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "hint"),
+    [
+        ("[neutron]\nphysnetz = a", "[neutron] physnetz", "physnets?"),
+        ("[neutron_tunel]\nnuma_nodes = 0", "[neutron_tunel]", "[neutron_tunnel]?"),
+        ("[neutron-tunnel]\nnuma_nodes = 0", "[neutron-tunnel]", "[neutron_tunnel]?"),
+        ("[neutron_tunnel]\nnuma_node = 0", "[neutron_tunnel] numa_node", "_nodes?"),
+        ("[neutron_tunnel]\nzzz = 0", "[neutron_tunnel] zzz", "remove it"),
+        ("[pci]\ndevice_specs = {}", "[pci] device_specs", "device_spec?"),
+        ("[devices]\nenabled_mdev_type = a", "[devices] enabled_mdev_type", "types?"),
+    ],
+)
+def test_a_misspelt_option_that_nova_shares_gets_a_suggestion(
+    console: Console, more: str, what: str, hint: str
+) -> None:
+    console.configure(more=more)
+    (found,) = console.checks()["options"]
+    assert found["Result"] == "warning"
+    assert found["What"] == f"{console.config_file} has {what}, which is ignored"
+    assert hint in found["Hint"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "[neutron]\nphysnets =\nurl = a\novs_bridge = b\nhttp_retries = 3",
+        "[neutron]\npassword = a\nusername = b\ndefault_floating_pool = c\ncafile = d",
+        "[pci]\nreport_in_placement = true\npassthrough_whitelist = {}",
+        "[devices]\nenabled_vgpu_types =",
+        "[neutron_tunnel]\nnuma_nodes = 0",
+        "[neutron_physnet_a]\nnuma_nodes = 0",
+    ],
+)
+def test_other_names_in_nova_s_sections_are_accepted(
+    console: Console, more: str
+) -> None:
+    console.configure(more=more)
+    assert console.results("options") == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "result", "expected"),
+    [
+        (None, 0o644, "warning", "does not exist"),
+        (f"{ROOTS}\n", 0o644, "ok", "limits what"),
+        ("[os_acc]\n", 0o644, "warning", "device_spec is empty"),
+        (f"{ROOTS}\n", 0o666, "warning", "ignores"),
+        ("[os_acc]\ndevice_spec = {\n", 0o644, "failed", "cannot use"),
+    ],
+)
+def test_the_limit_of_the_helper_is_a_finding(
+    console: Console, text: str | None, mode: int, result: str, expected: str
+) -> None:
+    if text is not None:
+        write_roots(console, text).chmod(mode)
+    (found,) = console.checks()["privileged.conf"]
+    assert found["Result"] == result
+    assert expected in found["What"].replace("\n", " ")
+
+
+def test_a_misspelt_option_in_root_s_configuration_gets_a_suggestion(
+    console: Console,
+) -> None:
+    path = write_roots(console, ROOTS.replace("device_spec", "device_specs"))
+    empty, misspelt = console.checks()["privileged.conf"]
+    assert (empty["Result"], misspelt["Result"]) == ("warning", "warning")
+    assert "device_spec is empty" in empty["What"]
+    assert str(path) in empty["Hint"]
+    assert misspelt["What"] == f"{path} has [os_acc] device_specs, which is ignored"
+    assert misspelt["Hint"] == "did you mean device_spec?"
+
+
+def test_a_configuration_that_only_root_can_read_is_not_judged(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_roots(console, ROOTS)
+    access = os.access
+    monkeypatch.setattr(
+        os,
+        "access",
+        lambda each, *more, **named: each != str(path) and access(each, *more, **named),
+    )
+    (found,) = console.checks()["privileged.conf"]
+    assert found["Result"] == "ok"
+    assert "cannot read it" in found["What"]
