@@ -19,7 +19,7 @@ from os_acc import deadlines, exception
 from os_acc.attach import plugin_steps, reached_functions
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
-from os_acc.attach.region_images import RegionImages, recorded_of
+from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
@@ -28,6 +28,7 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
+    Programming,
     RecordedImage,
     Region,
     UnverifiedRegions,
@@ -148,8 +149,12 @@ class Programmer:
     ) -> Iterator[ProgrammingPlan]:
         """Plan as :meth:`plan` does, for held leases whose regions may be empty.
 
+        A region that has lost one of their functions is programmed for all of them.
+
         :raises ProgrammingFailed: a region has lost its contents, and the lease
             records no image for it.
+        :raises RegionUnusable: two leases record different contents of a region, or
+            another guest uses it.
         """
         planned = [
             PlannedLease(lease, lease.programming.region if lease.programming else None)
@@ -160,13 +165,17 @@ class Programmer:
             return
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
-            lost = [each for each in leases if not self._is_intact(each, deadline)]
-            jobs: dict[str, ProgrammingJob] = {}
-            for lease in lost:
-                job = self._job_again(lease, stack, deadline)
+            lost: dict[str, list[Lease]] = {}
+            for lease in leases:
+                if lease.programming and not self._is_intact(lease, deadline):
+                    lost.setdefault(lease.programming.region.key, []).append(lease)
+            jobs = [
+                self._job_again(found, leases, stack, deadline)
+                for found in lost.values()
+            ]
+            for job in jobs:
                 self._check_idle(job, leases, deadline)
-                jobs.setdefault(job.region.key, job)
-            yield ProgrammingPlan(tuple(leases), tuple(jobs.values()))
+            yield ProgrammingPlan(tuple(leases), tuple(jobs))
 
     # -- planning ----------------------------------------------------------
 
@@ -351,29 +360,33 @@ class Programmer:
     # -- programming -------------------------------------------------------
 
     def _job_again(
-        self, lease: Lease, stack: contextlib.ExitStack, deadline: float
+        self,
+        lost: Sequence[Lease],
+        leases: Sequence[Lease],
+        stack: contextlib.ExitStack,
+        deadline: float,
     ) -> ProgrammingJob:
-        """Return the job that restores the lost contents of a guest's region."""
-        before = lease.programming
-        assert before is not None
-        if not before.image_id:
-            raise exception.ProgrammingFailed(
-                f"{before.region} has lost {before.function_id or 'its contents'}, "
-                f"which instance {lease.consumer} used",
-                address=str(lease.address),
-                hint="program the region by other means, then plug again; or unplug "
-                "the instance, then request a bitstream",
-                reason=exception.ProgrammingReason.WRONG_FUNCTION,
-            )
-        recorded = RecordedImage(before.image_id, before.hash_algo, before.hash_value)
+        """Return the job that restores the lost contents of a guest's region.
+
+        :param lost: the leases on this region that have lost their contents.
+        :param leases: all leases of the guest that are prepared.
+        """
+        recorded = [_recorded(lease) for lease in lost]
+        region = recorded[0].region
+        bound = [
+            each
+            for each in leases
+            if each.programming and each.programming.is_bound and each.stands_on(region)
+        ]
+        exact = [each for each in recorded if each.is_exact]
         bitstream = self.images.same_file(
-            before.region,
-            recorded,
+            region,
+            (exact or recorded)[0].image,
             stack,
             deadline,
             "unplug the instance, then plug it again",
         )
-        return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
+        return reqs.restoring(bound, bitstream)
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
         """Program one region; return it as read back."""
@@ -399,7 +412,7 @@ class Programmer:
         now = self.read(job.lease.plugin, job.region, deadline)
         reached_functions.check_result(job, now)
         # 4. Record the region as verified.
-        store.mark_region_verified(job.region.key, job.content, recorded_of(image))
+        store.mark_region_verified(job.region.key, job.content, reqs.recorded_of(image))
         return now
 
     def _write(self, job: ProgrammingJob, steps: RegionSteps) -> None:
@@ -440,6 +453,25 @@ def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJ
             for each in job.requirements
         ),
     )
+
+
+def _recorded(lease: Lease) -> Programming:
+    """Return the contents that a lease has lost.
+
+    :raises ProgrammingFailed: it records no image that restores them.
+    """
+    before = lease.programming
+    assert before is not None
+    if not before.image_id:
+        raise exception.ProgrammingFailed(
+            f"{before.region} has lost {before.function_id or 'its contents'}, "
+            f"which instance {lease.consumer} used",
+            address=str(lease.address),
+            hint="program the region by other means, then plug again; or unplug "
+            "the instance, then request a bitstream",
+            reason=exception.ProgrammingReason.WRONG_FUNCTION,
+        )
+    return before
 
 
 def _locks_of(planned: Sequence[PlannedLease]) -> set[str]:

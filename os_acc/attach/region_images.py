@@ -139,7 +139,7 @@ class RegionImages:
             if bitstream is None:
                 raise
             return bitstream
-        if recorded_of(image) != recorded:
+        if reqs.recorded_of(image) != recorded:
             raise exception.ImageUnusable(
                 f"image {image} has changed since it was programmed to {region}",
                 hint=hint,
@@ -148,11 +148,6 @@ class RegionImages:
         return stack.enter_context(
             self._library.fetched(image, deadline, region=region)
         )
-
-
-def recorded_of(image: Image) -> RecordedImage:
-    """Return the fields of an image that identify its file."""
-    return RecordedImage(image.id, image.hash_algo, image.hash_value)
 
 
 def _image_of(recorded: RecordedImage) -> Image:

@@ -16,6 +16,7 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
     Programming,
+    RecordedImage,
     Region,
     UnverifiedRegions,
     function_at,
@@ -298,13 +299,33 @@ def _requested_function(
     return None, next(map(str, found), "")
 
 
-def of_lease(lease: Lease, bitstream: Bitstream) -> RegionRequirement:
-    """Return the requirement to restore the recorded contents for a guest."""
-    before = lease.programming
-    assert before is not None
-    return RegionRequirement(
-        lease, before.region, bitstream, before.function_id, before.is_exact
-    )
+def restoring(leases: Sequence[Lease], bitstream: Bitstream) -> ProgrammingJob:
+    """Return the job that restores the contents of one region for a guest's leases.
+
+    :raises RegionUnusable: IN_USE: a lease records contents that the bitstream lacks.
+    """
+    functions = implemented(bitstream)
+    requirements: list[RegionRequirement] = []
+    for lease in leases:
+        before = lease.programming
+        assert before is not None
+        required = before.function_id
+        if (before.is_exact and before.image != recorded_of(bitstream.image)) or (
+            functions and required is not None and required not in functions
+        ):
+            raise exception.RegionUnusable(
+                f"{before.region} cannot hold both image {bitstream.image} and "
+                f"{before.image_id or required}, which {lease.address} of instance "
+                f"{lease.consumer_title} requires",
+                hint="unplug the instance, then plug it again",
+                reason=exception.RegionReason.IN_USE,
+            )
+        requirements.append(
+            RegionRequirement(
+                lease, before.region, bitstream, required, before.is_exact
+            )
+        )
+    return ProgrammingJob(requirements[0].region, tuple(requirements))
 
 
 def job(
@@ -341,6 +362,11 @@ def implemented(bitstream: Bitstream) -> frozenset[str]:
     # Hardware reports UUIDs only; any other name cannot be compared.
     declared = map(canonical_uuid, properties.function_ids(bitstream.image))
     return frozenset(each for each in declared if each)
+
+
+def recorded_of(image: Image) -> RecordedImage:
+    """Return the fields of an image that identify its file."""
+    return RecordedImage(image.id, image.hash_algo, image.hash_value)
 
 
 def content(image: Image | Programming, boot_id: str) -> str:

@@ -118,6 +118,11 @@ class Programming:
     boot_id: str = ""
 
     @property
+    def image(self) -> RecordedImage:
+        """The image that it is programmed with, without an id if there is none."""
+        return RecordedImage(self.image_id, self.hash_algo, self.hash_value)
+
+    @property
     def is_bound(self) -> bool:
         """Whether it restricts the contents."""
         return self.function_id is not None or bool(self.image_id)

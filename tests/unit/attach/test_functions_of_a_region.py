@@ -355,6 +355,52 @@ def test_a_reboot_brings_each_function_back_where_it_was(region, after, order):
     assert published(region) == set()
 
 
+@pytest.mark.parametrize("after", [(POWER_ON,), (CRYPTO, GZIP), (GZIP, POWER_ON)])
+def test_a_reboot_brings_both_functions_of_one_guest_back(region, programmed, after):
+    leave(region)
+    assert plug_groups(region, CRYPTO, GZIP) == [PCI_B, PCI_A]
+    region.kernel.reboot()
+    acme_card.hold(region, *after)
+    region.restart()
+    entries = region.manager.plug(instance(1), None, None)
+    assert [each["function_id"] for each in entries] == [CRYPTO, GZIP]
+    assert acme_card.held_functions(region) == (GZIP, CRYPTO)
+    # Both are restored by one programming.
+    assert len(programmed) == 2
+
+
+@pytest.mark.parametrize(
+    ("after", "written"),
+    [
+        ((POWER_ON,), (GZIP, POWER_ON)),
+        ((POWER_ON,), (POWER_ON, CRYPTO)),
+        # One function was still there before the card was programmed.
+        ((POWER_ON, CRYPTO), (GZIP, POWER_ON)),
+        ((GZIP, POWER_ON), (POWER_ON, CRYPTO)),
+    ],
+)
+def test_each_function_of_one_guest_is_checked_after_a_reboot(
+    region, monkeypatch, after, written
+):
+    plug_groups(region, GZIP, CRYPTO)
+    region.kernel.reboot()
+    acme_card.hold(region, *after)
+    region.restart()
+    write = hardware.write_functions
+
+    def other(node, functions, data, seconds_left):
+        write(node, written, data, seconds_left)
+
+    monkeypatch.setattr(hardware, "write_functions", other)
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        match=POWER_ON,
+    ):
+        region.manager.plug(instance(1), None, None)
+    assert is_unknown(region)
+
+
 def test_a_function_that_its_flavor_requires_is_not_replaced_by_the_other(region):
     """Without an image on record nothing can bring the function back."""
     acme_card.hold(region, GZIP, CRYPTO)
