@@ -38,8 +38,8 @@ class RegionRequirement:
     :ivar is_exact: whether only this bitstream is accepted, not another one with the
         same function.
     :ivar required: required traits of the region and of its contents.
-    :ivar unidentified: the request for a function of the bitstream, if the image does
-        not state which one it is; or ''.
+    :ivar unidentified: a request for a function of the bitstream, if the image does
+        not state which one it is; or ''. Another request may identify one.
     """
 
     lease: Lease
@@ -283,20 +283,22 @@ def of_request(
 def _requested_function(
     request: BitstreamRequest, booted: Image | None, bitstream: Bitstream
 ) -> tuple[str | None, str]:
-    """Return the requested function; or the request that does not identify one."""
+    """Return the requested function, and a request that does not identify one, or ''.
+
+    Such a request may name another function than the identified one.
+    """
     found = {
         each: image_selection.function_of(each, bitstream)
         for each in image_selection.function_requests(request, booted)
     }
-    functions = set(found.values()) - {None}
+    functions = {each for each in found.values() if each is not None}
     if len(functions) > 1:
         raise exception.InvalidExtraSpec(
             f"flavor and instance's image request {len(functions)} functions of image "
             f"{bitstream.image} for one device: {' and '.join(map(str, found))}",
         )
-    if functions:
-        return functions.pop(), ""
-    return None, next(map(str, found), "")
+    unidentified = next((str(each) for each in found if found[each] is None), "")
+    return next(iter(functions), None), unidentified
 
 
 def restoring(leases: Sequence[Lease], bitstream: Bitstream) -> ProgrammingJob:

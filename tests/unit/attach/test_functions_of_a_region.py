@@ -226,6 +226,29 @@ def test_a_name_that_the_image_gives_to_no_function_is_refused(region, programme
     assert programmed == []
 
 
+def test_the_only_listed_id_is_not_that_of_each_name(region, programmed):
+    (region.images.path / "both.json").unlink()
+    upload_both(region, **{"accel:function_id": GZIP})
+    with raises(exception.ImageReason.INVALID, match="function_name crypto"):
+        region.plug(1, PF, function_name="crypto")
+    assert programmed == []
+
+
+def test_a_function_that_the_guest_s_image_identifies_is_not_the_flavor_s(
+    region, programmed
+):
+    """The flavor requests crypto; the bitstream does not state which id that is."""
+    (region.images.path / "both.json").unlink()
+    upload_both(region, **{"accel:function_name": "crypto"})
+    unsaid = {"accel:function_name": None, "accel:function_id": GZIP}
+    booted = upload(region, "vm", tags=None, **unsaid)
+    selected, specs = request(region.provider(PF))
+    specs["accel1:function_name"] = "crypto"
+    with raises(exception.ImageReason.INVALID, match="function_name crypto"):
+        region.manager.plug(instance(1) | {"image_id": booted}, selected, specs)
+    assert programmed == []
+
+
 def test_flavor_and_image_that_request_two_functions_for_one_device_are_refused(
     region, programmed
 ):
