@@ -55,6 +55,21 @@ class RegionRequirement:
         """Whether a trait requires a function of the region."""
         return any(map(bitstream_requests.names_function, self.required))
 
+    def names_one_function(self, region: Region) -> bool:
+        """Return whether one function of the bitstream can be all that is required."""
+        if self.bitstream is None or not self.names_function:
+            return True
+        functions = implemented(self.bitstream)
+        if self.function_id is not None:
+            functions = frozenset({self.function_id})
+        return any(
+            not self._lacking(
+                bitstream_requests.names_function,
+                region_traits.function_traits(region, [each]),
+            )
+            for each in functions
+        )
+
     @property
     def title(self) -> str:
         """The contents of the region once the requirement is met."""
