@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from oslo_log import log
 
@@ -230,11 +230,17 @@ class Programmer:
         plugin = self._plugin(job.lease.plugin)
         return reached_functions.after(job, self._plugins, plugin, deadline)
 
-    def check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
+    def check_free(
+        self,
+        job: ProgrammingJob,
+        recorded: RecordedState,
+        left: Collection[PciAddress] = (),
+    ) -> None:
         """Check that no other guest has a function of the region.
 
         A function on vfio-pci may be in a guest also without a lease.
 
+        :param left: PCI functions that the guest of the job will give back before.
         :raises RegionUnusable: a guest has one, or may have one.
         """
         refused = f"cannot program {job.region} with image {job.bitstream.image}"
@@ -247,7 +253,7 @@ class Programmer:
                     reason=exception.RegionReason.IN_USE,
                 )
         members = {each for one in job.requirements for each in one.lease.members}
-        for address in sorted(set(job.region.pci_functions) - members):
+        for address in sorted(set(job.region.pci_functions) - members.union(left)):
             function = pci.read_function(self._root, address)
             if address in recorded.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)

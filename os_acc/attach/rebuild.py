@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oslo_log import log
 
@@ -23,6 +23,7 @@ from os_acc.attach.region_requirements import RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 
@@ -39,12 +40,19 @@ class Rebuilder:
         self._programmer = programmer
 
     def renewed(
-        self, held: Sequence[Lease], image_id: str, deadline: float
+        self,
+        held: Sequence[Lease],
+        placed: Sequence[Lease],
+        image_id: str,
+        deadline: float,
     ) -> tuple[Lease, ...]:
         """Record the contents that the guest's image requests of held regions.
 
         If an error is raised, nothing has been changed.
 
+        :param held: the leases as recorded.
+        :param placed: the same leases with the guest's present cells, to be recorded
+            together with the contents.
         :param image_id: of the image that the guest boots; '': unknown, the contents
             stay.
         :returns: the leases as recorded now, in the given order.
@@ -56,16 +64,18 @@ class Rebuilder:
             region has to be programmed.
         :raises ServiceUnavailable: the source of images does not answer.
         """
-        found = [each for each in held if each.programming is not None]
-        if not image_id or all(each.image_id == image_id for each in found):
-            return tuple(held)
+        store = self._store.until(deadline)
+        if not _is_due(held, image_id):
+            return tuple(held) if list(placed) == list(held) else store.replace(placed)
         with contextlib.ExitStack() as stack:
-            decided = self._decided(found, image_id, stack, deadline)
-            recorded = self._store.until(deadline).replace(
+            decided = self._decided(placed, image_id, stack, deadline)
+            recorded = store.replace(
                 dataclasses.replace(
                     each, image_id=image_id, programming=decided[each.uuid]
                 )
-                for each in found
+                if each.programming
+                else each
+                for each in placed
             )
         for lease in recorded:
             if lease.programming is not None and lease.programming.is_pending:
@@ -73,20 +83,43 @@ class Rebuilder:
                     "instance %s boots image %s: %s is programmed again",
                     *(lease.consumer_title, image_id, lease.programming.region),
                 )
-        renewed = {lease.uuid: lease for lease in recorded}
-        return tuple(renewed.get(each.uuid, each) for each in held)
+        return recorded
+
+    def check(
+        self,
+        held: Sequence[Lease],
+        planned: Sequence[Lease],
+        image_id: str,
+        deadline: float,
+    ) -> None:
+        """Check that contents can be recorded for the guest's image; record nothing.
+
+        :param held: the leases as recorded.
+        :param planned: the same leases on the devices that the guest will have.
+        :raises OsAccError: as :meth:`renewed`.
+        """
+        if not _is_due(held, image_id):
+            return
+        left = frozenset(
+            address for each in held for address in each.members
+        ).difference(address for each in planned for address in each.members)
+        with contextlib.ExitStack() as stack:
+            self._decided(planned, image_id, stack, deadline, left)
 
     def _decided(
         self,
-        leases: Sequence[Lease],
+        placed: Sequence[Lease],
         image_id: str,
         stack: contextlib.ExitStack,
         deadline: float,
+        left: Collection[PciAddress] = (),
     ) -> dict[str, Programming | None]:
-        """Return the contents for each lease, by its UUID.
+        """Return the contents for each lease with a region, by its UUID.
 
         :param stack: holds the locks of the cards and the files of the bitstreams.
+        :param left: PCI functions that the guest has and will give back.
         """
+        leases = [each for each in placed if each.programming is not None]
         decided = {each.uuid: each.programming for each in leases}
         images = self._programmer.images
         booted = images.booted(leases[0], image_id, deadline)
@@ -101,13 +134,14 @@ class Rebuilder:
         stack.enter_context(self._locks.hold(cards, deadline))
         state = self._store.until(deadline).recorded_state()
         for requirements in on_region.values():
-            decided |= self._contents(requirements, state, deadline)
+            decided |= self._contents(requirements, state, left, deadline)
         return decided
 
     def _contents(
         self,
         requirements: Sequence[RegionRequirement],
         state: RecordedState,
+        left: Collection[PciAddress],
         deadline: float,
     ) -> dict[str, Programming]:
         """Return the contents of one region for its leases."""
@@ -125,7 +159,7 @@ class Rebuilder:
         }
         if job is None:
             return decided
-        self._programmer.check_free(job, state)
+        self._programmer.check_free(job, state, left)
         for each in requirements:
             self._helper.check_free(each.lease.members, deadline)
         return {
@@ -147,6 +181,13 @@ class Rebuilder:
                 )
         keys = unverified.guest_writable | {region.key}
         return region, dataclasses.replace(unverified, guest_writable=keys)
+
+
+def _is_due(held: Sequence[Lease], image_id: str) -> bool:
+    """Return whether the contents of regions are not decided for this image."""
+    return bool(image_id) and any(
+        each.image_id != image_id for each in held if each.programming
+    )
 
 
 def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
