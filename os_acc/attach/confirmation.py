@@ -160,7 +160,8 @@ class Confirmer:
         _check_complete(held)
         renewed = self._renewed(instance, policies, held, deadline)
         ready = self._life.reestablish(renewed, deadline)
-        if any(each.programming and each.programming.is_pending for each in renewed):
+        both = (*held, *renewed)
+        if any(each.programming and each.programming.is_pending for each in both):
             self._catalog.publish_regions(deadline)
         return ready
 

@@ -4,7 +4,8 @@
 
 The image may request a bitstream. The contents that it requests are recorded in the
 leases first; :meth:`.Lifecycle.reestablish` then programs them, also in a later plug
-if this one is interrupted.
+if this one is interrupted. Until they are verified, each plug with an image decides
+them again, so that a failed rebuild leads back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.attach import programming, reached_functions
 from os_acc.attach import region_requirements as reqs
-from os_acc.attach.region_requirements import RegionRequirement
+from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.objects.lease import Lease, RecordedState
@@ -28,6 +29,8 @@ from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
+
+_PLUG_AGAIN = "unplug the instance, then plug it again"
 
 
 class Rebuilder:
@@ -123,10 +126,17 @@ class Rebuilder:
         decided = {each.uuid: each.programming for each in leases}
         images = self._programmer.images
         booted = images.booted(leases[0], image_id, deadline)
-        if image_selection.merged(None, booted) is None:
-            # The flavor has not changed: its bitstream is not selected again.
+        is_plain = image_selection.merged(None, booted) is None
+        found = [
+            (each, each.programming.region)
+            for each in leases
+            if each.programming
+            # The flavor has not changed: its bitstream is not selected again, unless
+            # an interrupted rebuild has decided on other contents.
+            and (not is_plain or each.programming.is_pending)
+        ]
+        if not found:
             return decided
-        found = [(each, each.programming.region) for each in leases if each.programming]
         on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
         for each in images.requirements(found, booted, stack, deadline):
             on_region[each.region.key].append(each)
@@ -134,13 +144,14 @@ class Rebuilder:
         stack.enter_context(self._locks.hold(cards, deadline))
         state = self._store.until(deadline).recorded_state()
         for requirements in on_region.values():
-            decided |= self._contents(requirements, state, left, deadline)
+            decided |= self._contents(requirements, state, stack, left, deadline)
         return decided
 
     def _contents(
         self,
         requirements: Sequence[RegionRequirement],
         state: RecordedState,
+        stack: contextlib.ExitStack,
         left: Collection[PciAddress],
         deadline: float,
     ) -> dict[str, Programming]:
@@ -150,7 +161,11 @@ class Rebuilder:
         if len(met) == len(kept):
             return met
         now, unverified = self._present(requirements[0].lease, state, deadline)
-        job = reqs.job(now, requirements, unverified)
+        requirements = [
+            self._restoring(each, now, unverified, stack, deadline)
+            for each in requirements
+        ]
+        job = _job(now, requirements, unverified)
         coming = now if job is None else self._programmer.after(job, deadline)
         _check_reached(requirements, coming)
         decided = {
@@ -166,6 +181,33 @@ class Rebuilder:
             uuid: dataclasses.replace(each, boot_id="")
             for uuid, each in decided.items()
         }
+
+    def _restoring(
+        self,
+        requirement: RegionRequirement,
+        now: Region,
+        unverified: UnverifiedRegions,
+        stack: contextlib.ExitStack,
+        deadline: float,
+    ) -> RegionRequirement:
+        """Return a requirement with the region's recorded image, if it is needed.
+
+        A rebuild that was interrupted or failed may have left contents that a guest
+        without a request cannot have.
+        """
+        if requirement.bitstream is not None:
+            return requirement
+        recorded = unverified.images.get(now.key)
+        if requirement.names_function:
+            is_usable = unverified.trusts(now)
+        else:
+            is_usable = now not in unverified
+        if is_usable or recorded is None:
+            return requirement
+        bitstream = self._programmer.images.same_file(
+            now, recorded, stack, deadline, _PLUG_AGAIN
+        )
+        return dataclasses.replace(requirement, bitstream=bitstream, is_exact=True)
 
     def _present(
         self, lease: Lease, state: RecordedState, deadline: float
@@ -184,10 +226,26 @@ class Rebuilder:
 
 
 def _is_due(held: Sequence[Lease], image_id: str) -> bool:
-    """Return whether the contents of regions are not decided for this image."""
+    """Return whether the contents of regions are to be decided for this image."""
     return bool(image_id) and any(
-        each.image_id != image_id for each in held if each.programming
+        each.image_id != image_id or each.programming.is_pending
+        for each in held
+        if each.programming
     )
+
+
+def _job(
+    now: Region,
+    requirements: Sequence[RegionRequirement],
+    unverified: UnverifiedRegions,
+) -> ProgrammingJob | None:
+    """Return the job for a held region; see :func:`.region_requirements.job`."""
+    try:
+        return reqs.job(now, requirements, unverified)
+    except exception.RegionUnusable as error:
+        # No other request can program the region while the guest has it.
+        error.hint = _PLUG_AGAIN
+        raise
 
 
 def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
@@ -201,7 +259,7 @@ def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) ->
     except reached_functions.FunctionElsewhere as error:
         raise exception.RegionUnusable(
             error.message,
-            hint="unplug the instance, then plug it again",
+            hint=_PLUG_AGAIN,
             reason=exception.RegionReason.MISMATCH,
         ) from error
 
@@ -214,7 +272,7 @@ def _kept(requirement: RegionRequirement) -> Programming | None:
     before, bitstream = requirement.lease.programming, requirement.bitstream
     assert before is not None
     if bitstream is None:
-        return before
+        return None if before.is_pending else before
     image = bitstream.image
     # The record is that of the lease's own PCI function.
     region = dataclasses.replace(

@@ -65,7 +65,7 @@ def plug_both(host: TestHost, image: str, **requested: str) -> list[dict[str, An
     return host.manager.plug(instance(1) | {"image_id": image}, selected, specs)
 
 
-@pytest.mark.parametrize("order", itertools.permutations(["image", "cells", "both"]))
+@pytest.mark.parametrize("order", [*itertools.permutations(["image", "cells", "both"])])
 def test_image_and_cells_are_applied_in_each_order(host, images, order):
     first, region = plug_both(host, images[GZIP])
     assert first["pci_id"] == FAR
