@@ -159,11 +159,12 @@ class Confirmer:
         """
         _check_complete(held)
         renewed = self._renewed(instance, policies, held, deadline)
-        ready = self._life.reestablish(renewed, deadline)
         both = (*held, *renewed)
-        if any(each.programming and each.programming.is_pending for each in both):
-            self._catalog.publish_regions(deadline)
-        return ready
+        try:
+            return self._life.reestablish(renewed, deadline)
+        finally:
+            if any(each.programming and each.programming.is_pending for each in both):
+                self._catalog.publish_regions(deadline)
 
     def _renewed(
         self,

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import plugin_steps, reached_functions
+from os_acc.attach import plugin_steps, reached_functions, region_use
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
-from os_acc.host import pci, vfio
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
     Programming,
@@ -95,7 +94,8 @@ class Programmer:
 
         :param instance_image: the id of the image that the guest boots, or ''.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
-        :raises RegionUnusable: a guest has the region, with other contents.
+        :raises RegionUnusable: a guest has the region, with other contents, or a
+            rebuild of its guest has yet to program it.
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
@@ -173,8 +173,9 @@ class Programmer:
                 self._job_again(found, leases, stack, deadline)
                 for found in lost.values()
             ]
+            others = self._store.until(deadline).leases() if jobs else ()
             for job in jobs:
-                self._check_idle(job, leases, deadline)
+                region_use.check_idle(job, leases, others, self._helper, deadline)
             yield ProgrammingPlan(tuple(leases), tuple(jobs))
 
     # -- planning ----------------------------------------------------------
@@ -203,11 +204,12 @@ class Programmer:
             now, unverified = self.present(
                 first.lease.plugin, first.region, unverified, deadline
             )
+            region_use.check_decided(now, recorded)
             regions[now.key] = coming[now.key] = now
             on_region = [each for each in requirements if each.region.key == now.key]
             job = reqs.job(now, on_region, unverified)
             if job is not None:
-                self.check_free(job, recorded)
+                region_use.check_free(self._root, job, recorded)
                 jobs.append(job)
                 coming[now.key] = self.after(job, deadline)
             elif any(each.bitstream for each in on_region):
@@ -229,62 +231,6 @@ class Programmer:
         """
         plugin = self._plugin(job.lease.plugin)
         return reached_functions.after(job, self._plugins, plugin, deadline)
-
-    def check_free(
-        self,
-        job: ProgrammingJob,
-        recorded: RecordedState,
-        left: Collection[PciAddress] = (),
-    ) -> None:
-        """Check that no other guest has a function of the region.
-
-        A function on vfio-pci may be in a guest also without a lease.
-
-        :param left: PCI functions that the guest of the job will give back before.
-        :raises RegionUnusable: a guest has one, or may have one.
-        """
-        refused = f"cannot program {job.region} with image {job.bitstream.image}"
-        own = {each.lease.uuid for each in job.requirements}
-        for lease in recorded.leases:
-            if lease.uuid not in own and lease.stands_on(job.region):
-                raise exception.RegionUnusable(
-                    f"{refused}: its PCI function {lease.address} is leased to "
-                    f"{lease.consumer}",
-                    reason=exception.RegionReason.IN_USE,
-                )
-        members = {each for one in job.requirements for each in one.lease.members}
-        for address in sorted(set(job.region.pci_functions) - members.union(left)):
-            function = pci.read_function(self._root, address)
-            if address in recorded.taken or (
-                function is not None and vfio.is_vfio_driver(function.driver)
-            ):
-                raise exception.RegionUnusable(
-                    f"{refused}: a guest may have its PCI function {address}",
-                    hint="see 'os-acc device list': unplug its consumer, or release "
-                    "or adopt a device in an unknown state",
-                    reason=exception.RegionReason.IN_USE,
-                )
-
-    def _check_idle(
-        self, job: ProgrammingJob, leases: Sequence[Lease], deadline: float
-    ) -> None:
-        """Check that no other guest has used the region since the host booted.
-
-        :raises RegionUnusable: another guest has a function of it in this boot.
-        :raises DeviceInUse: a process holds a function of another guest.
-        """
-        own = {lease.uuid for lease in leases}
-        for other in self._store.until(deadline).leases():
-            if other.uuid in own or not other.stands_on(job.region):
-                continue
-            if other.programming and other.programming.boot_id == job.lease.boot_id:
-                raise exception.RegionUnusable(
-                    f"{job.region} has lost image {job.bitstream.image}, and cannot be "
-                    f"programmed: its PCI function {other.address} is leased to "
-                    f"{other.consumer}",
-                    reason=exception.RegionReason.IN_USE,
-                )
-            self._helper.check_free(other.members, deadline)
 
     # -- reading regions ---------------------------------------------------
 

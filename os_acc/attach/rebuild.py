@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import programming, reached_functions
+from os_acc.attach import programming, reached_functions, region_use
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
@@ -37,6 +37,7 @@ class Rebuilder:
     """Decide the contents of held regions for another image of their guest."""
 
     def __init__(self, services: Services, programmer: programming.Programmer) -> None:
+        self._root = services.root
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
@@ -174,7 +175,7 @@ class Rebuilder:
         }
         if job is None:
             return decided
-        self._programmer.check_free(job, state, left)
+        region_use.check_free(self._root, job, state, left)
         for each in requirements:
             self._helper.check_free(each.lease.members, deadline)
         return {

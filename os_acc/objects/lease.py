@@ -244,6 +244,20 @@ class RecordedState:
         default_factory=lambda: MappingProxyType({})
     )
 
+    def rebuilding(self, region: Region) -> Lease | None:
+        """Return a lease for which a rebuild has yet to program the region, if any.
+
+        Until then no other guest may have the region: it could not be programmed.
+        """
+        for lease in self.leases:
+            if (
+                lease.programming is not None
+                and lease.programming.is_pending
+                and lease.stands_on(region)
+            ):
+                return lease
+        return None
+
     @property
     def taken(self) -> frozenset[PciAddress]:
         """All functions that are not free."""
