@@ -62,8 +62,9 @@ class Rebuilder:
         :returns: the leases as recorded now, in the given order.
         :raises InvalidExtraSpec: flavor and image contradict each other.
         :raises BitstreamError: the bitstream does not exist, or is rejected.
-        :raises RegionUnusable: a region cannot be programmed (NOT_PROGRAMMABLE), or
-            has another guest too (IN_USE).
+        :raises RegionUnusable: a region cannot be programmed (NOT_PROGRAMMABLE), has
+            another guest too (IN_USE), or was not read since its device was adopted
+            (UNKNOWN).
         :raises DeviceInUse: the guest, or another process, still holds a device whose
             region has to be programmed.
         :raises ServiceUnavailable: the source of images does not answer.
@@ -77,7 +78,7 @@ class Rebuilder:
                 dataclasses.replace(
                     each, image_id=image_id, programming=decided[each.uuid]
                 )
-                if each.programming
+                if each.uuid in decided
                 else each
                 for each in placed
             )
@@ -123,7 +124,7 @@ class Rebuilder:
         :param stack: holds the locks of the cards and the files of the bitstreams.
         :param left: PCI functions that the guest has and will give back.
         """
-        leases = [each for each in placed if each.programming is not None]
+        leases = [each for each in placed if each.programming or each.has_unread_region]
         decided = {each.uuid: each.programming for each in leases}
         images = self._programmer.images
         booted = images.booted(leases[0], image_id, deadline)
@@ -136,6 +137,14 @@ class Rebuilder:
             # an interrupted rebuild has decided on other contents.
             and (not is_plain or each.programming.is_pending)
         ]
+        unread = [each for each in leases if each.has_unread_region]
+        if unread and not is_plain:
+            raise exception.RegionUnusable(
+                f"the contents of {unread[0].address} are unknown: it was adopted, and "
+                "only its guest can read its region",
+                hint=_PLUG_AGAIN,
+                reason=exception.RegionReason.UNKNOWN,
+            )
         if not found:
             return decided
         on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
@@ -229,9 +238,10 @@ class Rebuilder:
 def _is_due(held: Sequence[Lease], image_id: str) -> bool:
     """Return whether the contents of regions are to be decided for this image."""
     return bool(image_id) and any(
-        each.image_id != image_id or each.programming.is_pending
+        each.image_id != image_id
+        or (each.programming is not None and each.programming.is_pending)
         for each in held
-        if each.programming
+        if each.programming or each.has_unread_region
     )
 
 

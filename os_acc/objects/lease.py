@@ -186,6 +186,11 @@ class Lease:
         return region
 
     @property
+    def has_unread_region(self) -> bool:
+        """Whether its region could not be read when the device was adopted."""
+        return self.programming is None and not self.provider and self.plugin != "pci"
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether an operation on it has started and not finished."""
         return self.state in (LeaseState.PREPARING, LeaseState.RELEASING)
