@@ -146,6 +146,8 @@ class Confirmer:
     ) -> tuple[Lease, ...]:
         """Compare held leases with the guest's cells and image; prepare their devices.
 
+        Cells and image are decided before a device or a record is changed.
+
         :raises NotFound: a lease of the request is missing.
         :raises NoDeviceAvailable: a device is not where its NUMA policy requires it,
             and its provider has no other one; nothing is changed.
@@ -156,45 +158,54 @@ class Confirmer:
             :meth:`.Rebuilder.renewed` and :meth:`.Lifecycle.reestablish`.
         """
         _check_complete(held)
-        placed = self._placed(instance, policies, held, deadline)
-        renewed = self._rebuilder.renewed(placed, instance.image_id, deadline)
-        ready = self._life.reestablish(renewed, deadline)
-        if any(each.programming and each.programming.is_pending for each in renewed):
-            self._catalog.publish_regions(deadline)
-        return ready
+        renewed = self._renewed(instance, policies, held, deadline)
+        both = (*held, *renewed)
+        try:
+            return self._life.reestablish(renewed, deadline)
+        finally:
+            if any(each.programming and each.programming.is_pending for each in both):
+                self._catalog.publish_regions(deadline)
 
-    def _placed(
+    def _renewed(
         self,
         instance: InstanceInfo,
         policies: Policies,
         held: Sequence[Lease],
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Record the guest's cells, and the affinity of its devices to them.
+        """Record the guest's cells and image, and what follows from them.
 
         The devices may have been selected before the guest had cells, or for others:
-        those that are not allowed any more are replaced.
+        those that are not allowed any more are replaced. The contents for another
+        image are decided before that.
         """
-        if not instance.numa_cells:
-            # The caller does not know them: the recorded ones stay.
-            return tuple(held)
-        renewed = [self._renewed(each, instance, policies) for each in held]
-        if renewed == list(held):
-            return tuple(held)
+        image_id = instance.image_id
+        # Without cells, the caller does not know them: the recorded ones stay.
+        with_cells = [
+            self._with_cells(each, instance, policies) if instance.numa_cells else each
+            for each in held
+        ]
+        if with_cells == list(held):
+            return self._rebuilder.renewed(held, held, image_id, deadline)
         guest = planning.guest_cells(self._root, instance)
-        placed = [
+        placed: Sequence[Lease] = [
             dataclasses.replace(lease, affinity=guest.affinity(lease.numa_node))
-            for lease in renewed
+            for lease in with_cells
         ]
         wrong = [lease for lease in placed if not _is_allowed(lease)]
         if wrong:
-            fresh = self._swapper.swap(instance, guest, placed, wrong, deadline)
-        else:
-            fresh = self._store.until(deadline).replace(placed)
+
+            def check(planned: Sequence[Lease]) -> None:
+                self._rebuilder.check(held, planned, image_id, deadline)
+
+            held = placed = self._swapper.swap(
+                instance, guest, placed, wrong, check, deadline
+            )
+        fresh = self._rebuilder.renewed(held, placed, image_id, deadline)
         log_remote(fresh)
         return fresh
 
-    def _renewed(
+    def _with_cells(
         self, lease: Lease, instance: InstanceInfo, policies: Policies
     ) -> Lease:
         """Return a lease with the present cells, policies and node."""

@@ -32,7 +32,9 @@ from os_acc.objects.lease import (
 )
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Programming, card_key
 from os_acc.objects.request import AttachTarget
+from os_acc.plugins import base
 from os_acc.privsep import record
 from os_acc.privsep.functions import is_driver_name
 from os_acc.store.locks import consumer_lock
@@ -186,7 +188,42 @@ def adopt_device(
             before = found.recorded.lease if found.recorded else ""
             planned = manager.catalog.reconciler.claim(planned, before, store, deadline)
         (lease,) = store.add([dataclasses.replace(planned, state=LeaseState.HELD)])
+        return _with_region(manager, lease, deadline)
+
+
+def _with_region(manager: Manager, lease: Lease, deadline: float) -> Lease:
+    """Record the region of an adopted device, and whether its guest can program it.
+
+    The host cannot read the region of a whole card that a guest has.
+    """
+    store = manager.store.until(deadline)
+    device = next(
+        (
+            provider.device
+            for provider in manager.discover(deadline).providers.values()
+            for handle in provider.device.handles
+            if handle.address == lease.address
+        ),
+        None,
+    )
+    plugin = manager.plugins.get(device.plugin) if device else None
+    if device is None or plugin is None or not _reads_regions(plugin):
         return lease
+    programming = None
+    if device.region is not None:
+        programming = Programming(device.region, None, boot_id=lease.boot_id)
+    lease = dataclasses.replace(lease, plugin=plugin.name, programming=programming)
+    if device.region is None and lease.is_the_guests:
+        store.mark_region_guest_writable(card_key(device.address, device.identity))
+    elif (region := lease.guest_writable) is not None:
+        store.mark_region_guest_writable(region.key)
+    (lease,) = store.replace([lease])
+    manager.discover(deadline)
+    return lease
+
+
+def _reads_regions(plugin: base.PluginBase) -> bool:
+    return type(plugin).read_region is not base.PluginBase.read_region
 
 
 def _check_address(address: object) -> None:

@@ -16,18 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import plugin_steps, reached_functions
+from os_acc.attach import plugin_steps, reached_functions, region_use
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
-from os_acc.attach.region_images import RegionImages, recorded_of
+from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
-from os_acc.host import pci, vfio
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
+    Programming,
     RecordedImage,
     Region,
     UnverifiedRegions,
@@ -94,7 +94,8 @@ class Programmer:
 
         :param instance_image: the id of the image that the guest boots, or ''.
         :raises BitstreamError: a bitstream does not exist, or is rejected.
-        :raises RegionUnusable: a guest has the region, with other contents.
+        :raises RegionUnusable: a guest has the region, with other contents, or a
+            rebuild of its guest has yet to program it.
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
@@ -148,8 +149,12 @@ class Programmer:
     ) -> Iterator[ProgrammingPlan]:
         """Plan as :meth:`plan` does, for held leases whose regions may be empty.
 
+        A region that has lost one of their functions is programmed for all of them.
+
         :raises ProgrammingFailed: a region has lost its contents, and the lease
             records no image for it.
+        :raises RegionUnusable: two leases record different contents of a region, or
+            another guest uses it.
         """
         planned = [
             PlannedLease(lease, lease.programming.region if lease.programming else None)
@@ -160,13 +165,18 @@ class Programmer:
             return
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
-            lost = [each for each in leases if not self._is_intact(each, deadline)]
-            jobs: dict[str, ProgrammingJob] = {}
-            for lease in lost:
-                job = self._job_again(lease, stack, deadline)
-                self._check_idle(job, leases, deadline)
-                jobs.setdefault(job.region.key, job)
-            yield ProgrammingPlan(tuple(leases), tuple(jobs.values()))
+            lost: dict[str, list[Lease]] = {}
+            for lease in leases:
+                if lease.programming and not self._is_intact(lease, deadline):
+                    lost.setdefault(lease.programming.region.key, []).append(lease)
+            jobs = [
+                self._job_again(found, leases, stack, deadline)
+                for found in lost.values()
+            ]
+            others = self._store.until(deadline).leases() if jobs else ()
+            for job in jobs:
+                region_use.check_idle(job, leases, others, self._helper, deadline)
+            yield ProgrammingPlan(tuple(leases), tuple(jobs))
 
     # -- planning ----------------------------------------------------------
 
@@ -194,11 +204,12 @@ class Programmer:
             now, unverified = self.present(
                 first.lease.plugin, first.region, unverified, deadline
             )
+            region_use.check_decided(now, recorded)
             regions[now.key] = coming[now.key] = now
             on_region = [each for each in requirements if each.region.key == now.key]
             job = reqs.job(now, on_region, unverified)
             if job is not None:
-                self.check_free(job, recorded)
+                region_use.check_free(self._root, job, recorded)
                 jobs.append(job)
                 coming[now.key] = self.after(job, deadline)
             elif any(each.bitstream for each in on_region):
@@ -220,56 +231,6 @@ class Programmer:
         """
         plugin = self._plugin(job.lease.plugin)
         return reached_functions.after(job, self._plugins, plugin, deadline)
-
-    def check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
-        """Check that no other guest has a function of the region.
-
-        A function on vfio-pci may be in a guest also without a lease.
-
-        :raises RegionUnusable: a guest has one, or may have one.
-        """
-        refused = f"cannot program {job.region} with image {job.bitstream.image}"
-        own = {each.lease.uuid for each in job.requirements}
-        for lease in recorded.leases:
-            if lease.uuid not in own and lease.stands_on(job.region):
-                raise exception.RegionUnusable(
-                    f"{refused}: its PCI function {lease.address} is leased to "
-                    f"{lease.consumer}",
-                    reason=exception.RegionReason.IN_USE,
-                )
-        members = {each for one in job.requirements for each in one.lease.members}
-        for address in sorted(set(job.region.pci_functions) - members):
-            function = pci.read_function(self._root, address)
-            if address in recorded.taken or (
-                function is not None and vfio.is_vfio_driver(function.driver)
-            ):
-                raise exception.RegionUnusable(
-                    f"{refused}: a guest may have its PCI function {address}",
-                    hint="see 'os-acc device list': unplug its consumer, or release "
-                    "or adopt a device in an unknown state",
-                    reason=exception.RegionReason.IN_USE,
-                )
-
-    def _check_idle(
-        self, job: ProgrammingJob, leases: Sequence[Lease], deadline: float
-    ) -> None:
-        """Check that no other guest has used the region since the host booted.
-
-        :raises RegionUnusable: another guest has a function of it in this boot.
-        :raises DeviceInUse: a process holds a function of another guest.
-        """
-        own = {lease.uuid for lease in leases}
-        for other in self._store.until(deadline).leases():
-            if other.uuid in own or not other.stands_on(job.region):
-                continue
-            if other.programming and other.programming.boot_id == job.lease.boot_id:
-                raise exception.RegionUnusable(
-                    f"{job.region} has lost image {job.bitstream.image}, and cannot be "
-                    f"programmed: its PCI function {other.address} is leased to "
-                    f"{other.consumer}",
-                    reason=exception.RegionReason.IN_USE,
-                )
-            self._helper.check_free(other.members, deadline)
 
     # -- reading regions ---------------------------------------------------
 
@@ -351,29 +312,33 @@ class Programmer:
     # -- programming -------------------------------------------------------
 
     def _job_again(
-        self, lease: Lease, stack: contextlib.ExitStack, deadline: float
+        self,
+        lost: Sequence[Lease],
+        leases: Sequence[Lease],
+        stack: contextlib.ExitStack,
+        deadline: float,
     ) -> ProgrammingJob:
-        """Return the job that restores the lost contents of a guest's region."""
-        before = lease.programming
-        assert before is not None
-        if not before.image_id:
-            raise exception.ProgrammingFailed(
-                f"{before.region} has lost {before.function_id or 'its contents'}, "
-                f"which instance {lease.consumer} used",
-                address=str(lease.address),
-                hint="program the region by other means, then plug again; or unplug "
-                "the instance, then request a bitstream",
-                reason=exception.ProgrammingReason.WRONG_FUNCTION,
-            )
-        recorded = RecordedImage(before.image_id, before.hash_algo, before.hash_value)
+        """Return the job that restores the lost contents of a guest's region.
+
+        :param lost: the leases on this region that have lost their contents.
+        :param leases: all leases of the guest that are prepared.
+        """
+        recorded = [_recorded(lease) for lease in lost]
+        region = recorded[0].region
+        bound = [
+            each
+            for each in leases
+            if each.programming and each.programming.is_bound and each.stands_on(region)
+        ]
+        exact = [each for each in recorded if each.is_exact]
         bitstream = self.images.same_file(
-            before.region,
-            recorded,
+            region,
+            (exact or recorded)[0].image,
             stack,
             deadline,
             "unplug the instance, then plug it again",
         )
-        return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
+        return reqs.restoring(bound, bitstream)
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
         """Program one region; return it as read back."""
@@ -399,7 +364,7 @@ class Programmer:
         now = self.read(job.lease.plugin, job.region, deadline)
         reached_functions.check_result(job, now)
         # 4. Record the region as verified.
-        store.mark_region_verified(job.region.key, job.content, recorded_of(image))
+        store.mark_region_verified(job.region.key, job.content, reqs.recorded_of(image))
         return now
 
     def _write(self, job: ProgrammingJob, steps: RegionSteps) -> None:
@@ -440,6 +405,25 @@ def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJ
             for each in job.requirements
         ),
     )
+
+
+def _recorded(lease: Lease) -> Programming:
+    """Return the contents that a lease has lost.
+
+    :raises ProgrammingFailed: it records no image that restores them.
+    """
+    before = lease.programming
+    assert before is not None
+    if not before.image_id:
+        raise exception.ProgrammingFailed(
+            f"{before.region} has lost {before.function_id or 'its contents'}, "
+            f"which instance {lease.consumer} used",
+            address=str(lease.address),
+            hint="program the region by other means, then plug again; or unplug "
+            "the instance, then request a bitstream",
+            reason=exception.ProgrammingReason.WRONG_FUNCTION,
+        )
+    return before
 
 
 def _locks_of(planned: Sequence[PlannedLease]) -> set[str]:

@@ -70,6 +70,7 @@ def check(
 
     :param regions: by their keys, the regions with the contents that guests will get.
     :raises FunctionElsewhere: a PCI function reaches another function.
+    :raises InvalidExtraSpec: several functions are required for one device.
     :raises ImageUnusable: no PCI function reaches the requested function, or the
         image does not state which function that is.
     """
@@ -77,6 +78,7 @@ def check(
     elsewhere: list[str] = []
     for each in requirements:
         region = regions[each.region.key]
+        _check_one_function(each, region)
         if not region.functions:
             continue
         _check_identified(each, region)
@@ -97,6 +99,20 @@ def check(
             )
     if elsewhere:
         raise FunctionElsewhere("; ".join(elsewhere), reaching)
+
+
+def _check_one_function(requirement: RegionRequirement, region: Region) -> None:
+    # If the functions of PCI functions are unknown, each counts as reaching each.
+    if not region.functions and len(region.pci_functions) > 1:
+        return
+    if requirement.names_one_function(region):
+        return
+    raise exception.InvalidExtraSpec(
+        f"{title(requirement.lease.group)} requires {requirement.function}, but a "
+        f"device of {region} reaches only one function of {requirement.title}",
+        hint="request one function; the instance's image may request another one "
+        "than the flavor",
+    )
 
 
 def _check_identified(requirement: RegionRequirement, region: Region) -> None:

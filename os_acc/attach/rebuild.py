@@ -4,7 +4,8 @@
 
 The image may request a bitstream. The contents that it requests are recorded in the
 leases first; :meth:`.Lifecycle.reestablish` then programs them, also in a later plug
-if this one is interrupted.
+if this one is interrupted. Until they are verified, each plug with an image decides
+them again, so that a failed rebuild leads back.
 """
 
 from __future__ import annotations
@@ -12,60 +13,74 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import programming, reached_functions
+from os_acc.attach import programming, reached_functions, region_use
 from os_acc.attach import region_requirements as reqs
-from os_acc.attach.region_requirements import RegionRequirement
+from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
+
+_PLUG_AGAIN = "unplug the instance, then plug it again"
 
 
 class Rebuilder:
     """Decide the contents of held regions for another image of their guest."""
 
     def __init__(self, services: Services, programmer: programming.Programmer) -> None:
+        self._root = services.root
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
         self._programmer = programmer
 
     def renewed(
-        self, held: Sequence[Lease], image_id: str, deadline: float
+        self,
+        held: Sequence[Lease],
+        placed: Sequence[Lease],
+        image_id: str,
+        deadline: float,
     ) -> tuple[Lease, ...]:
         """Record the contents that the guest's image requests of held regions.
 
         If an error is raised, nothing has been changed.
 
+        :param held: the leases as recorded.
+        :param placed: the same leases with the guest's present cells, to be recorded
+            together with the contents.
         :param image_id: of the image that the guest boots; '': unknown, the contents
             stay.
         :returns: the leases as recorded now, in the given order.
         :raises InvalidExtraSpec: flavor and image contradict each other.
         :raises BitstreamError: the bitstream does not exist, or is rejected.
-        :raises RegionUnusable: a region cannot be programmed (NOT_PROGRAMMABLE), or
-            has another guest too (IN_USE).
+        :raises RegionUnusable: a region cannot be programmed (NOT_PROGRAMMABLE), has
+            another guest too (IN_USE), or was not read since its device was adopted
+            (UNKNOWN).
         :raises DeviceInUse: the guest, or another process, still holds a device whose
             region has to be programmed.
         :raises ServiceUnavailable: the source of images does not answer.
         """
-        found = [each for each in held if each.programming is not None]
-        if not image_id or all(each.image_id == image_id for each in found):
-            return tuple(held)
+        store = self._store.until(deadline)
+        if not _is_due(held, image_id):
+            return tuple(held) if list(placed) == list(held) else store.replace(placed)
         with contextlib.ExitStack() as stack:
-            decided = self._decided(found, image_id, stack, deadline)
-            recorded = self._store.until(deadline).replace(
+            decided = self._decided(placed, image_id, stack, deadline)
+            recorded = store.replace(
                 dataclasses.replace(
                     each, image_id=image_id, programming=decided[each.uuid]
                 )
-                for each in found
+                if each.uuid in decided
+                else each
+                for each in placed
             )
         for lease in recorded:
             if lease.programming is not None and lease.programming.is_pending:
@@ -73,27 +88,65 @@ class Rebuilder:
                     "instance %s boots image %s: %s is programmed again",
                     *(lease.consumer_title, image_id, lease.programming.region),
                 )
-        renewed = {lease.uuid: lease for lease in recorded}
-        return tuple(renewed.get(each.uuid, each) for each in held)
+        return recorded
+
+    def check(
+        self,
+        held: Sequence[Lease],
+        planned: Sequence[Lease],
+        image_id: str,
+        deadline: float,
+    ) -> None:
+        """Check that contents can be recorded for the guest's image; record nothing.
+
+        :param held: the leases as recorded.
+        :param planned: the same leases on the devices that the guest will have.
+        :raises OsAccError: as :meth:`renewed`.
+        """
+        if not _is_due(held, image_id):
+            return
+        left = frozenset(
+            address for each in held for address in each.members
+        ).difference(address for each in planned for address in each.members)
+        with contextlib.ExitStack() as stack:
+            self._decided(planned, image_id, stack, deadline, left)
 
     def _decided(
         self,
-        leases: Sequence[Lease],
+        placed: Sequence[Lease],
         image_id: str,
         stack: contextlib.ExitStack,
         deadline: float,
+        left: Collection[PciAddress] = (),
     ) -> dict[str, Programming | None]:
-        """Return the contents for each lease, by its UUID.
+        """Return the contents for each lease with a region, by its UUID.
 
         :param stack: holds the locks of the cards and the files of the bitstreams.
+        :param left: PCI functions that the guest has and will give back.
         """
+        leases = [each for each in placed if each.programming or each.has_unread_region]
         decided = {each.uuid: each.programming for each in leases}
         images = self._programmer.images
         booted = images.booted(leases[0], image_id, deadline)
-        if image_selection.merged(None, booted) is None:
-            # The flavor has not changed: its bitstream is not selected again.
+        is_plain = image_selection.merged(None, booted) is None
+        found = [
+            (each, each.programming.region)
+            for each in leases
+            if each.programming
+            # The flavor has not changed: its bitstream is not selected again, unless
+            # an interrupted rebuild has decided on other contents.
+            and (not is_plain or each.programming.is_pending)
+        ]
+        unread = [each for each in leases if each.has_unread_region]
+        if unread and not is_plain:
+            raise exception.RegionUnusable(
+                f"the contents of {unread[0].address} are unknown: it was adopted, and "
+                "only its guest can read its region",
+                hint=_PLUG_AGAIN,
+                reason=exception.RegionReason.UNKNOWN,
+            )
+        if not found:
             return decided
-        found = [(each, each.programming.region) for each in leases if each.programming]
         on_region: defaultdict[str, list[RegionRequirement]] = defaultdict(list)
         for each in images.requirements(found, booted, stack, deadline):
             on_region[each.region.key].append(each)
@@ -101,13 +154,15 @@ class Rebuilder:
         stack.enter_context(self._locks.hold(cards, deadline))
         state = self._store.until(deadline).recorded_state()
         for requirements in on_region.values():
-            decided |= self._contents(requirements, state, deadline)
+            decided |= self._contents(requirements, state, stack, left, deadline)
         return decided
 
     def _contents(
         self,
         requirements: Sequence[RegionRequirement],
         state: RecordedState,
+        stack: contextlib.ExitStack,
+        left: Collection[PciAddress],
         deadline: float,
     ) -> dict[str, Programming]:
         """Return the contents of one region for its leases."""
@@ -116,7 +171,11 @@ class Rebuilder:
         if len(met) == len(kept):
             return met
         now, unverified = self._present(requirements[0].lease, state, deadline)
-        job = reqs.job(now, requirements, unverified)
+        requirements = [
+            self._restoring(each, now, unverified, stack, deadline)
+            for each in requirements
+        ]
+        job = _job(now, requirements, unverified)
         coming = now if job is None else self._programmer.after(job, deadline)
         _check_reached(requirements, coming)
         decided = {
@@ -125,13 +184,40 @@ class Rebuilder:
         }
         if job is None:
             return decided
-        self._programmer.check_free(job, state)
+        region_use.check_free(self._root, job, state, left)
         for each in requirements:
             self._helper.check_free(each.lease.members, deadline)
         return {
             uuid: dataclasses.replace(each, boot_id="")
             for uuid, each in decided.items()
         }
+
+    def _restoring(
+        self,
+        requirement: RegionRequirement,
+        now: Region,
+        unverified: UnverifiedRegions,
+        stack: contextlib.ExitStack,
+        deadline: float,
+    ) -> RegionRequirement:
+        """Return a requirement with the region's recorded image, if it is needed.
+
+        A rebuild that was interrupted or failed may have left contents that a guest
+        without a request cannot have.
+        """
+        if requirement.bitstream is not None:
+            return requirement
+        recorded = unverified.images.get(now.key)
+        if requirement.names_function:
+            is_usable = unverified.trusts(now)
+        else:
+            is_usable = now not in unverified
+        if is_usable or recorded is None:
+            return requirement
+        bitstream = self._programmer.images.same_file(
+            now, recorded, stack, deadline, _PLUG_AGAIN
+        )
+        return dataclasses.replace(requirement, bitstream=bitstream, is_exact=True)
 
     def _present(
         self, lease: Lease, state: RecordedState, deadline: float
@@ -149,6 +235,30 @@ class Rebuilder:
         return region, dataclasses.replace(unverified, guest_writable=keys)
 
 
+def _is_due(held: Sequence[Lease], image_id: str) -> bool:
+    """Return whether the contents of regions are to be decided for this image."""
+    return bool(image_id) and any(
+        each.image_id != image_id
+        or (each.programming is not None and each.programming.is_pending)
+        for each in held
+        if each.programming or each.has_unread_region
+    )
+
+
+def _job(
+    now: Region,
+    requirements: Sequence[RegionRequirement],
+    unverified: UnverifiedRegions,
+) -> ProgrammingJob | None:
+    """Return the job for a held region; see :func:`.region_requirements.job`."""
+    try:
+        return reqs.job(now, requirements, unverified)
+    except exception.RegionUnusable as error:
+        # No other request can program the region while the guest has it.
+        error.hint = _PLUG_AGAIN
+        raise
+
+
 def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
     """Check that each lease reaches its function; a rebuild changes no device.
 
@@ -160,7 +270,7 @@ def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) ->
     except reached_functions.FunctionElsewhere as error:
         raise exception.RegionUnusable(
             error.message,
-            hint="unplug the instance, then plug it again",
+            hint=_PLUG_AGAIN,
             reason=exception.RegionReason.MISMATCH,
         ) from error
 
@@ -173,7 +283,7 @@ def _kept(requirement: RegionRequirement) -> Programming | None:
     before, bitstream = requirement.lease.programming, requirement.bitstream
     assert before is not None
     if bitstream is None:
-        return before
+        return None if before.is_pending else before
     image = bitstream.image
     # The record is that of the lease's own PCI function.
     region = dataclasses.replace(

@@ -126,20 +126,22 @@ class RegionImages:
         guests may start before that service.
 
         :param stack: holds the file.
-        :param hint: for the error of an image that has another file now.
+        :param hint: for the error of an image that has another file now, or is gone.
         :raises ImageUnusable: INVALID: the image has another file now.
         :raises ImageNotFound: the image is gone, and its file is not cached.
         :raises ServiceUnavailable: the source does not answer, nor is it cached.
         """
         try:
             image = self._library.about(recorded.id, deadline)
-        except (exception.ImageNotFound, exception.ServiceUnavailable):
+        except (exception.ImageNotFound, exception.ServiceUnavailable) as error:
             cached = self._library.kept(_image_of(recorded), region, deadline)
             bitstream = stack.enter_context(cached)
             if bitstream is None:
+                if isinstance(error, exception.ImageNotFound):
+                    error.hint = hint
                 raise
             return bitstream
-        if recorded_of(image) != recorded:
+        if reqs.recorded_of(image) != recorded:
             raise exception.ImageUnusable(
                 f"image {image} has changed since it was programmed to {region}",
                 hint=hint,
@@ -148,11 +150,6 @@ class RegionImages:
         return stack.enter_context(
             self._library.fetched(image, deadline, region=region)
         )
-
-
-def recorded_of(image: Image) -> RecordedImage:
-    """Return the fields of an image that identify its file."""
-    return RecordedImage(image.id, image.hash_algo, image.hash_value)
 
 
 def _image_of(recorded: RecordedImage) -> Image:

@@ -16,6 +16,7 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
     Programming,
+    RecordedImage,
     Region,
     UnverifiedRegions,
     function_at,
@@ -37,8 +38,8 @@ class RegionRequirement:
     :ivar is_exact: whether only this bitstream is accepted, not another one with the
         same function.
     :ivar required: required traits of the region and of its contents.
-    :ivar unidentified: the request for a function of the bitstream, if the image does
-        not state which one it is; or ''.
+    :ivar unidentified: a request for a function of the bitstream, if the image does
+        not state which one it is; or ''. Another request may identify one.
     """
 
     lease: Lease
@@ -53,6 +54,21 @@ class RegionRequirement:
     def names_function(self) -> bool:
         """Whether a trait requires a function of the region."""
         return any(map(bitstream_requests.names_function, self.required))
+
+    def names_one_function(self, region: Region) -> bool:
+        """Return whether one function of the bitstream can be all that is required."""
+        if self.bitstream is None or not self.names_function:
+            return True
+        functions = implemented(self.bitstream)
+        if self.function_id is not None:
+            functions = frozenset({self.function_id})
+        return any(
+            not self._lacking(
+                bitstream_requests.names_function,
+                region_traits.function_traits(region, [each]),
+            )
+            for each in functions
+        )
 
     @property
     def title(self) -> str:
@@ -282,29 +298,51 @@ def of_request(
 def _requested_function(
     request: BitstreamRequest, booted: Image | None, bitstream: Bitstream
 ) -> tuple[str | None, str]:
-    """Return the requested function; or the request that does not identify one."""
+    """Return the requested function, and a request that does not identify one, or ''.
+
+    Such a request may name another function than the identified one.
+    """
     found = {
         each: image_selection.function_of(each, bitstream)
         for each in image_selection.function_requests(request, booted)
     }
-    functions = set(found.values()) - {None}
+    functions = {each for each in found.values() if each is not None}
     if len(functions) > 1:
         raise exception.InvalidExtraSpec(
             f"flavor and instance's image request {len(functions)} functions of image "
             f"{bitstream.image} for one device: {' and '.join(map(str, found))}",
         )
-    if functions:
-        return functions.pop(), ""
-    return None, next(map(str, found), "")
+    unidentified = next((str(each) for each in found if found[each] is None), "")
+    return next(iter(functions), None), unidentified
 
 
-def of_lease(lease: Lease, bitstream: Bitstream) -> RegionRequirement:
-    """Return the requirement to restore the recorded contents for a guest."""
-    before = lease.programming
-    assert before is not None
-    return RegionRequirement(
-        lease, before.region, bitstream, before.function_id, before.is_exact
-    )
+def restoring(leases: Sequence[Lease], bitstream: Bitstream) -> ProgrammingJob:
+    """Return the job that restores the contents of one region for a guest's leases.
+
+    :raises RegionUnusable: IN_USE: a lease records contents that the bitstream lacks.
+    """
+    functions = implemented(bitstream)
+    requirements: list[RegionRequirement] = []
+    for lease in leases:
+        before = lease.programming
+        assert before is not None
+        required = before.function_id
+        if (before.is_exact and before.image != recorded_of(bitstream.image)) or (
+            functions and required is not None and required not in functions
+        ):
+            raise exception.RegionUnusable(
+                f"{before.region} cannot hold both image {bitstream.image} and "
+                f"{before.image_id or required}, which {lease.address} of instance "
+                f"{lease.consumer_title} requires",
+                hint="unplug the instance, then plug it again",
+                reason=exception.RegionReason.IN_USE,
+            )
+        requirements.append(
+            RegionRequirement(
+                lease, before.region, bitstream, required, before.is_exact
+            )
+        )
+    return ProgrammingJob(requirements[0].region, tuple(requirements))
 
 
 def job(
@@ -341,6 +379,11 @@ def implemented(bitstream: Bitstream) -> frozenset[str]:
     # Hardware reports UUIDs only; any other name cannot be compared.
     declared = map(canonical_uuid, properties.function_ids(bitstream.image))
     return frozenset(each for each in declared if each)
+
+
+def recorded_of(image: Image) -> RecordedImage:
+    """Return the fields of an image that identify its file."""
+    return RecordedImage(image.id, image.hash_algo, image.hash_value)
 
 
 def content(image: Image | Programming, boot_id: str) -> str:

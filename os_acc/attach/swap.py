@@ -68,6 +68,7 @@ class Swapper:
         guest: GuestCells,
         placed: Sequence[Lease],
         wrong: Sequence[Lease],
+        check: Callable[[Sequence[Lease]], None],
         deadline: float,
     ) -> tuple[Lease, ...]:
         """Replace the devices that the NUMA policies of a guest do not allow.
@@ -75,6 +76,8 @@ class Swapper:
         :param placed: all held leases of the guest, with its present cells; they are
             recorded together with the new ones.
         :param wrong: those of them whose devices are replaced.
+        :param check: called with all leases on their planned devices, before anything
+            is changed; its error ends the swap.
         :returns: the held leases, in the same order.
         :raises NoDeviceAvailable: NUMA_POLICY: a provider has no other free device
             that the policy allows; nothing is changed.
@@ -87,6 +90,7 @@ class Swapper:
         while True:
             try:
                 pairs = self._planned(instance, guest, wrong, inventory, deadline)
+                check(_on_planned_devices(placed, pairs))
                 self._check_stopped(placed, deadline)
                 recorded = self._established(
                     placed, pairs, inventory.recorded_state.store, deadline
@@ -280,6 +284,14 @@ def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
     if lease.programming is None or lease.programming.function_id is None:
         return None
     return BitstreamRequest(function_id=lease.programming.function_id)
+
+
+def _on_planned_devices(
+    placed: Sequence[Lease], pairs: Sequence[tuple[Lease, Lease]]
+) -> list[Lease]:
+    """Return the leases under their UUIDs, each with its planned device."""
+    moved = {old.uuid: dataclasses.replace(new, uuid=old.uuid) for old, new in pairs}
+    return [moved.get(each.uuid, each) for each in placed]
 
 
 def _policies(wrong: Sequence[Lease]) -> Policies:

@@ -205,14 +205,13 @@ def function_of(request: BitstreamRequest, bitstream: Bitstream) -> str | None:
     of_file = bitstream.header.function_ids
     ids = properties.function_ids(bitstream.image)
     if request.function_id:
-        return _paired(request.function_id, ids, of_file)
-    uuids = tuple(filter(None, map(canonical_uuid, ids))) or of_file
-    names = properties.function_names(bitstream.image)
-    return _paired(request.function_name, names, uuids)
-
-
-def _paired(name: str, names: Sequence[str], uuids: Sequence[str]) -> str | None:
-    if len(uuids) == 1:
+        name, names, uuids = request.function_id, ids, of_file
+    else:
+        name = request.function_name
+        names = properties.function_names(bitstream.image)
+        uuids = tuple(filter(None, map(canonical_uuid, ids))) or of_file
+    # An image may list one id only, although it has several functions.
+    if len(uuids) == 1 and len(of_file or names) <= 1:
         return uuids[0]
     if name not in names or len(names) != len(uuids):
         return None

@@ -186,6 +186,11 @@ class Lease:
         return region
 
     @property
+    def has_unread_region(self) -> bool:
+        """Whether its region could not be read when the device was adopted."""
+        return self.programming is None and not self.provider and self.plugin != "pci"
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether an operation on it has started and not finished."""
         return self.state in (LeaseState.PREPARING, LeaseState.RELEASING)
@@ -243,6 +248,20 @@ class RecordedState:
     helper_claims: Mapping[PciAddress, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+
+    def rebuilding(self, region: Region) -> Lease | None:
+        """Return a lease for which a rebuild has yet to program the region, if any.
+
+        Until then no other guest may have the region: it could not be programmed.
+        """
+        for lease in self.leases:
+            if (
+                lease.programming is not None
+                and lease.programming.is_pending
+                and lease.stands_on(region)
+            ):
+                return lease
+        return None
 
     @property
     def taken(self) -> frozenset[PciAddress]:

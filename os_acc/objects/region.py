@@ -52,11 +52,24 @@ class Region:
         Serial numbers are not suitable: cards without a programmed one share the
         same. A card that is moved loses power and thus its contents.
         """
-        product = f"{self.identity.vendor:04x}_{self.identity.product:04x}"
-        return f"{product}_{self.card}_{self.number}"
+        return f"{_card_name(self.card, self.identity)}_{self.number}"
 
     def __str__(self) -> str:
         return f"region {self.number} of {self.card}"
+
+
+def card_key(card: PciAddress, identity: PciIdentity) -> str:
+    """Return the name in the store for the regions of a card that cannot be read."""
+    return f"{_card_name(card, identity)}_*"
+
+
+def card_key_of(key: str) -> str:
+    """Return the name in the store for the regions of a region's card."""
+    return f"{key.rpartition('_')[0]}_*"
+
+
+def _card_name(card: PciAddress, identity: PciIdentity) -> str:
+    return f"{identity.vendor:04x}_{identity.product:04x}_{card}"
 
 
 def function_at(region: Region, address: PciAddress) -> str | None:
@@ -118,6 +131,11 @@ class Programming:
     boot_id: str = ""
 
     @property
+    def image(self) -> RecordedImage:
+        """The image that it is programmed with, without an id if there is none."""
+        return RecordedImage(self.image_id, self.hash_algo, self.hash_value)
+
+    @property
     def is_bound(self) -> bool:
         """Whether it restricts the contents."""
         return self.function_id is not None or bool(self.image_id)
@@ -151,7 +169,8 @@ class UnverifiedRegions:
 
     :ivar keys: of those regions.
     :ivar guest_writable: keys of regions that a guest could program itself since
-        they were last verified. They hold a function of unknown origin.
+        they were last verified, and the names of cards (:func:`card_key`) whose
+        region could not be read then. They hold a function of unknown origin.
     :ivar contents: by keys of regions, the contents last verified, in the
         verifier's notation.
     :ivar verified_since_loss: None: all other regions are verified. Otherwise records
@@ -189,7 +208,8 @@ class UnverifiedRegions:
 
     def is_verified(self, region: Region) -> bool:
         """Return whether no guest can have chosen the function that is reported."""
-        return region not in self and region.key not in self.guest_writable
+        keys = {region.key, card_key_of(region.key)}
+        return region not in self and self.guest_writable.isdisjoint(keys)
 
     def trusts(self, region: Region) -> bool:
         """Return whether the function reported by hardware is verified or accepted."""

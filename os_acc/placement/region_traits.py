@@ -109,7 +109,8 @@ def _traits(
             or recorded_state.taken.intersection(region.pci_functions)
         ):
             yield PROGRAMMABLE
-    if recorded_state.unverified_regions.trusts(region):
+    is_trusted = recorded_state.unverified_regions.trusts(region)
+    if is_trusted and recorded_state.rebuilding(region) is None:
         yield from function_traits(region, _offered(device, region, recorded_state))
 
 

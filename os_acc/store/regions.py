@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from oslo_log import log
 
-from os_acc.objects.region import RecordedImage, UnverifiedRegions
+from os_acc.objects.region import RecordedImage, UnverifiedRegions, card_key_of
 from os_acc.store import schema
 
 LOG = log.getLogger(__name__)
@@ -118,6 +118,8 @@ def mark_verified(
     _mark_all_if_lost(connection)
     text = _image_of(_row_of(connection, key)) if image is None else _text(image)
     _put(connection, _row(key, contents, RegionState.VERIFIED, text))
+    # A card that a guest has as a whole has one region.
+    connection.execute("DELETE FROM regions WHERE key = ?", (card_key_of(key),))
 
 
 def mark_guest_writable(connection: sqlite3.Connection, key: str) -> None:

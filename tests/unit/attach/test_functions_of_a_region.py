@@ -23,13 +23,22 @@ from os_acc.placement.region_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
 from tests.expected_errors import has, raises
 from tests.unit import acme_card
-from tests.unit.acme_card import INTERFACE, PCI_A, PCI_B, PF
+from tests.unit.acme_card import (
+    INTERFACE,
+    PCI_A,
+    PCI_B,
+    PF,
+    by_trait,
+    leave,
+    plug_groups,
+    published,
+    trait_of,
+    upload_both,
+)
 from tests.unit.fpga import (
     CRYPTO,
     GZIP,
     POWER_ON,
-    cyborgs_trait,
-    function_trait,
     is_unknown,
     traits,
     upload,
@@ -44,55 +53,12 @@ ORDERS = list(itertools.permutations(PLACES))
 @pytest.fixture
 def region(two_functions: TestHost) -> TestHost:
     """Return a host whose one image has both functions, by their ids and names."""
-    for file in two_functions.images.path.iterdir():
-        file.unlink()
-    upload_both(two_functions)
-    return two_functions
-
-
-def upload_both(host: TestHost, **fields: Any) -> str:
-    """Upload one bitstream with both functions; return its id."""
-    about = {"accel:function_name": "gzip, crypto"} | fields
-    return upload(
-        host, "both", declared=f"{GZIP},{CRYPTO}", interface=INTERFACE, **about
-    )
-
-
-def trait_of(function: str) -> str:
-    return function_trait(function).replace("INTEL", "ACE0")
-
-
-def published(host: TestHost) -> set[str]:
-    """Return the functions that the traits of the region name, in each form."""
-    found = traits(host, PF)
-    names = {each for each in (GZIP, CRYPTO, POWER_ON) if trait_of(each) in found}
-    for each in (GZIP, CRYPTO, POWER_ON):
-        theirs = cyborgs_trait(each).replace("INTEL", "ACE0")
-        assert (theirs in found) == (each in names)
-    return names
+    return acme_card.with_one_image(two_functions)
 
 
 def lease_of(host: TestHost, number: int) -> Lease:
     (lease,) = host.manager.store.leases(uuid_of(number))
     return lease
-
-
-def leave(host: TestHost) -> None:
-    """Let a guest have had the region programmed with both functions."""
-    host.plug(9, PF, function_id=GZIP)
-    host.unplug(9)
-
-
-def plug_groups(host: TestHost, *requested: str, number: int = 1) -> list[str]:
-    """Plug one function for each group; '' requests none. Return the addresses."""
-    selected, specs = request(*[host.provider(PF)] * len(requested))
-    specs |= {
-        f"accel{group}:function_id": function
-        for group, function in enumerate(requested, start=1)
-        if function
-    }
-    entries = host.manager.plug(instance(number), selected, specs)
-    return [str(each["pci_id"]) for each in entries]
 
 
 # -- from the image to the traits to the PCI address -----------------------------
@@ -131,12 +97,6 @@ def by_id(host: TestHost, number: int, function: str) -> list[Any]:
 
 def by_name(host: TestHost, number: int, function: str) -> list[Any]:
     return host.plug(number, PF, function_name=NAMES[function])
-
-
-def by_trait(host: TestHost, number: int, function: str) -> list[Any]:
-    selected, specs = request(host.provider(PF))
-    specs[f"trait1:{trait_of(function)}"] = "required"
-    return host.manager.plug(instance(number), selected, specs)
 
 
 def by_trait_and_image(host: TestHost, number: int, function: str) -> list[Any]:
@@ -226,6 +186,29 @@ def test_a_name_that_the_image_gives_to_no_function_is_refused(region, programme
     assert programmed == []
 
 
+def test_the_only_listed_id_is_not_that_of_each_name(region, programmed):
+    (region.images.path / "both.json").unlink()
+    upload_both(region, **{"accel:function_id": GZIP})
+    with raises(exception.ImageReason.INVALID, match="function_name crypto"):
+        region.plug(1, PF, function_name="crypto")
+    assert programmed == []
+
+
+def test_a_function_that_the_guest_s_image_identifies_is_not_the_flavor_s(
+    region, programmed
+):
+    """The flavor requests crypto; the bitstream does not state which id that is."""
+    (region.images.path / "both.json").unlink()
+    upload_both(region, **{"accel:function_name": "crypto"})
+    unsaid = {"accel:function_name": None, "accel:function_id": GZIP}
+    booted = upload(region, "vm", tags=None, **unsaid)
+    selected, specs = request(region.provider(PF))
+    specs["accel1:function_name"] = "crypto"
+    with raises(exception.ImageReason.INVALID, match="function_name crypto"):
+        region.manager.plug(instance(1) | {"image_id": booted}, selected, specs)
+    assert programmed == []
+
+
 def test_flavor_and_image_that_request_two_functions_for_one_device_are_refused(
     region, programmed
 ):
@@ -235,6 +218,36 @@ def test_flavor_and_image_that_request_two_functions_for_one_device_are_refused(
     with pytest.raises(exception.InvalidExtraSpec, match="2 functions"):
         region.manager.plug(instance(1) | {"image_id": booted}, selected, specs)
     assert programmed == []
+
+
+@pytest.mark.parametrize("by_image", [False, True])
+def test_a_trait_and_a_request_that_name_two_functions_are_refused(
+    region, programmed, by_image
+):
+    """More VFs would not help: one PCI function reaches one of the functions."""
+    leave(region)
+    selected, specs = request(region.provider(PF))
+    specs[f"trait1:{trait_of(GZIP)}"] = "required"
+    info = instance(1)
+    if by_image:
+        unsaid = {"accel:function_name": None, "accel:function_id": CRYPTO}
+        info["image_id"] = upload(region, "vm", tags=None, **unsaid)
+    else:
+        specs["accel1:function_id"] = CRYPTO
+    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO) as caught:
+        region.manager.plug(info, selected, specs)
+    assert "one function" in caught.value.hint
+    assert len(programmed) == 1
+
+
+def test_traits_of_two_functions_for_one_device_are_refused(region, programmed):
+    leave(region)
+    selected, specs = request(region.provider(PF))
+    specs["accel1:bitstream_name"] = "both"
+    for function in (GZIP, CRYPTO):
+        specs[f"trait1:{trait_of(function)}"] = "required"
+    with pytest.raises(exception.InvalidExtraSpec, match="one function"):
+        region.manager.plug(instance(1), selected, specs)
 
 
 # -- other numbers of functions and PCI functions ----------------------------------
@@ -336,42 +349,6 @@ def test_a_selection_follows_contents_that_change_meanwhile(
     places = [str(*each) for found in rounds for each in found.values()]
     assert places == [PCI_B, PCI_A]
     assert programmed == []
-
-
-@pytest.mark.parametrize("after", [(POWER_ON,), (CRYPTO, GZIP), (GZIP, CRYPTO)])
-@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_a_reboot_brings_each_function_back_where_it_was(region, after, order):
-    entries = {
-        number: region.plug(number, PF, function_id=function)
-        for number, function in enumerate(PLACES, start=1)
-    }
-    region.kernel.reboot()
-    acme_card.hold(region, *after)
-    region.restart()
-    assert published(region) == set()
-    for number in order:
-        assert region.manager.plug(instance(number), None, None) == entries[number]
-        assert acme_card.held_functions(region) == (GZIP, CRYPTO)
-    assert published(region) == set()
-
-
-def test_a_function_that_its_flavor_requires_is_not_replaced_by_the_other(region):
-    """Without an image on record nothing can bring the function back."""
-    acme_card.hold(region, GZIP, CRYPTO)
-    entries = by_trait(region, 1, CRYPTO)
-    region.kernel.reboot()
-    acme_card.hold(region, GZIP, CRYPTO)
-    region.restart()
-    assert region.manager.plug(instance(1), None, None) == entries
-    region.kernel.reboot()
-    acme_card.hold(region, CRYPTO, GZIP)
-    region.restart()
-    with pytest.raises(
-        exception.ProgrammingFailed,
-        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
-        match=CRYPTO,
-    ):
-        region.manager.plug(instance(1), None, None)
 
 
 # -- plugins ------------------------------------------------------------------------

@@ -281,6 +281,24 @@ def test_a_rebuild_that_contradicts_a_trait_of_the_flavor_fails_and_changes_noth
     assert held(fpgas) == POWER_ON
 
 
+def test_a_rebuild_that_names_the_other_function_than_a_trait_changes_nothing(
+    two_functions,
+):
+    for file in two_functions.images.path.iterdir():
+        file.unlink()
+    both = f"{GZIP},{CRYPTO}"
+    upload(two_functions, "both", declared=both, interface=acme_card.INTERFACE)
+    two_functions.plug(2, PCI_A, function_id=GZIP)
+    two_functions.unplug(2)
+    image, other = (
+        vm_image(two_functions, f"vm-{each}", function_id=each)
+        for each in (GZIP, CRYPTO)
+    )
+    trait = function_trait(GZIP).replace("INTEL", "ACE0")
+    plug(two_functions, image, PCI_A, trait=trait)
+    refuse(two_functions, exception.InvalidExtraSpec, other)
+
+
 def test_all_regions_of_a_guest_are_decided_before_the_first_is_changed(fpgas, images):
     plug(fpgas, "", CARD, OTHER_CARD, function_id=GZIP)
     refuse(fpgas, exception.InvalidExtraSpec, images[CRYPTO])

@@ -74,6 +74,25 @@ def test_an_image_with_two_functions_is_found_by_either_name(asked: str) -> None
             None,
         ),
         ({"function_id": "b-2"}, {"accel:function_id": "a-1, b-2"}, (), None),
+        # One listed id is not that of each name.
+        (
+            {"function_name": "Encryption"},
+            {"accel:function_id": FUNCTION_ID},
+            (FUNCTION_ID, OTHER_FUNCTION_ID),
+            None,
+        ),
+        (
+            {"function_name": "Encryption"},
+            {"accel:function_id": FUNCTION_ID},
+            (),
+            None,
+        ),
+        (
+            {"function_name": "Encryption"},
+            {"accel:function_id": FUNCTION_ID, "accel:function_name": None},
+            (FUNCTION_ID, OTHER_FUNCTION_ID),
+            None,
+        ),
     ],
 )
 def test_ids_and_names_of_an_image_are_in_one_order(
