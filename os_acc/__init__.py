@@ -20,6 +20,9 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from oslo_config import cfg
+
+    from os_acc.node import Node
     from os_acc.objects.api import (
         AcceleratorEntry,
         HostInfo,
@@ -30,6 +33,7 @@ if typing.TYPE_CHECKING:
     from os_acc.placement.provider_tree import ProviderTree
 
 __all__ = [
+    "Node",
     "attached",
     "host_info",
     "initialize",
@@ -43,30 +47,64 @@ __all__ = [
 ]
 
 
-def initialize(reset: bool = False, *, wait_for_placement: bool = False) -> None:
-    """Read the options, load the plugins and discover the devices of this host.
+def __getattr__(name: str) -> Any:
+    if name == "Node":
+        from os_acc.node import Node
+
+        return Node
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def initialize(
+    reset: bool = False,
+    *,
+    wait_for_placement: bool = False,
+    node_name: str | None = None,
+    config: cfg.ConfigOpts | None = None,
+) -> Node:
+    """Read the options, load the plugins and discover the devices of a node.
 
     Operations that a crash has interrupted are finished or undone; accelerators
-    of instances are left as they are. A second call does nothing.
+    of instances are left as they are. A second call for the same node only returns
+    the handle.
+
+    A process may serve several nodes, each with a ``config``, a ``device_spec`` and a
+    ``state_path`` of its own. They share the host, and the privileged helpers, which
+    read the global configuration. The functions of this module then serve the node
+    that was last initialized without ``node_name``. A process with one node may use
+    them with or without ``node_name``.
 
     :param reset: read the options and load the plugins again.
     :param wait_for_placement: publish as :func:`sync_placement` does, in every call,
         and return once Placement has all devices and traits. False where Nova
         publishes them (:func:`update_provider_tree`): Nova does so only after its
         driver is initialized.
+    :param node_name: the name of the compute node, as in Nova; used unless ``[os_acc]
+        node_name`` is set. None: the host name.
+    :param config: the service's configuration; None: ``oslo_config.cfg.CONF``.
+    :returns: the handle of the node, the same one in each call.
+    :raises InvalidInput: an argument has the wrong type, or ``node_name`` is not valid
+        text for Placement.
     :raises CyborgAgentUnavailable: the library cannot serve; the subclass says
         why: HelperUnavailable, StateUnavailable, InitializeTimeout. With
         ``wait_for_placement`` also if Placement does not answer, or does not have
         the compute node, until ``[os_acc] initialize_timeout``; the library serves
         nevertheless, and another call waits again.
-    :raises InvalidConfiguration: an option has an invalid value; with
-        ``wait_for_placement`` also if the access to Placement is not configured.
+    :raises InvalidConfiguration: an option has an invalid value; another node of this
+        process has the same ``state_path``; with ``wait_for_placement`` also if the
+        access to Placement is not configured.
     :raises ServiceError: with ``wait_for_placement``: Placement refuses a change, or
         is too old.
     """
-    from os_acc.service import initialize as make_ready
+    from os_acc import service
 
-    make_ready(reset=reset, wait_for_placement=wait_for_placement)
+    ready = service.initialize(
+        reset,
+        wait_for_placement=wait_for_placement,
+        node_name=node_name,
+        config=config,
+    )
+    return service.nodes.service(ready.settings.node_name).node
 
 
 def plug(
@@ -109,9 +147,7 @@ def plug(
     :raises OsAccError: any other error. The host is unchanged, or notes on the error
         name the devices that could not be released.
     """
-    from os_acc.service import get
-
-    return get().plug(instance_info, selected_rp, flavor_extra_specs)
+    return _node().plug(instance_info, selected_rp, flavor_extra_specs)
 
 
 def unplug(instance_info: InstanceDict) -> int:
@@ -133,9 +169,7 @@ def unplug(instance_info: InstanceDict) -> int:
         that failed for a temporary cause; ``retryable`` is true if all of them did.
     :raises LockTimeout: another operation on the instance is running.
     """
-    from os_acc.service import get
-
-    return get().unplug(instance_info)
+    return _node().unplug(instance_info)
 
 
 def rekey(consumer: str, new_consumer: str) -> int:
@@ -149,9 +183,7 @@ def rekey(consumer: str, new_consumer: str) -> int:
     :raises NotFound: the consumer has no lease.
     :raises Conflict: the new consumer has leases already.
     """
-    from os_acc.service import get
-
-    return get().rekey(consumer, new_consumer)
+    return _node().rekey(consumer, new_consumer)
 
 
 def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
@@ -166,9 +198,7 @@ def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     :raises ServiceUnavailable: the source of device profiles does not respond.
     :raises HostStepFailed: the host cannot be read.
     """
-    from os_acc.service import get
-
-    return get().requests_accelerators(flavor_extra_specs)
+    return _node().requests_accelerators(flavor_extra_specs)
 
 
 def attached(
@@ -178,17 +208,12 @@ def attached(
 
     :param instance_info: an instance, or None for all consumers.
     """
-    from os_acc.service import get
-
-    return get().attached(instance_info)
+    return _node().attached(instance_info)
 
 
 def providers() -> list[ProviderEntry]:
     """Return the resource providers of this host's accelerators."""
-    from os_acc.attach import serialize
-    from os_acc.service import get
-
-    return [serialize.provider(each) for each in get().providers()]
+    return _node().providers()
 
 
 def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
@@ -214,9 +239,7 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     :raises InvalidInput: an argument has the wrong type, or the tree has no such
         compute node.
     """
-    from os_acc.service import get
-
-    get().update_provider_tree(provider_tree, nodename)
+    _node().update_provider_tree(provider_tree, nodename)
 
 
 def sync_placement() -> SyncReport:
@@ -239,17 +262,15 @@ def sync_placement() -> SyncReport:
     :raises InvalidConfiguration: the credentials or the endpoint are wrong.
     :raises OsAccError: the host or the state directory cannot be read.
     """
-    from os_acc.attach import serialize
-    from os_acc.service import get
-
-    result = get().publish()
-    return serialize.sync_report(
-        result.done, result.refused, result.reads, result.writes
-    )
+    return _node().sync_placement()
 
 
 def host_info() -> HostInfo:
     """Return the plugins, their versions, and the plugins that are not used."""
-    from os_acc.service import get
+    return _node().host_info()
 
-    return get().host_info()
+
+def _node() -> Node:
+    from os_acc.service import nodes
+
+    return nodes.default().node
