@@ -35,15 +35,19 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "Node",
     "attached",
+    "held_seconds",
     "host_info",
     "initialize",
+    "owns_any",
     "plug",
     "providers",
+    "recorded",
     "rekey",
     "requests_accelerators",
     "sync_placement",
     "unplug",
     "update_provider_tree",
+    "withdraw_providers",
 ]
 
 
@@ -190,7 +194,8 @@ def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     """Return whether a flavor requests accelerators that this host offers.
 
     The groups of the flavor's device profile count if the source of device profiles
-    is configured.
+    is configured. The host is read only if the flavor requests a resource class of
+    Placement and none of its classes was ever offered here.
 
     :raises InvalidExtraSpec: as :func:`plug` raises it.
     :raises NotFound: the device profile does not exist.
@@ -201,14 +206,72 @@ def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     return _node().requests_accelerators(flavor_extra_specs)
 
 
+def owns_any(allocations: Mapping[str, Mapping[str, Any]] | None) -> bool:
+    """Return whether any of these allocations is on a provider of this host.
+
+    It is so for a provider that the host has ever offered, whether its device is still
+    there or not. The function does not read the host. It reads the store only if an
+    allocation on another provider has a resource class of accelerators: another
+    process may have published that provider since.
+
+    :param allocations: of an instance, as Nova passes them to ``spawn()``:
+        ``{provider: {"resources": {class: amount}}}``; other keys are ignored. None:
+        no allocations.
+    :raises InvalidAllocation: they have another form.
+    :raises StateUnavailable: the store has to be read, and cannot be.
+    """
+    return _node().owns_any(allocations)
+
+
 def attached(
     instance_info: InstanceDict | None = None,
 ) -> dict[str, list[AcceleratorEntry]]:
     """Return the accelerators of each consumer, by the consumer's UUID.
 
+    Only an entry in the state ``Bound`` may reach a guest.
+
     :param instance_info: an instance, or None for all consumers.
     """
     return _node().attached(instance_info)
+
+
+def recorded(
+    config: cfg.ConfigOpts | None = None,
+) -> dict[str, list[AcceleratorEntry]]:
+    """Return the recorded accelerators of each consumer, also without initialization.
+
+    For a process in which :func:`initialize` failed: the answer is that of
+    :func:`attached`, from the store alone. Nothing is changed, and of the options only
+    ``[os_acc] state_path`` is read. A host without a store has no accelerators on
+    record. Damaged records are missing; a warning in the log names their devices.
+
+    Only an entry in the state ``Bound`` may reach a guest, and only after a
+    :func:`plug` of this boot has prepared its device.
+
+    :param config: the service's configuration; None: ``oslo_config.cfg.CONF``.
+    :raises StateUnavailable: the store cannot be read, or is damaged.
+    :raises InvalidConfiguration: ``state_path`` is no absolute path.
+    :raises InvalidInput: the argument has the wrong type.
+    """
+    from os_acc import service
+
+    return service.recorded(config)
+
+
+def held_seconds(entry: AcceleratorEntry) -> float:
+    """Return the age of an accelerator's lease in seconds, by the host's clock.
+
+    A service that looks for leases without a server leaves young ones alone: their
+    server may still be in a build.
+
+    :param entry: as :func:`plug`, :func:`attached` or :func:`recorded` returned it;
+        only ``created_at`` is read.
+    :returns: at least 0, also if the clock was set back meanwhile.
+    :raises InvalidInput: ``created_at`` is missing, or no time with a zone.
+    """
+    from os_acc.attach import serialize
+
+    return serialize.held_seconds(entry)
 
 
 def providers() -> list[ProviderEntry]:
@@ -240,6 +303,39 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
         compute node.
     """
     _node().update_provider_tree(provider_tree, nodename)
+
+
+def withdraw_providers(
+    provider_tree: ProviderTree,
+    nodename: str,
+    *,
+    node_name: str | None = None,
+    config: cfg.ConfigOpts | None = None,
+) -> int:
+    """Reserve all units of os_acc's providers in Nova's provider tree.
+
+    For the method ``update_provider_tree`` of a virt driver in a process in which
+    :func:`initialize` failed: Placement then offers none of the free units, and
+    existing allocations stay valid. The next :func:`update_provider_tree` of the
+    initialized node restores them.
+
+    A provider is one of os_acc if its name begins with the name of the node and
+    ``_accel_``, and its UUID is the one that os_acc derives from that name. Neither the
+    store nor the host is read. All resource classes of these providers are reserved,
+    also those that others have added. Traits and other providers are not changed.
+
+    :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
+    :param nodename: the name of the compute node in the tree.
+    :param node_name: as :func:`initialize` got it.
+    :param config: as :func:`initialize` got it; only ``[os_acc] node_name`` is read.
+    :returns: the number of os_acc's providers in the tree.
+    :raises InvalidInput: an argument has the wrong type, or the tree has no such
+        compute node.
+    :raises InvalidConfiguration: ``[os_acc] node_name`` is not valid text.
+    """
+    from os_acc import service
+
+    return service.withdraw_providers(provider_tree, nodename, node_name, config)
 
 
 def sync_placement() -> SyncReport:

@@ -59,6 +59,10 @@ class Node:
         """See :func:`os_acc.requests_accelerators`."""
         return self._manager().requests_accelerators(flavor_extra_specs)
 
+    def owns_any(self, allocations: Mapping[str, Mapping[str, Any]] | None) -> bool:
+        """See :func:`os_acc.owns_any`."""
+        return self._manager().owns_any(allocations)
+
     def attached(
         self, instance_info: InstanceDict | None = None
     ) -> dict[str, list[AcceleratorEntry]]:

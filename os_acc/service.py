@@ -22,6 +22,7 @@ from os_acc.attach import (
     programming,
     region_operations,
     release_retries,
+    serialize,
 )
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
@@ -32,8 +33,9 @@ from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
+from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
-from os_acc.placement import sync
+from os_acc.placement import provider_tree, sync
 from os_acc.profiles.lookup import ProfileLookup
 from os_acc.store import readonly
 from os_acc.store.leases import Store
@@ -219,6 +221,26 @@ def initialize(
     if wait_for_placement:
         _wait_for_placement(ready, begin + ready.settings.initialize_timeout)
     return ready
+
+
+def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]:
+    """See :func:`os_acc.recorded`."""
+    found = readonly.read(conf.state_path(checked_config(config)), STORE_SECONDS)
+    if found.damaged_claims:
+        LOG.warning(
+            "damaged records of leases claim %s: it is unknown which instances have "
+            "these devices",
+            ", ".join(map(str, found.damaged_claims)),
+        )
+    return serialize.by_consumer(found.leases)
+
+
+def withdraw_providers(
+    tree: object, nodename: object, node_name: str | None, config: object
+) -> int:
+    """See :func:`os_acc.withdraw_providers`."""
+    title = conf.node_name(checked_config(config), checked_name(node_name))
+    return provider_tree.withdraw(tree, nodename, title)
 
 
 def checked_config(config: object) -> cfg.ConfigOpts:

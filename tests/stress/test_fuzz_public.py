@@ -45,6 +45,8 @@ PUBLIC = (
     *(name for name in os_acc.__all__ if name != "Node"),
     *(f"requests.{name}" for name in requests.__all__),
 )
+#: These change a provider tree that they are given.
+WRITING = ("update_provider_tree", "withdraw_providers")
 BATCH = 250
 #: Seconds, far beyond the time that a slow machine takes.
 LONG = 600.0
@@ -109,9 +111,11 @@ class World:
 def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(place)
     with world.bench.installed():
-        # Calls pass no configuration.
+        checked = service.checked_config
         monkeypatch.setattr(
-            service, "checked_config", lambda config: config or world.config
+            service,
+            "checked_config",
+            lambda config: world.config if config is None else checked(config),
         )
         monkeypatch.setattr(service, "nodes", service.Nodes())
         os_acc.initialize()
@@ -147,7 +151,7 @@ def try_out(world: World, name: str, given: Arguments) -> None:
     answer, refusal = attempt(name, given)
     if refusal is not None:
         assert is_readable(refusal)
-    if refusal is not None or name != "update_provider_tree":
+    if refusal is not None or name not in WRITING:
         assert fingerprint(given) == before
     if world.is_unchanged():
         return

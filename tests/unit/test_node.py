@@ -12,7 +12,9 @@ import pytest
 
 import os_acc
 from os_acc import exception, service
-from os_acc.testing import TestHost, instance, uuid_of
+from os_acc.inventory import discovery
+from os_acc.store import Store
+from os_acc.testing import TestHost, hosts, instance, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 #: Far longer than a slow machine needs.
@@ -167,3 +169,97 @@ def test_a_handle_of_a_node_that_was_never_ready_is_not_initialized():
     node = service.Nodes().service("never").node
     with pytest.raises(exception.NotInitialized, match="never"):
         node.attached()
+
+
+# -- allocations that are of this host --------------------------------------------
+
+
+def allocations(uuid: str, resource_class: str) -> dict[str, Any]:
+    return {
+        uuid_of(90): {"resources": {"VCPU": 2, "MEMORY_MB": 512}, "generation": 3},
+        uuid: {"resources": {resource_class: 1}, "generation": 4},
+    }
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which neither the host nor the store can be read."""
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("the host was read")
+
+    def lock() -> None:
+        monkeypatch.setattr(discovery, "discover", fail)
+        monkeypatch.setattr(Store, "_transaction", fail)
+
+    return lock
+
+
+def test_allocations_are_known_without_a_look_at_the_host(two, bench, unread):
+    first, second = two
+    ((mine,), (others,)) = first.providers(), second.providers()
+    bench.kernel.hot_unplug(GPU)
+    unread()
+    assert first.owns_any(allocations(mine["uuid"], mine["resource_class"]))
+    assert not first.owns_any(allocations(uuid_of(91), "CUSTOM_WIDGET"))
+    assert not first.owns_any({})
+    assert not first.owns_any(None)
+    assert second.owns_any({others["uuid"]: {"resources": {"CUSTOM_ANYTHING": 1}}})
+
+
+def test_a_provider_of_another_process_is_found_in_the_store(two, bench):
+    node = two[0]
+    assert not node.owns_any(allocations(uuid_of(91), "CUSTOM_ACCELERATOR_GPU"))
+    store = Store.open(str(bench.directory / "gpus"), 10.0)
+    store.record_providers({uuid_of(91): "CUSTOM_ACCELERATOR_GPU"})
+    assert node.owns_any(allocations(uuid_of(91), "CUSTOM_ACCELERATOR_GPU"))
+
+
+def test_only_allocations_of_accelerators_depend_on_the_store(two, monkeypatch):
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise exception.StateUnavailable("the disk is full")
+
+    monkeypatch.setattr(Store, "_transaction", fail)
+    assert not two[0].owns_any(allocations(uuid_of(91), "DISK_GB"))
+    with pytest.raises(exception.StateUnavailable):
+        two[0].owns_any(allocations(uuid_of(91), "VGPU"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        "x",
+        {"x": {}},
+        {uuid_of(1): None},
+        {uuid_of(1): {}},
+        {uuid_of(1): {"resources": {"VCPU": -1}}},
+    ],
+)
+def test_allocations_have_the_form_of_placement(two, wrong):
+    with pytest.raises(exception.InvalidAllocation, match="allocations"):
+        two[0].owns_any(wrong)
+
+
+def test_a_flavor_is_known_without_a_look_at_the_host(two, bench, unread):
+    (provider,) = two[0].providers()
+    unread()
+    ask = two[0].requests_accelerators
+    assert ask({f"resources1:{provider['resource_class']}": "1"})
+    assert not ask(None)
+    assert not ask({})
+    assert not ask({"hw:cpu_policy": "dedicated", "trait:HW_CPU_X86_VMX": "required"})
+
+
+def test_a_flavor_with_an_unknown_class_is_compared_with_the_present_host(start, bench):
+    node = start("gpus", GPU, device_spec=['{"address": "0000:5e:*.*"}'])
+    (offered,) = node.providers()
+    bench.kernel.hot_unplug(FPGA)
+    fresh = start("fresh", FPGA)
+    ask = {f"resources:{offered['resource_class']}": "1"}
+    assert not fresh.requests_accelerators(ask)
+    (function,) = (
+        each for each in hosts.two_socket_host().functions if str(each.address) == FPGA
+    )
+    bench.kernel.hot_plug(function)
+    assert fresh.requests_accelerators(ask)
