@@ -20,6 +20,9 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from oslo_config import cfg
+
+    from os_acc.node import Node
     from os_acc.objects.api import (
         AcceleratorEntry,
         HostInfo,
@@ -30,43 +33,82 @@ if typing.TYPE_CHECKING:
     from os_acc.placement.provider_tree import ProviderTree
 
 __all__ = [
+    "Node",
     "attached",
+    "held_seconds",
     "host_info",
     "initialize",
+    "owns_any",
     "plug",
     "providers",
+    "recorded",
     "rekey",
     "requests_accelerators",
     "sync_placement",
     "unplug",
     "update_provider_tree",
+    "withdraw_providers",
 ]
 
 
-def initialize(reset: bool = False, *, wait_for_placement: bool = False) -> None:
-    """Read the options, load the plugins and discover the devices of this host.
+def __getattr__(name: str) -> Any:
+    if name == "Node":
+        from os_acc.node import Node
+
+        return Node
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def initialize(
+    reset: bool = False,
+    *,
+    wait_for_placement: bool = False,
+    node_name: str | None = None,
+    config: cfg.ConfigOpts | None = None,
+) -> Node:
+    """Read the options, load the plugins and discover the devices of a node.
 
     Operations that a crash has interrupted are finished or undone; accelerators
-    of instances are left as they are. A second call does nothing.
+    of instances are left as they are. A second call for the same node only returns
+    the handle.
+
+    A process may serve several nodes, each with a ``config``, a ``device_spec`` and a
+    ``state_path`` of its own. They share the host, and the privileged helpers, which
+    read the global configuration. The functions of this module then serve the node
+    that was last initialized without ``node_name``. A process with one node may use
+    them with or without ``node_name``.
 
     :param reset: read the options and load the plugins again.
     :param wait_for_placement: publish as :func:`sync_placement` does, in every call,
         and return once Placement has all devices and traits. False where Nova
         publishes them (:func:`update_provider_tree`): Nova does so only after its
         driver is initialized.
+    :param node_name: the name of the compute node, as in Nova; used unless ``[os_acc]
+        node_name`` is set. None: the host name.
+    :param config: the service's configuration; None: ``oslo_config.cfg.CONF``.
+    :returns: the handle of the node, the same one in each call.
+    :raises InvalidInput: an argument has the wrong type, or ``node_name`` is not valid
+        text for Placement.
     :raises CyborgAgentUnavailable: the library cannot serve; the subclass says
         why: HelperUnavailable, StateUnavailable, InitializeTimeout. With
         ``wait_for_placement`` also if Placement does not answer, or does not have
         the compute node, until ``[os_acc] initialize_timeout``; the library serves
         nevertheless, and another call waits again.
-    :raises InvalidConfiguration: an option has an invalid value; with
-        ``wait_for_placement`` also if the access to Placement is not configured.
+    :raises InvalidConfiguration: an option has an invalid value; another node of this
+        process has the same ``state_path``; with ``wait_for_placement`` also if the
+        access to Placement is not configured.
     :raises ServiceError: with ``wait_for_placement``: Placement refuses a change, or
         is too old.
     """
-    from os_acc.service import initialize as make_ready
+    from os_acc import service
 
-    make_ready(reset=reset, wait_for_placement=wait_for_placement)
+    ready = service.initialize(
+        reset,
+        wait_for_placement=wait_for_placement,
+        node_name=node_name,
+        config=config,
+    )
+    return service.nodes.service(ready.settings.node_name).node
 
 
 def plug(
@@ -110,9 +152,7 @@ def plug(
     :raises OsAccError: any other error. The host is unchanged, or notes on the error
         name the devices that could not be released.
     """
-    from os_acc.service import get
-
-    return get().plug(instance_info, selected_rp, flavor_extra_specs)
+    return _node().plug(instance_info, selected_rp, flavor_extra_specs)
 
 
 def unplug(instance_info: InstanceDict) -> int:
@@ -134,9 +174,7 @@ def unplug(instance_info: InstanceDict) -> int:
         that failed for a temporary cause; ``retryable`` is true if all of them did.
     :raises LockTimeout: another operation on the instance is running.
     """
-    from os_acc.service import get
-
-    return get().unplug(instance_info)
+    return _node().unplug(instance_info)
 
 
 def rekey(consumer: str, new_consumer: str) -> int:
@@ -150,16 +188,15 @@ def rekey(consumer: str, new_consumer: str) -> int:
     :raises NotFound: the consumer has no lease.
     :raises Conflict: the new consumer has leases already.
     """
-    from os_acc.service import get
-
-    return get().rekey(consumer, new_consumer)
+    return _node().rekey(consumer, new_consumer)
 
 
 def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     """Return whether a flavor requests accelerators that this host offers.
 
     The groups of the flavor's device profile count if the source of device profiles
-    is configured.
+    is configured. The host is read only if the flavor requests a resource class of
+    Placement and none of its classes was ever offered here.
 
     :raises InvalidExtraSpec: as :func:`plug` raises it.
     :raises NotFound: the device profile does not exist.
@@ -167,9 +204,24 @@ def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     :raises ServiceUnavailable: the source of device profiles does not respond.
     :raises HostStepFailed: the host cannot be read.
     """
-    from os_acc.service import get
+    return _node().requests_accelerators(flavor_extra_specs)
 
-    return get().requests_accelerators(flavor_extra_specs)
+
+def owns_any(allocations: Mapping[str, Mapping[str, Any]] | None) -> bool:
+    """Return whether any of these allocations is on a provider of this host.
+
+    It is so for a provider that the host has ever offered, whether its device is still
+    there or not. The function does not read the host. It reads the store only if an
+    allocation on another provider has a resource class of accelerators: another
+    process may have published that provider since.
+
+    :param allocations: of an instance, as Nova passes them to ``spawn()``:
+        ``{provider: {"resources": {class: amount}}}``; other keys are ignored. None:
+        no allocations.
+    :raises InvalidAllocation: they have another form.
+    :raises StateUnavailable: the store has to be read, and cannot be.
+    """
+    return _node().owns_any(allocations)
 
 
 def attached(
@@ -177,20 +229,56 @@ def attached(
 ) -> dict[str, list[AcceleratorEntry]]:
     """Return the accelerators of each consumer, by the consumer's UUID.
 
+    Only an entry in the state ``Bound`` may reach a guest.
+
     :param instance_info: an instance, of which only ``uuid`` is read, or None for all
         consumers.
     """
-    from os_acc.service import get
+    return _node().attached(instance_info)
 
-    return get().attached(instance_info)
+
+def recorded(
+    config: cfg.ConfigOpts | None = None,
+) -> dict[str, list[AcceleratorEntry]]:
+    """Return the recorded accelerators of each consumer, also without initialization.
+
+    For a process in which :func:`initialize` failed: the answer is that of
+    :func:`attached`, from the store alone. Nothing is changed, and of the options only
+    ``[os_acc] state_path`` is read. A host without a store has no accelerators on
+    record. Damaged records are missing; a warning in the log names their devices.
+
+    Only an entry in the state ``Bound`` may reach a guest, and only after a
+    :func:`plug` of this boot has prepared its device.
+
+    :param config: the service's configuration; None: ``oslo_config.cfg.CONF``.
+    :raises StateUnavailable: the store cannot be read, or is damaged.
+    :raises InvalidConfiguration: ``state_path`` is no absolute path.
+    :raises InvalidInput: the argument has the wrong type.
+    """
+    from os_acc import service
+
+    return service.recorded(config)
+
+
+def held_seconds(entry: AcceleratorEntry) -> float:
+    """Return the age of an accelerator's lease in seconds, by the host's clock.
+
+    A service that looks for leases without a server leaves young ones alone: their
+    server may still be in a build.
+
+    :param entry: as :func:`plug`, :func:`attached` or :func:`recorded` returned it;
+        only ``created_at`` is read.
+    :returns: at least 0, also if the clock was set back meanwhile.
+    :raises InvalidInput: ``created_at`` is missing, or no time with a zone.
+    """
+    from os_acc.attach import serialize
+
+    return serialize.held_seconds(entry)
 
 
 def providers() -> list[ProviderEntry]:
     """Return the resource providers of this host's accelerators."""
-    from os_acc.attach import serialize
-    from os_acc.service import get
-
-    return [serialize.provider(each) for each in get().providers()]
+    return _node().providers()
 
 
 def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
@@ -216,9 +304,40 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     :raises InvalidInput: an argument has the wrong type, or the tree has no such
         compute node.
     """
-    from os_acc.service import get
+    _node().update_provider_tree(provider_tree, nodename)
 
-    get().update_provider_tree(provider_tree, nodename)
+
+def withdraw_providers(
+    provider_tree: ProviderTree,
+    nodename: str,
+    *,
+    node_name: str | None = None,
+    config: cfg.ConfigOpts | None = None,
+) -> int:
+    """Reserve all units of os_acc's providers in Nova's provider tree.
+
+    For the method ``update_provider_tree`` of a virt driver in a process in which
+    :func:`initialize` failed: Placement then offers none of the free units, and
+    existing allocations stay valid. The next :func:`update_provider_tree` of the
+    initialized node restores them.
+
+    A provider is one of os_acc if its name begins with the name of the node and
+    ``_accel_``, and its UUID is the one that os_acc derives from that name. Neither the
+    store nor the host is read. All resource classes of these providers are reserved,
+    also those that others have added. Traits and other providers are not changed.
+
+    :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
+    :param nodename: the name of the compute node in the tree.
+    :param node_name: as :func:`initialize` got it.
+    :param config: as :func:`initialize` got it; only ``[os_acc] node_name`` is read.
+    :returns: the number of os_acc's providers in the tree.
+    :raises InvalidInput: an argument has the wrong type, or the tree has no such
+        compute node.
+    :raises InvalidConfiguration: ``[os_acc] node_name`` is not valid text.
+    """
+    from os_acc import service
+
+    return service.withdraw_providers(provider_tree, nodename, node_name, config)
 
 
 def sync_placement() -> SyncReport:
@@ -241,17 +360,15 @@ def sync_placement() -> SyncReport:
     :raises InvalidConfiguration: the credentials or the endpoint are wrong.
     :raises OsAccError: the host or the state directory cannot be read.
     """
-    from os_acc.attach import serialize
-    from os_acc.service import get
-
-    result = get().publish()
-    return serialize.sync_report(
-        result.done, result.refused, result.reads, result.writes
-    )
+    return _node().sync_placement()
 
 
 def host_info() -> HostInfo:
     """Return the plugins, their versions, and the plugins that are not used."""
-    from os_acc.service import get
+    return _node().host_info()
 
-    return get().host_info()
+
+def _node() -> Node:
+    from os_acc.service import nodes
+
+    return nodes.default().node

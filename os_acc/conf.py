@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import math
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any, Self
 
 from oslo_config import cfg
@@ -47,7 +49,8 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         sample_default="<host name>",
         help="Name of this compute node in Placement; the names and UUIDs of "
         "resource providers are derived from it. It must not change while "
-        "instances have accelerators.",
+        "instances have accelerators. Default: the name that the service passes to "
+        "os_acc.initialize(), else the host name.",
     ),
     cfg.FloatOpt(
         "initialize_timeout",
@@ -124,20 +127,20 @@ class Settings:
     nova_mdev_types: tuple[str, ...]
 
     @classmethod
-    def load(cls, conf: cfg.ConfigOpts) -> Self:
+    def load(cls, conf: cfg.ConfigOpts, default_node_name: str | None = None) -> Self:
         """Read the options, and Nova's options that may claim devices.
 
+        :param default_node_name: the node's name unless ``node_name`` is set; None:
+            the host name.
         :raises InvalidConfiguration: a value is invalid, or ``state_path`` is no
             absolute path.
         """
-        register(conf)
-        try:
-            group = conf[GROUP.name]
+        with _reading(conf) as group:
             return cls(
                 device_spec=tuple(group.device_spec or ()),
                 enabled_plugins=tuple(group.enabled_plugins or ()),
                 state_path=_absolute(group.state_path),
-                node_name=_name(group.node_name) or socket.gethostname(),
+                node_name=_name(group, default_node_name),
                 initialize_timeout=_seconds(group, "initialize_timeout"),
                 plug_timeout=_seconds(group, "plug_timeout"),
                 unplug_timeout=_seconds(group, "unplug_timeout"),
@@ -149,9 +152,35 @@ class Settings:
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
                 nova_mdev_types=_nova_mdev_types(conf),
             )
-        # Also raised for a reference ("$name") to an unknown option.
-        except cfg.Error as error:
-            raise exception.InvalidConfiguration(str(error)) from error
+
+
+def node_name(conf: cfg.ConfigOpts, default: str | None = None) -> str:
+    """Return the name of the node; other options may be invalid.
+
+    :param default: used unless the option is set; None: the host name.
+    :raises InvalidConfiguration: ``[os_acc] node_name`` is invalid.
+    """
+    with _reading(conf) as group:
+        return _name(group, default)
+
+
+def state_path(conf: cfg.ConfigOpts) -> str:
+    """Return the state directory; other options may be invalid.
+
+    :raises InvalidConfiguration: ``[os_acc] state_path`` is no absolute path.
+    """
+    with _reading(conf) as group:
+        return _absolute(group.state_path)
+
+
+@contextlib.contextmanager
+def _reading(conf: cfg.ConfigOpts) -> Iterator[cfg.ConfigOpts.GroupAttr]:
+    register(conf)
+    try:
+        yield conf[GROUP.name]
+    # Also raised for a reference ("$name") to an unknown option.
+    except cfg.Error as error:
+        raise exception.InvalidConfiguration(str(error)) from error
 
 
 def _absolute(state_path: str | None) -> str:
@@ -169,14 +198,14 @@ def _is_path(text: str) -> bool:
         return False
 
 
-def _name(node_name: str | None) -> str:
-    name = node_name or ""
+def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
+    name: str = group.node_name or ""
     if not name.isprintable():
         raise exception.InvalidConfiguration(
             f"[os_acc] node_name is {exception.show(name)}, which is not "
             "valid text for Placement"
         )
-    return name
+    return name or default or socket.gethostname()
 
 
 def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Creation of the one manager of a process."""
+"""Creation of the managers of a process: one for each node."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from os_acc.attach import (
     programming,
     region_operations,
     release_retries,
+    serialize,
 )
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
@@ -29,10 +30,12 @@ from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation
 from os_acc.host import numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
+from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
+from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
-from os_acc.placement import sync
+from os_acc.placement import provider_tree, sync
 from os_acc.profiles.lookup import ProfileLookup
 from os_acc.store import readonly
 from os_acc.store.leases import Store
@@ -52,48 +55,154 @@ _VFS_SHARE = 0.75
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
+#: The directory with ``sys`` and ``proc``; :mod:`os_acc.testing` replaces it.
+default_root = "/"
+
 _lock = threading.Lock()
-_manager: manager.Manager | None = None
-_monitor: monitor.HostMonitor | None = None
-# The kernel reports a fault once; reset=True must not forget it.
-_health = monitor.FaultTracker()
-#: The rejections in the log, also by managers before a ``reset=True``.
-_rejections = discovery.RejectionLog()
+
+
+class _Service:
+    """The manager of a node, and the state that outlives it at a ``reset=True``.
+
+    :ivar node: the handle that callers get.
+    :ivar health: the faulty functions; the kernel reports a fault once.
+    :ivar rejections: the rejections in the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.node = Node(name, self.current)
+        self.health = monitor.FaultTracker()
+        self.rejections = discovery.RejectionLog()
+        self.manager: manager.Manager | None = None
+        self.monitor: monitor.HostMonitor | None = None
+
+    def current(self) -> manager.Manager:
+        """Return the manager.
+
+        :raises NotInitialized: the node is not initialized.
+        """
+        if self.manager is None:
+            raise exception.NotInitialized(
+                f"os_acc is not initialized for node {self.node.name}"
+            )
+        return self.manager
+
+    def replace(self, ready: manager.Manager) -> None:
+        """Make a new manager the current one, and start its threads."""
+        before, self.manager = self.manager, ready
+        if before is not None:
+            before.retrier.stop()
+        ready.retrier.start()
+        if self.monitor is not None:
+            self.monitor.stop()
+        self.monitor = self._watch(ready)
+
+    def _watch(self, ready: manager.Manager) -> monitor.HostMonitor | None:
+        """Keep the inventory current; see :mod:`os_acc.inventory.monitor`."""
+        if ready.root != "/":
+            # The kernel reports events of the real devices only.
+            return None
+        watcher = monitor.HostMonitor(self.health, ready.refresh, snapshots.MAX_AGE)
+        watcher.start()
+        return watcher
+
+
+class Nodes:
+    """The nodes of this process, by name.
+
+    :ivar plain: the node that was last initialized without a ``node_name``.
+    """
+
+    def __init__(self, *ready: manager.Manager) -> None:
+        self._services: dict[str, _Service] = {}
+        self.plain: str | None = None
+        for each in ready:
+            self.service(each.settings.node_name).manager = each
+
+    def service(self, name: str) -> _Service:
+        """Return the service of a node; create it if there is none."""
+        return self._services.setdefault(name, _Service(name))
+
+    def default(self) -> _Service:
+        """Return the service that the functions of :mod:`os_acc` use.
+
+        :raises NotInitialized: there is none, or none of several is the plain one.
+        """
+        ready = {
+            name: each
+            for name, each in tuple(self._services.items())
+            if each.manager is not None
+        }
+        if self.plain in ready:
+            return ready[self.plain]
+        if not ready:
+            raise exception.NotInitialized("os_acc is not initialized")
+        if len(ready) > 1:
+            raise exception.NotInitialized(
+                f"os_acc serves several nodes: {', '.join(sorted(ready))}",
+                hint="use the methods of the os_acc.Node that initialize() returned",
+            )
+        return next(iter(ready.values()))
+
+    def check_state_path(self, settings: conf.Settings) -> None:
+        """Check that no other node of this process has the same state directory.
+
+        :raises InvalidConfiguration: another node has it.
+        """
+        wanted = os.path.realpath(settings.state_path)
+        for name, each in self._services.items():
+            if each.manager is None or name == settings.node_name:
+                continue
+            if os.path.realpath(each.manager.settings.state_path) == wanted:
+                raise exception.InvalidConfiguration(
+                    f"[os_acc] state_path of node {settings.node_name} is "
+                    f"{settings.state_path}, the state directory of node {name}",
+                    hint="give each node a state_path of its own; to rename a node, "
+                    "restart the service",
+                )
+
+    def forget_parent(self) -> None:
+        """In a forked child, forget the parent's threads."""
+        for each in self._services.values():
+            each.monitor = None
+
+
+nodes = Nodes()
 
 
 def _forget_parent() -> None:
-    global _lock, _monitor
+    global _lock
     _lock = threading.Lock()
-    # Threads are not inherited.
-    _monitor = None
+    nodes.forget_parent()
 
 
 os.register_at_fork(after_in_child=_forget_parent)
 
 
 def get() -> manager.Manager:
-    """Return the manager.
+    """Return the manager that the functions of :mod:`os_acc` use.
 
-    :raises NotInitialized: initialize() has not succeeded yet.
+    :raises NotInitialized: initialize() has not succeeded yet, or the process has
+        several nodes.
     """
-    if _manager is None:
-        raise exception.NotInitialized("os_acc is not initialized")
-    return _manager
+    return nodes.default().current()
 
 
 def initialize(
     reset: bool = False,
     *,
     wait_for_placement: bool = False,
+    node_name: str | None = None,
     config: cfg.ConfigOpts | None = None,
-    root: str = "/",
+    root: str | None = None,
     owner: Owner = Owner.NOVA,
 ) -> manager.Manager:
-    """Create the manager, once; see :func:`os_acc.initialize`.
+    """Create the manager of a node, once; see :func:`os_acc.initialize`.
 
-    :param config: the service's configuration; default the global one.
-    :param root: the directory with ``sys`` and ``proc``; ``/`` except in tests.
+    :param config: the service's configuration; None: the global one.
+    :param root: the directory with ``sys`` and ``proc``; None: the process's.
     """
+    begin = time.monotonic()
     for name, value in {
         "reset": reset,
         "wait_for_placement": wait_for_placement,
@@ -102,35 +211,78 @@ def initialize(
             raise exception.InvalidInput(
                 f"{name} is {exception.show(value)}, not True or False"
             )
-    begin = time.monotonic()
-    ready = _manager
+    config = checked_config(config)
+    title = conf.node_name(config, checked_name(node_name))
+    ready = nodes.service(title).manager
     if ready is None or reset:
-        ready = _initialize(reset, config or cfg.CONF, root, owner)
+        ready = _initialize(title, reset, config, root or default_root, owner)
+    if node_name is None:
+        nodes.plain = title
     if wait_for_placement:
         _wait_for_placement(ready, begin + ready.settings.initialize_timeout)
     return ready
 
 
+def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]:
+    """See :func:`os_acc.recorded`."""
+    found = readonly.read(conf.state_path(checked_config(config)), STORE_SECONDS)
+    if found.damaged_claims:
+        LOG.warning(
+            "damaged records of leases claim %s: it is unknown which instances have "
+            "these devices",
+            ", ".join(map(str, found.damaged_claims)),
+        )
+    return serialize.by_consumer(found.leases)
+
+
+def withdraw_providers(
+    tree: object, nodename: object, node_name: str | None, config: object
+) -> int:
+    """See :func:`os_acc.withdraw_providers`."""
+    title = conf.node_name(checked_config(config), checked_name(node_name))
+    return provider_tree.withdraw(tree, nodename, title)
+
+
+def checked_config(config: object) -> cfg.ConfigOpts:
+    """Return the configuration; None: the global one.
+
+    :raises InvalidInput: it is no configuration.
+    """
+    if config is None:
+        return cfg.CONF
+    if not isinstance(config, cfg.ConfigOpts):
+        raise exception.InvalidInput(
+            f"config is {exception.show(config)}, not a ConfigOpts of oslo.config"
+        )
+    return config
+
+
+def checked_name(node_name: object) -> str | None:
+    """Return the name of a node that a caller passes.
+
+    :raises InvalidInput: it is not valid text for Placement.
+    """
+    if node_name is None:
+        return None
+    if not isinstance(node_name, str) or not node_name or not node_name.isprintable():
+        raise exception.InvalidInput(
+            f"node_name is {exception.show(node_name)}, not the name of a compute node"
+        )
+    return node_name
+
+
 def _initialize(
-    reset: bool, config: cfg.ConfigOpts, root: str, owner: Owner
+    name: str, reset: bool, config: cfg.ConfigOpts, root: str, owner: Owner
 ) -> manager.Manager:
-    global _manager, _monitor
-    settings = conf.Settings.load(config)
+    settings = conf.Settings.load(config, name)
     deadline = time.monotonic() + settings.initialize_timeout
     busy = exception.InitializeTimeout("another thread is still initializing")
     with deadlines.alone(_lock, deadline, busy), _in_time(settings):
-        if _manager is None or reset:
-            before, _manager = (
-                _manager,
-                _build(config, settings, root, owner, deadline, _health),
-            )
-            if before is not None:
-                before.retrier.stop()
-            _manager.retrier.start()
-            if _monitor is not None:
-                _monitor.stop()
-            _monitor = _watch(_manager)
-        return _manager
+        service = nodes.service(name)
+        if service.manager is None or reset:
+            nodes.check_state_path(settings)
+            service.replace(_build(config, settings, root, owner, deadline, service))
+        return service.current()
 
 
 def _wait_for_placement(ready: manager.Manager, deadline: float) -> None:
@@ -168,22 +320,13 @@ def _unpublished(
     return refused[0] if refused else None
 
 
-def _watch(of: manager.Manager) -> monitor.HostMonitor | None:
-    """Keep the published inventory current; see :mod:`os_acc.inventory.monitor`."""
-    if of.root != "/":
-        # The kernel reports events of the real devices only.
-        return None
-    watcher = monitor.HostMonitor(_health, of.refresh, snapshots.MAX_AGE)
-    watcher.start()
-    return watcher
-
-
 def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     """Create a separate manager; see :func:`initialize`."""
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
-        return _build(config, settings, root, owner, deadline, monitor.FaultTracker())
+        service = _Service(settings.node_name)
+        return _build(config, settings, root, owner, deadline, service)
 
 
 @contextlib.contextmanager
@@ -203,7 +346,7 @@ def _build(
     root: str,
     owner: Owner,
     deadline: float,
-    health: monitor.FaultTracker,
+    service: _Service,
 ) -> manager.Manager:
     """Create a manager: the steps of :func:`initialize` in their order.
 
@@ -228,7 +371,14 @@ def _build(
     reconciler.recorded_state(store.until(deadline), deadline)
     sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     offered = catalog.Catalog(
-        root, settings.node_name, rules, loaded, store, _rejections, health, reconciler
+        root,
+        settings.node_name,
+        rules,
+        loaded,
+        store,
+        service.rejections,
+        service.health,
+        reconciler,
     )
     regions = region_operations.RegionOperations(
         services,

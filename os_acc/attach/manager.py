@@ -243,19 +243,26 @@ class Manager:
         """See :func:`os_acc.requests_accelerators`."""
         deadline = time.monotonic() + self.settings.plug_timeout
         request = self._request(flavor_extra_specs, deadline)
-        self.discover()
         # A request for a vanished device counts, so that plug() reports it.
-        return extra_specs.requests_accelerators(
-            request, set(self.catalog.ours.values())
+        ours = self.catalog.ours
+        if extra_specs.requests_accelerators(request, set(ours.values())):
+            return True
+        if any(group.resources for group in request.groups):
+            self.discover()
+        return extra_specs.requests_accelerators(request, set(ours.values()))
+
+    def owns_any(self, allocations: object) -> bool:
+        """See :func:`os_acc.owns_any`."""
+        deadline = time.monotonic() + self.settings.plug_timeout
+        found = {} if allocations is None else allocations
+        return self.catalog.owns_any(
+            selected_rp.parse_allocations(found, "allocations"), deadline
         )
 
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
         consumer = None if instance_info is None else instance_uuid(instance_info)
-        found: dict[str, list[AcceleratorEntry]] = {}
-        for lease in self.store.leases(consumer):
-            found.setdefault(lease.consumer, []).append(serialize.accelerator(lease))
-        return found
+        return serialize.by_consumer(self.store.leases(consumer))
 
     def discover(self, deadline: float = math.inf) -> discovery.Inventory:
         """Scan the host; return the devices that it offers now."""

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.api import (
     AcceleratorEntry,
@@ -21,6 +23,8 @@ from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 from os_acc.placement.changes import RefusedChange
 
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 # Nova's libvirt driver ignores types that it does not know.
 _TYPES: Final[Mapping[AttachTarget, str]] = {
     AttachTarget.VM: "PCI",
@@ -55,6 +59,9 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
         "request_group": lease.group,
         "numa_node": lease.numa_node,
         "numa_affinity": lease.affinity.value if lease.affinity else None,
+        "created_at": (_EPOCH + lease.created_at * _MICROSECOND).isoformat(
+            timespec="microseconds"
+        ),
     }
     # Without this key, libvirt is not given a device that stays with the host.
     if lease.is_the_guests:
@@ -62,6 +69,30 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
     if lease.programming is not None and lease.programming.function_id:
         entry["function_id"] = lease.programming.function_id
     return entry
+
+
+def by_consumer(leases: Iterable[Lease]) -> dict[str, list[AcceleratorEntry]]:
+    """Return the accelerators of each consumer, by the consumer's UUID."""
+    found: dict[str, list[AcceleratorEntry]] = {}
+    for lease in leases:
+        found.setdefault(lease.consumer, []).append(accelerator(lease))
+    return found
+
+
+def held_seconds(entry: object) -> float:
+    """See :func:`os_acc.held_seconds`."""
+    text = entry.get("created_at") if isinstance(entry, Mapping) else None
+    try:
+        created = datetime.datetime.fromisoformat(text if type(text) is str else "")
+        age = datetime.datetime.now(datetime.UTC) - created
+    # A time without a zone cannot be compared.
+    except (TypeError, ValueError) as error:
+        raise exception.InvalidInput(
+            f"created_at of an entry is {exception.show(text)}, not an ISO 8601 time "
+            "with a zone",
+            hint="pass an entry that os_acc returned",
+        ) from error
+    return max(0.0, age.total_seconds())
 
 
 def request(made: AcceleratorRequest) -> RequestEntry:
@@ -88,6 +119,7 @@ def request(made: AcceleratorRequest) -> RequestEntry:
         entry["request_group"] = bound["request_group"]
         entry["numa_node"] = bound["numa_node"]
         entry["numa_affinity"] = bound["numa_affinity"]
+        entry["created_at"] = bound["created_at"]
         if "pci_id" in bound:
             entry["pci_id"] = bound["pci_id"]
     return entry

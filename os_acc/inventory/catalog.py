@@ -18,7 +18,7 @@ from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import Allocations, Selection
+from os_acc.objects.selection import AllocationEntries, Allocations, Selection
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
 from os_acc.scheduling.assignment.trait_view import TraitView
@@ -211,6 +211,28 @@ class Catalog:
                 f"resource provider {uuid} does not belong to this host",
                 hint="'os-acc provider list' shows this host's providers",
             )
+
+    def owns_any(self, entries: AllocationEntries, deadline: float) -> bool:
+        """Return whether an allocation is on a provider that was ever offered here.
+
+        :raises StateUnavailable: the store has to be read, and cannot be.
+        """
+        if any(uuid in self.ours for uuid, _resources in entries):
+            return True
+        # Other servers must not depend on the store.
+        given = published.given_classes(
+            {*self._rules.named.resource_classes, *self.ours.values()},
+            self.memory.names,
+        )
+        unknown = {
+            uuid
+            for uuid, resources in entries
+            if published.classes_of(frozenset(), dict(resources), given)
+        }
+        # Another process may have found these providers.
+        return bool(unknown) and not unknown.isdisjoint(
+            self._store.until(deadline).providers()
+        )
 
     def trait_view(
         self,

@@ -64,12 +64,23 @@ class AttachHandleInfo(TypedDict, total=False):
 class AcceleratorEntry(TypedDict):
     """One accelerator of an instance.
 
+    Only entries in the state ``Bound`` may reach a guest: the others belong to an
+    operation that is in progress, or has failed. :func:`os_acc.plug` returns no others;
+    :func:`os_acc.attached` and :func:`os_acc.recorded` return all entries.
+
     :ivar pci_id: the PCI address; absent where the accelerator stays with the host.
-    :ivar state: ``Bound`` unless an operation failed.
+    :ivar state: one of the states of Cyborg's accelerator requests: ``BindStarted``, a
+        plug is in progress or was interrupted; ``Bound``; ``Deleting``, a release is in
+        progress or will be retried; ``UnbindFailed``, the device is quarantined until
+        an operator releases it.
     :ivar numa_affinity: to the guest's cells: ``local``, ``unknown``, ``same
         socket`` or ``remote``; None before a plug has ``numa_cells``.
     :ivar function_id: the UUID of the function of an FPGA region that it reaches;
         absent if none was requested.
+    :ivar created_at: when the consumer got the accelerator, by the host's clock: ISO
+        8601 with microseconds and zone (UTC). A confirmation, a :func:`os_acc.rekey`
+        and the replacement of the device keep it; :func:`os_acc.held_seconds`
+        returns the age.
     """
 
     pci_id: NotRequired[str]
@@ -84,6 +95,7 @@ class AcceleratorEntry(TypedDict):
     request_group: str
     numa_node: int | None
     numa_affinity: str | None
+    created_at: str
 
 
 class RequestEntry(TypedDict):
@@ -111,6 +123,7 @@ class RequestEntry(TypedDict):
     request_group: NotRequired[str]
     numa_node: NotRequired[int | None]
     numa_affinity: NotRequired[str | None]
+    created_at: NotRequired[str]
 
 
 class ExternalEvent(TypedDict):

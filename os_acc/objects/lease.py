@@ -112,6 +112,9 @@ class Lease:
     :ivar bitstream_request: the bitstream that the flavor requests for its region;
         None: none.
     :ivar required: the traits that the flavor requires of its region.
+    :ivar created_at: when the consumer got the accelerator, in microseconds since
+        1970, UTC; 0: not recorded yet. The lease of a device that replaces another
+        one has the time of the replaced one.
     """
 
     uuid: str
@@ -145,6 +148,7 @@ class Lease:
     image_id: str = ""
     bitstream_request: BitstreamRequest | None = None
     required: tuple[str, ...] = ()
+    created_at: int = 0
 
     @property
     def request_uuid(self) -> str:

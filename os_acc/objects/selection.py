@@ -28,6 +28,10 @@ class SingleProvider:
         return False
 
 
+#: (provider, ((resource class, amount), ...)), all sorted.
+AllocationEntries: TypeAlias = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocations:
     """One allocation request of Placement.
@@ -38,7 +42,7 @@ class Allocations:
         groups of a flavor.
     """
 
-    entries: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    entries: AllocationEntries
     mappings: tuple[tuple[str, tuple[str, ...]], ...] | None = None
 
     @property

@@ -112,20 +112,7 @@ class TreeWriter:
         :raises InvalidInput: ``tree`` is no provider tree, ``nodename`` no text, or
             the tree lacks the node.
         """
-        if not isinstance(tree, ProviderTree):
-            raise exception.InvalidInput(
-                f"provider_tree is {exception.show(tree)}, not a provider tree"
-            )
-        if not isinstance(nodename, str):
-            raise exception.InvalidInput(
-                f"nodename is {exception.show(nodename)}, not text"
-            )
-        if not tree.exists(nodename):
-            raise exception.InvalidInput(
-                f"the provider tree has no compute node {exception.show(nodename)}",
-                hint="pass the name of the compute node's root provider, as given "
-                "by Nova",
-            )
+        tree, nodename = _checked(tree, nodename)
         with self._lock:
             self._compare(nodename)
             known = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
@@ -238,6 +225,48 @@ class TreeWriter:
             LOG.warning("%s", text)
 
 
+def withdraw(tree: object, nodename: object, node_name: str) -> int:
+    """Reserve all units of a node's providers; return the number of providers.
+
+    They are recognized by name and UUID alone; see :func:`os_acc.withdraw_providers`.
+
+    :param node_name: the prefix of our providers' names.
+    :raises InvalidInput: as :meth:`TreeWriter.write` raises it.
+    """
+    tree, _nodename = _checked(tree, nodename)
+    found = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
+    ours = [
+        uuid
+        for uuid, each in found.items()
+        if naming.is_ours(node_name, each.name, uuid)
+    ]
+    for uuid in ours:
+        if _set_inventory(tree, uuid, _withdrawn(tree, uuid, found[uuid].inventory)):
+            LOG.warning(
+                "os_acc does not serve node %s: all units of provider %s are reserved",
+                node_name,
+                found[uuid].name,
+            )
+    return len(ours)
+
+
+def _checked(tree: object, nodename: object) -> tuple[ProviderTree, str]:
+    if not isinstance(tree, ProviderTree):
+        raise exception.InvalidInput(
+            f"provider_tree is {exception.show(tree)}, not a provider tree"
+        )
+    if not isinstance(nodename, str):
+        raise exception.InvalidInput(
+            f"nodename is {exception.show(nodename)}, not text"
+        )
+    if not tree.exists(nodename):
+        raise exception.InvalidInput(
+            f"the provider tree has no compute node {exception.show(nodename)}",
+            hint="pass the name of the compute node's root provider, as given by Nova",
+        )
+    return tree, nodename
+
+
 def _withdrawn(tree: ProviderTree, uuid: str, classes: Collection[str]) -> _Inventory:
     """Return a provider's inventory of these classes, with all units reserved.
 
@@ -247,6 +276,9 @@ def _withdrawn(tree: ProviderTree, uuid: str, classes: Collection[str]) -> _Inve
     return {name: withdrawn(there[name]) for name in there if name in classes}
 
 
-def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> None:
-    if tree.has_inventory_changed(uuid, inventory):
-        tree.update_inventory(uuid, inventory)
+def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> bool:
+    """Replace an inventory; return whether it differs from the provider's."""
+    if not tree.has_inventory_changed(uuid, inventory):
+        return False
+    tree.update_inventory(uuid, inventory)
+    return True

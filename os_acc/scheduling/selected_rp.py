@@ -11,7 +11,12 @@ from typing import Any
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.request import MAX_AMOUNT, NUMBERED_SUFFIX, PLACEMENT_NAME
-from os_acc.objects.selection import Allocations, Selection, SingleProvider
+from os_acc.objects.selection import (
+    AllocationEntries,
+    Allocations,
+    Selection,
+    SingleProvider,
+)
 
 _SUFFIX = re.compile(f"({NUMBERED_SUFFIX})?")
 _FORMS = (
@@ -44,7 +49,7 @@ def parse(selected_rp: object) -> Selection | None:
         )
     if "uuid" in selected:
         return SingleProvider(_uuid("selected_rp['uuid']", selected["uuid"]))
-    entries = _entries(selected["allocations"])
+    entries = parse_allocations(selected["allocations"], "selected_rp['allocations']")
     if "mappings" not in selected:
         return Allocations(entries)
     providers = frozenset(provider for provider, _resources in entries)
@@ -71,8 +76,13 @@ def _uuid(where: str, value: object) -> str:
     return uuid
 
 
-def _entries(value: object) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    where = "selected_rp['allocations']"
+def parse_allocations(value: object, where: str) -> AllocationEntries:
+    """Return the allocations on each provider, sorted, with canonical UUIDs.
+
+    :param value: ``{RP: {"resources": {RC: n}}}``; other keys are ignored.
+    :param where: names the value in messages.
+    :raises InvalidAllocation: the value has another form.
+    """
     entries: dict[str, tuple[tuple[str, int], ...]] = {}
     for key, allocation in _mapping(where, value).items():
         provider = _uuid(f"a key of {where}", key)

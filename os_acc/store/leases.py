@@ -111,7 +111,7 @@ class Store:
             return next(iter(self._load(connection, found)), None)
 
     def add(self, leases: Iterable[Lease], seen: str = "") -> tuple[Lease, ...]:
-        """Record new leases, all or none; return them with their epoch.
+        """Record new leases, all or none; return them with epoch and creation time.
 
         :param seen: identity of the store whose leases the device selection used;
             '' if no selection took place.
@@ -120,7 +120,7 @@ class Store:
         """
         with self._transaction() as connection:
             schema.check_identity(connection, seen)
-            fresh = self._stamped(connection, leases)
+            fresh = self._stamped(connection, records.dated(leases, self._now()))
             for lease in fresh:
                 if records.select(connection, "uuid = ?", lease.uuid):
                     raise AlreadyLeased(f"lease {lease.uuid} exists already")

@@ -121,6 +121,15 @@ def next_epoch(
     return chosen
 
 
+def dated(leases: Iterable[Lease], now: int) -> Iterator[Lease]:
+    """Yield leases with the time of their creation; recorded times stay.
+
+    :param now: microseconds since 1970, UTC.
+    """
+    for lease in leases:
+        yield dataclasses.replace(lease, created_at=lease.created_at or now)
+
+
 def insert(connection: sqlite3.Connection, lease: Lease) -> None:
     """Insert a row; its addresses have to be claimed separately."""
     payload = encode(lease)
@@ -295,6 +304,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "bitstream_request": lease.bitstream_request
         and dataclasses.asdict(lease.bitstream_request),
         "required": lease.required,
+        "created_at": lease.created_at,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -338,6 +348,7 @@ def decode(payload: str) -> Lease:
             image_id=fields["image_id"],
             bitstream_request=_decode_request(fields["bitstream_request"]),
             required=tuple(fields["required"]),
+            created_at=fields["created_at"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -162,12 +162,14 @@ class TestHost:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[Self]:
-        """Make this host the one of this process's privileged code, in a block.
+        """Make this host the one of this process, in a block.
 
-        The block's end restores the previous host. See also :meth:`install`.
+        It is the host of privileged code, and of :func:`os_acc.initialize`. The
+        block's end restores the previous host. See also :meth:`install`.
         """
         self.kernel.complete()
         before = privsep_kernel.current, images.current, tools.current
+        root, service.default_root = service.default_root, self.root
         privsep_kernel.current = self.kernel
         images.current = images.Images(self._cache)
         if self._xrt_tools:
@@ -176,15 +178,17 @@ class TestHost:
             yield self
         finally:
             privsep_kernel.current, images.current, tools.current = before
+            service.default_root = root
 
     def install(self) -> None:
-        """Make this host the one of this process's privileged code, for good.
+        """Make this host the one of this process, for good.
 
         Only for a process that ends with the test; elsewhere use :meth:`installed`.
         A simulated kernel of the same tree that is installed already is kept.
         """
         if privsep_kernel.current.root != self.root:
             privsep_kernel.current = self.kernel
+        service.default_root = self.root
         images.current = images.Images(self._cache)
 
     def let_go(self) -> None:

@@ -143,7 +143,7 @@ class FakeHost(HostUnderTest):
             host.installed(),
             privileged.privileged_here(),
             mock.patch.object(privsep_holders, "_probe", probe),
-            mock.patch.object(service, "_manager", service._manager),
+            mock.patch.object(service, "nodes", service.Nodes()),
         ):
             self._changes.enter_context(change)
         super().__init__(PLACES, library.Options(host.root, host.state_path))

@@ -23,6 +23,7 @@ CLASS = "CUSTOM_ACCELERATOR_GPU"
 NODE = "node1"
 #: A device profile that asks for the GPU.
 PROFILE = "one"
+CREATED = "2026-11-23T14:10:21.000250+00:00"
 STRANGER = "99999999-9999-4999-8999-999999999999"
 #: The first instance has an FPGA, the second one nothing.
 OWNER, OTHER = instance(1), instance(2)
@@ -59,9 +60,15 @@ class Calls:
             ),
             "requests_accelerators": lambda rng: (self._specs(rng),),
             "attached": lambda rng: rng.pick(((OWNER,), (None,), ())),
+            "recorded": lambda rng: rng.pick(((), (None,))),
+            "held_seconds": lambda _rng: ({"created_at": CREATED},),
+            "owns_any": lambda rng: (
+                rng.pick((self._free, self._held))[0]["allocations"],
+            ),
             "providers": lambda _rng: (),
             "host_info": lambda _rng: (),
             "update_provider_tree": lambda _rng: (_tree(), NODE),
+            "withdraw_providers": lambda _rng: (_tree(), NODE),
             "initialize": lambda rng: rng.pick(((), (False,))),
             "requests.create": lambda rng: rng.pick(((PROFILE,), ("two",))),
             "requests.bind": self._bind,

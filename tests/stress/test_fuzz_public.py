@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import operator
 import os
@@ -40,8 +39,14 @@ CHANGING = (
     *("plug", "unplug", "rekey"),
     *("requests.create", "requests.bind", "requests.unbind", "requests.delete"),
 )
-#: Every public function, by its name below ``os_acc``.
-PUBLIC = (*os_acc.__all__, *(f"requests.{name}" for name in requests.__all__))
+#: Every public function, by its name below ``os_acc``. The methods of a node are these
+#: functions.
+PUBLIC = (
+    *(name for name in os_acc.__all__ if name != "Node"),
+    *(f"requests.{name}" for name in requests.__all__),
+)
+#: These change a provider tree that they are given.
+WRITING = ("update_provider_tree", "withdraw_providers")
 BATCH = 250
 #: Seconds, far beyond the time that a slow machine takes.
 LONG = 600.0
@@ -106,11 +111,13 @@ class World:
 def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(place)
     with world.bench.installed():
-        begin = functools.partial(
-            service.initialize, config=world.config, root=world.bench.root
+        checked = service.checked_config
+        monkeypatch.setattr(
+            service,
+            "checked_config",
+            lambda config: world.config if config is None else checked(config),
         )
-        monkeypatch.setattr(service, "_manager", None)
-        monkeypatch.setattr(service, "initialize", begin)
+        monkeypatch.setattr(service, "nodes", service.Nodes())
         os_acc.initialize()
         world.begin()
         yield world
@@ -144,7 +151,7 @@ def try_out(world: World, name: str, given: Arguments) -> None:
     answer, refusal = attempt(name, given)
     if refusal is not None:
         assert is_readable(refusal)
-    if refusal is not None or name != "update_provider_tree":
+    if refusal is not None or name not in WRITING:
         assert fingerprint(given) == before
     if world.is_unchanged():
         return

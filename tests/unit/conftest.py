@@ -107,7 +107,7 @@ def manager(bench: TestHost) -> Manager:
 @pytest.fixture
 def api(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> TestHost:
     """Return the two-socket host with the public API and one instance."""
-    monkeypatch.setattr(service, "_manager", bench.manager)
+    monkeypatch.setattr(service, "nodes", service.Nodes(bench.manager))
     bench.plug(1, "0000:5e:00.0")
     return bench
 

@@ -137,7 +137,7 @@ def test_a_plugin_that_cannot_even_be_loaded_in_time_is_set_aside(
 def test_who_waits_for_another_threads_initialize_has_a_deadline(
     bench, install_plugins, gate, monkeypatch
 ):
-    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(service, "nodes", service.Nodes())
     monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 600)
     install_plugins(slow="tests.unit.acme:NeverReturns")
     config = bench.config(initialize_timeout=600.0)
@@ -298,7 +298,7 @@ def in_child(check: Callable[[], bool]) -> bool:
 
 
 def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch):
-    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(service, "nodes", service.Nodes())
     config = bench.config()
     with service._lock:
         assert in_child(

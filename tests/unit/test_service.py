@@ -35,8 +35,7 @@ LONG = 120.0
 @pytest.fixture
 def api(bench, monkeypatch):
     """Return a function that initializes the public API on the bench's host."""
-    monkeypatch.setattr(service, "_manager", None)
-    monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
+    monkeypatch.setattr(service, "nodes", service.Nodes())
 
     def initialize(
         reset: bool = False, wait_for_placement: bool = False, **options: object
@@ -49,8 +48,8 @@ def api(bench, monkeypatch):
         )
 
     yield initialize
-    if service._manager is not None:
-        assert service._manager.retrier.stop(LONG)
+    for each in service.nodes._services.values():
+        assert each.manager is None or each.manager.retrier.stop(LONG)
 
 
 def test_nothing_is_served_before(api):
@@ -343,10 +342,12 @@ def published(double: Double) -> dict[str, set[str]]:
     return {each.uuid: each.traits for each in double.providers.values() if each.parent}
 
 
-def test_initialize_returns_none(api):
-    """Specification: "Returns None on success"."""
+def test_initialize_returns_the_node(api, bench):
+    """Specification: "Returns None on success"; the handle is an addition."""
     api()
-    assert os_acc.initialize() is None
+    node = os_acc.initialize(config=bench.config())
+    assert node.name == "node1"
+    assert os_acc.initialize(config=bench.config()) is node
 
 
 def test_initialize_ends_when_all_devices_are_enumerated_and_traits_published(

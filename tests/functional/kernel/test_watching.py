@@ -84,7 +84,7 @@ def a_driver_that_changes_is_told(host: RealHost) -> None:
 def a_pcie_error_and_its_recovery_are_heard(host: RealHost) -> None:
     start(host, {"address": host.places.pf})
     heard: list[tuple[str, str]] = []
-    watcher = service._monitor
+    watcher = service.nodes.default().monitor
     assert watcher is not None
     note = watcher._health.note
 

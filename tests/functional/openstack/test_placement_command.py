@@ -87,7 +87,7 @@ def test_the_command_puts_on_record_whose_providers_are_ours(
 def test_a_service_publishes_by_a_public_function(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_manager", site.manager)
+    monkeypatch.setattr(service, "nodes", service.Nodes(site.manager))
     first, second = os_acc.sync_placement(), os_acc.sync_placement()
     assert first["done"]
     assert second == {"done": [], "refused": [], "reads": 1, "writes": 0}

@@ -75,7 +75,7 @@ def test_all_of_it_is_what_the_providers_are_said_to_have(site: Site) -> None:
 def test_initialize_ends_when_all_devices_are_enumerated_and_traits_published(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(service, "nodes", service.Nodes())
     options = {"config": site.config(initialize_timeout=300.0), "root": site.root}
     made = service.initialize(wait_for_placement=True, **options)
     try:

@@ -330,7 +330,7 @@ def test_a_round_that_fails_does_not_end_the_retries(rounds, caplog):
 def test_a_service_retries_from_its_start_and_a_reset_ends_its_thread(
     bench, monkeypatch
 ):
-    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(service, "nodes", service.Nodes())
     config = bench.config()
     first = service.initialize(config=config, root=bench.root)
     thread = first.retrier._thread

@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
+import os_acc
+from os_acc import exception
 from os_acc.attach.serialize import accelerator
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -28,6 +32,7 @@ def lease(place: str, state: LeaseState = LeaseState.HELD, node: int | None = 1)
         prior=(PriorBinding(address, PciIdentity(1, 2, 3, 4, 5), None, None),),
         request="d1ce",
         boot_id=uuid_of(4),
+        created_at=1_795_443_021_000_250,
     )
 
 
@@ -49,6 +54,7 @@ def test_an_entry_is_a_bound_accelerator_request():
         "request_group": "_gpu",
         "numa_node": 1,
         "numa_affinity": None,
+        "created_at": "2026-11-23T14:10:21.000250+00:00",
     }
 
 
@@ -76,3 +82,20 @@ def test_every_state_has_a_name():
     assert all(
         accelerator(lease("0000:3b:00.0", state))["state"] for state in LeaseState
     )
+
+
+@pytest.mark.parametrize(("age", "held"), [(90.0, 90.0), (-5.0, 0.0)])
+def test_the_age_of_an_entry_is_in_seconds_and_never_negative(age, held):
+    created = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=age)
+    entry = accelerator(lease("0000:3b:00.0")) | {"created_at": created.isoformat()}
+    assert os_acc.held_seconds(entry) == pytest.approx(held, abs=30)
+    assert os_acc.held_seconds(entry) >= held
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, {}, {"created_at": 7}, {"created_at": "x"}, {"created_at": "2026-11-23"}],
+)
+def test_the_age_of_anything_else_is_refused(entry):
+    with pytest.raises(exception.InvalidInput, match="created_at"):
+        os_acc.held_seconds(entry)

@@ -91,7 +91,7 @@ def test_it_says_what_is_offered_and_what_is_not(steps):
 
 
 def test_its_xml_is_of_the_entries_it_shows(steps):
-    shown = re.findall(r'"pci_id": "0000:(..):(..)\.(.)"', steps["2"])
+    shown = re.findall(r'"pci_id":\s+"0000:(..):(..)\.(.)"', steps["2"])
     addresses = re.findall(r'bus="0x(..)" slot="0x(..)" function="0x(.)"', steps["3"])
     assert addresses == shown
     assert len(shown) == 2
@@ -107,7 +107,7 @@ def test_the_crash_leaves_a_half_way_host_and_an_intent(steps):
 def test_recovery_goes_back_before_the_plug_succeeds(steps):
     assert re.search(r"b1:00\.1  driver snd_hda_intel +override -", steps["6"])
     assert re.search(r"delete +releasing +guest-2", steps["6"])
-    assert '"pci_id": "0000:b1:00.0"' in steps["6"]
+    assert re.search(r'"pci_id":\s+"0000:b1:00\.0"', steps["6"])
 
 
 def test_an_fpga_is_programmed_with_what_a_flavor_names(steps):
@@ -115,7 +115,7 @@ def test_an_fpga_is_programmed_with_what_a_flavor_names(steps):
     function = "CUSTOM_FPGA_INTEL_FUNCTION_"
     assert f"{function}D8424DC4" in before
     assert "CUSTOM_PROGRAMMABLE\n" in before.partition("flavor:")[0]
-    assert '"pci_id": "0000:b3:00.0"' in after
+    assert re.search(r'"pci_id":\s+"0000:b3:00\.0"', after)
     assert "the card holds 3a7ab2f4" in after
     assert function not in after
     assert "CUSTOM_PROGRAMMABLE" not in after

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from os_acc import service
 from os_acc.cmd import configuration
-from os_acc.inventory import discovery
 from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -130,8 +128,6 @@ def test_what_is_refused_does_not_clutter_other_commands(
     more: tuple[str, ...],
     is_told: bool,
 ) -> None:
-    # Each run of the command is a new process, which has reported nothing yet.
-    monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 

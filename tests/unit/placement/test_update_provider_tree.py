@@ -92,7 +92,7 @@ def test_the_public_function_is_the_managers(api):
 
 
 def test_nothing_is_put_anywhere_before_initialize(monkeypatch):
-    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(service, "nodes", service.Nodes())
     with pytest.raises(exception.NotInitialized):
         Nova().cycle(os_acc.update_provider_tree)
 

@@ -46,7 +46,7 @@ def test_the_service_sends_events_with_its_credentials(
         read=lambda: config_of(file),
         groups={"os_acc_profiles": {"catalogue": str(catalogue)}},
     )
-    monkeypatch.setattr(service, "_manager", bench.manager)
+    monkeypatch.setattr(service, "nodes", service.Nodes(bench.manager))
     (made,) = requests.create("one")
     requests.bind({made["uuid"]: binding(bench, GPU)})
     report = requests.notify([made["uuid"]])

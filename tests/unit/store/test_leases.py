@@ -57,6 +57,24 @@ def test_leases_come_back_in_the_order_in_which_they_were_added(store, make_leas
     assert store.leases("nobody") == ()
 
 
+def test_a_lease_keeps_the_time_of_its_creation(state_path, clock, make_lease):
+    store = Store.open(state_path, 10.0, clock)
+    created = clock.seconds * 10**6
+    (first,) = store.add([make_lease(1)])
+    assert first.created_at == created
+    clock.seconds += 60
+    (held,) = store.replace([changed(first, state=LeaseState.HELD)])
+    (parked,) = store.rekey(INSTANCE, MIGRATION)
+    (returned,) = store.rekey(MIGRATION, INSTANCE)
+    assert {each.created_at for each in (held, parked, returned)} == {created}
+    assert Store.open(state_path, 10.0, clock).leases() == (returned,)
+    # The lease of a device that replaces another one.
+    (spare,) = store.add([changed(make_lease(2), created_at=created, is_spare=True)])
+    (new,) = store.add([make_lease(3)])
+    assert spare.created_at == created
+    assert new.created_at == created + 60 * 10**6
+
+
 def test_leases_survive_the_process(store, state_path, make_lease):
     added = store.add([make_lease(1)])
     assert Store.open(state_path, busy_timeout=30).leases() == added
