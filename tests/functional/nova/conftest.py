@@ -19,6 +19,7 @@ from nova import test
 from nova.tests import fixtures
 
 assert nova.tests.functional
+pytest.register_assert_rewrite("tests.functional.nova.cloud")
 
 
 class _Server(test.TestCase):  # type: ignore[misc]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Values of Nova as os_acc expects them, and the reverse.
+
+The objects are those of Nova 34: ``nova.objects.Instance``, ``nova.objects.ImageMeta``,
+``nova.network.model.NetworkInfo``. Nothing here changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
+
+#: Cyborg serves the groups of such a flavor; Nova attaches what Cyborg has bound.
+CYBORG_PROFILE = "accel:device_profile"
+_POLICY = "hw_pci_numa_affinity_policy"
+
+
+def instance_info(
+    instance: Any, image_meta: Any = None, network_info: Iterable[Any] | None = None
+) -> InstanceDict:
+    """Return an instance for :func:`os_acc.plug`.
+
+    :param image_meta: the ``nova.objects.ImageMeta`` that it boots, if it is known.
+    :param network_info: its VIFs, if they are known.
+    """
+    info: InstanceDict = {
+        "uuid": instance.uuid,
+        "name": instance.display_name or "",
+        "project_id": instance.project_id or "",
+        "image_id": instance.image_ref or "",
+    }
+    if instance.numa_topology is not None:
+        # After the claim the ids are those of the host's cells.
+        info["numa_cells"] = [cell.id for cell in instance.numa_topology.cells]
+    if image_meta is not None:
+        policy = image_meta.properties.get(_POLICY)
+        if policy is not None:
+            info["image_properties"] = {_POLICY: policy}
+    if network_info is not None:
+        info["networks"] = _networks(network_info)
+    return info
+
+
+def _networks(network_info: Iterable[Any]) -> NetworksDict:
+    # A VIF without a network is one whose port has just been deleted.
+    metas = [vif["network"]["meta"] for vif in network_info if vif["network"]]
+    physnets = {meta.get("physical_network") for meta in metas} - {None}
+    return {
+        "physnets": sorted(physnets),
+        "tunneled": any(meta.get("tunneled") for meta in metas),
+    }
+
+
+def is_cyborgs(instance: Any) -> bool:
+    """Return whether Cyborg serves the flavor of an instance."""
+    return CYBORG_PROFILE in instance.flavor.extra_specs
+
+
+def allocation_request(allocations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a consumer's allocations as an allocation request of Placement.
+
+    :param allocations: by the UUID of the provider, as Nova's report client reads them.
+    """
+    return {
+        "allocations": {
+            provider: {"resources": dict(each["resources"])}
+            for provider, each in allocations.items()
+        }
+    }
+
+
+def accel_info(entries: Iterable[AcceleratorEntry]) -> list[dict[str, Any]]:
+    """Return the entries that Nova's driver makes a ``hostdev`` of.
+
+    Entries without ``pci_id`` stay with the host.
+    """
+    return [dict(entry) for entry in entries if "pci_id" in entry]

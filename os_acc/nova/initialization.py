@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The node's handle for the virt driver, also while os_acc cannot serve.
+
+nova-compute has to start although the helper or the store is not available: servers
+without accelerators do not need them. Until an attempt succeeds, the driver answers
+from the store alone, withdraws the providers, and refuses servers with accelerators.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oslo_log import log
+
+import os_acc
+from os_acc import exception
+from os_acc.objects.api import AcceleratorEntry, InstanceDict
+
+LOG = log.getLogger(__name__)
+
+#: Resource classes that Nova's own inventory has (``nova.virt.libvirt.driver``).
+_OF_NOVA = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
+
+
+class DeferredNode:
+    """The handle of a node that is initialized now, or later by a thread.
+
+    :param name: Nova's name of the compute node.
+    :param initialize: returns the handle, or raises.
+    :param interval: seconds between two attempts.
+    """
+
+    def __init__(
+        self, name: str, initialize: Callable[[], os_acc.Node], interval: float
+    ) -> None:
+        self._name, self._initialize, self._interval = name, initialize, interval
+        self._node: os_acc.Node | None = None
+        self._failure: exception.CyborgAgentUnavailable | None = None
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Initialize the node; repeat in a thread if os_acc cannot serve now.
+
+        :raises OsAccError: an error that time does not mend, such as
+            InvalidConfiguration.
+        """
+        if not self._attempt():
+            threading.Thread(
+                target=self._repeat, name="os_acc initialization", daemon=True
+            ).start()
+
+    def stop(self) -> None:
+        """End the thread after its attempt."""
+        self._ended.set()
+
+    def _attempt(self) -> bool:
+        try:
+            self._node = self._initialize()
+        except exception.CyborgAgentUnavailable as error:
+            self._failure = error
+            LOG.error("os_acc cannot serve; servers with accelerators fail: %s", error)
+            return False
+        return True
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(self._interval):
+            try:
+                if self._attempt():
+                    LOG.info("os_acc serves the accelerators of this host again")
+                    return
+            except exception.OsAccError as error:
+                LOG.error("os_acc cannot be initialized (restart: %s)", error)
+                return
+
+    def _ready(self) -> os_acc.Node:
+        """Return the node.
+
+        :raises CyborgAgentUnavailable: the last attempt failed.
+        """
+        if self._node is None:
+            raise self._failure or exception.NotInitialized("os_acc is not initialized")
+        return self._node
+
+    # -- what the driver asks ------------------------------------------------------
+
+    def plug(
+        self,
+        instance_info: InstanceDict,
+        selected_rp: Mapping[str, Any] | None,
+        flavor_extra_specs: Mapping[str, str] | None,
+    ) -> list[AcceleratorEntry]:
+        """See :func:`os_acc.plug`."""
+        return self._ready().plug(instance_info, selected_rp, flavor_extra_specs)
+
+    def unplug(self, instance_info: InstanceDict) -> int:
+        """See :func:`os_acc.unplug`."""
+        return self._ready().unplug(instance_info)
+
+    def rekey(self, consumer: str, new_consumer: str) -> int:
+        """See :func:`os_acc.rekey`."""
+        return self._ready().rekey(consumer, new_consumer)
+
+    def attached(
+        self, instance_info: InstanceDict | None = None
+    ) -> dict[str, list[AcceleratorEntry]]:
+        """See :func:`os_acc.attached`; the store answers also without a node."""
+        if self._node is not None:
+            return self._node.attached(instance_info)
+        held = os_acc.recorded()
+        if instance_info is None:
+            return held
+        consumer = instance_info["uuid"]
+        return {consumer: held[consumer]} if consumer in held else {}
+
+    def owns_any(self, allocations: Mapping[str, Any]) -> bool:
+        """See :func:`os_acc.owns_any`.
+
+        Without a node, each resource class that is not Nova's may be of an accelerator.
+        """
+        if self._node is not None:
+            return self._node.owns_any(allocations)
+        classes = {name for each in allocations.values() for name in each["resources"]}
+        return not classes <= _OF_NOVA
+
+    def update_provider_tree(self, provider_tree: Any, nodename: str) -> None:
+        """Publish the accelerators, or reserve them while os_acc cannot serve."""
+        if self._node is not None:
+            self._node.update_provider_tree(provider_tree, nodename)
+        else:
+            os_acc.withdraw_providers(provider_tree, nodename, node_name=self._name)

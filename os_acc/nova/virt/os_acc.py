@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The module ``nova.virt.os_acc``; see ``os_acc/nova/loading.py``.
+
+The directory is no package: it is on the path of ``nova.virt`` only.
+"""
+
+from os_acc.nova.driver import LibvirtDriver
+
+__all__ = ["LibvirtDriver"]

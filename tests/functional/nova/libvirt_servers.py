@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Nova's services with the driver of os_acc, on Nova's own fake of libvirt.
+
+The API, the conductor, the scheduler, the compute services and Placement are real, and
+run in this process. Casts stay casts: as calls, a failed ``finish_resize`` would be
+rescheduled, which nova-compute never does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import fixtures
+from keystoneauth1 import exceptions
+from lxml import etree
+from nova import context
+from nova.compute import task_states
+from nova.conf import CONF
+from nova.tests.fixtures import libvirt
+from nova.tests.functional.libvirt import base
+
+import os_acc
+from os_acc.nova import loading, options
+
+_FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
+
+
+class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
+    """Compute services, and the operations of ``openstack server`` on them.
+
+    :param nodes: returns the handle of os_acc for the name of a compute node.
+    """
+
+    ADMIN_API = True
+    CAST_AS_CALL = False
+    microversion = "latest"
+
+    def __init__(self, nodes: Callable[[str], os_acc.Node]) -> None:
+        super().__init__()
+        self._nodes = nodes
+
+    def setUp(self) -> None:
+        self.flags(
+            api_paste_config=f"{sys.prefix}/etc/nova/api-paste.ini", group="wsgi"
+        )
+        # A server is offloaded by the operation alone, never by the time.
+        self.flags(shelved_offload_time=-1)
+        super().setUp()
+        options.register(CONF)
+        loading.extend_nova_virt()
+        nodes = self._nodes
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "os_acc.nova.driver.LibvirtDriver._initialize",
+                lambda driver: nodes(driver._host.get_hostname()),
+            )
+        )
+
+        # There are no files of disks that could be moved or copied.
+        for method, replacement in (
+            ("migrate_disk_and_power_off", lambda *_, **__: "[]"),
+            ("snapshot", _upload),
+        ):
+            self.useFixture(
+                fixtures.MockPatch(
+                    f"nova.virt.libvirt.driver.LibvirtDriver.{method}",
+                    side_effect=replacement,
+                )
+            )
+
+    def _setup_compute_service(self) -> None:
+        self.flags(compute_driver=loading.DRIVER)
+
+    def runTest(self) -> None:
+        """Do nothing: the tests are in other classes."""
+
+    # -- what is there ---------------------------------------------------------
+
+    def driver(self, host: str) -> Any:
+        """Return the virt driver of a compute service."""
+        return self.computes[host].driver
+
+    def hostdevs(self, host: str, server: dict[str, Any]) -> list[str]:
+        """Return the PCI addresses in the definition of a guest."""
+        connection = self.driver(host)._host.get_connection()
+        guest = connection.lookupByUUIDString(server["id"])
+        found = etree.fromstring(guest.XMLDesc(0)).findall("devices/hostdev/source")
+        return [_address(source.find("address")) for source in found]
+
+    def allocations(self, consumer: str) -> dict[str, dict[str, int]]:
+        """Return the amounts that Placement has for a consumer, by provider."""
+        found = self.placement.get(f"/allocations/{consumer}").body["allocations"]
+        return {provider: each["resources"] for provider, each in found.items()}
+
+    # -- operations ------------------------------------------------------------
+
+    def create(
+        self, extra_specs: dict[str, str], state: str = "ACTIVE", **more: Any
+    ) -> dict[str, Any]:
+        flavor = self._create_flavor(**_FLAVOR, extra_spec=extra_specs)
+        server: dict[str, Any] = self._create_server(
+            flavor_id=flavor, networks="none", expected_state=state, **more
+        )
+        return server
+
+    def begin(self, extra_specs: dict[str, str]) -> dict[str, Any]:
+        """Create a server, and do not wait."""
+        flavor = self._create_flavor(**_FLAVOR, extra_spec=extra_specs)
+        body = self._build_server(flavor_id=flavor, networks="none")
+        server: dict[str, Any] = self.api.post_server({"server": body})
+        return server
+
+    def settled(self, server: dict[str, Any]) -> str:
+        """Wait until a server is created, or not; return its status."""
+        found: str = "BUILD"
+        while found == "BUILD":
+            found = self.api.get_server(server["id"])["status"]
+        return found
+
+    def stop(self, server: dict[str, Any]) -> None:
+        self._stop_server(server)
+
+    def start(self, server: dict[str, Any]) -> None:
+        self._start_server(server)
+
+    def reboot(self, server: dict[str, Any], *, hard: bool = True) -> None:
+        self._reboot_server(server, hard=hard)
+
+    def rebuild(self, server: dict[str, Any], image: str) -> None:
+        self._rebuild_server(server, image)
+
+    def pause(self, server: dict[str, Any]) -> None:
+        self._act(server, "pause", "PAUSED")
+
+    def unpause(self, server: dict[str, Any]) -> None:
+        self._act(server, "unpause", "ACTIVE")
+
+    def rescue(self, server: dict[str, Any]) -> None:
+        # Nova's tests replace the function that creates the directory of a server.
+        Path(CONF.instances_path, server["id"]).mkdir(exist_ok=True)
+        self._act(server, "rescue", "RESCUE")
+
+    def unrescue(self, server: dict[str, Any]) -> None:
+        self._act(server, "unrescue", "ACTIVE")
+
+    def shelve(self, server: dict[str, Any]) -> None:
+        self._shelve_server(server, expected_state="SHELVED")
+
+    def offload(self, server: dict[str, Any]) -> None:
+        self._shelve_offload_server(server)
+
+    def unshelve(self, server: dict[str, Any]) -> None:
+        self._unshelve_server(server)
+
+    def delete_softly(self, server: dict[str, Any]) -> None:
+        self.flags(reclaim_instance_interval=60)
+        self.api.delete_server(server["id"])
+        self._wait_for_state_change(server, "SOFT_DELETED")
+
+    def restore(self, server: dict[str, Any]) -> None:
+        self._act(server, "restore", "ACTIVE")
+
+    def migrate(self, server: dict[str, Any], host: str | None = None) -> None:
+        """Move a server to another host, undecided."""
+        self._migrate_server(server, host)
+
+    def resize(self, server: dict[str, Any], extra_specs: dict[str, str]) -> None:
+        flavor = self._create_flavor(**_FLAVOR | {"vcpu": 2}, extra_spec=extra_specs)
+        self._resize_server(server, flavor)
+
+    def suspend(self, server: dict[str, Any]) -> None:
+        self._suspend_server(server)
+
+    def resume(self, server: dict[str, Any]) -> None:
+        self._resume_server(server)
+
+    def evacuate(self, server: dict[str, Any]) -> None:
+        # Nova leaves an evacuated server stopped.
+        self._evacuate_server(server)
+        self.start(server)
+
+    def fail_to_move(self, server: dict[str, Any]) -> None:
+        """Migrate a running server; the check on its host fails."""
+        self._live_migrate(server, migration_expected_state="error")
+
+    def snapshot(self, server: dict[str, Any]) -> str:
+        """Return the UUID of a new image of a server."""
+        before = set(self.glance.images)
+        self._snapshot_server(server, "snapshot")
+        self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+        (image,) = set(self.glance.images) - before
+        self.glance.images[image]["status"] = "active"
+        return str(image)
+
+    def confirm(self, server: dict[str, Any]) -> None:
+        self._confirm_resize(server)
+
+    def revert(self, server: dict[str, Any]) -> None:
+        self._revert_resize(server)
+
+    def migration(self, server: dict[str, Any]) -> str:
+        """Return the UUID of the newest migration of a server."""
+        migrations = self.api.api_get("/os-migrations").body["migrations"]
+        found: list[str] = [
+            each["uuid"] for each in migrations if each["instance_uuid"] == server["id"]
+        ]
+        return found[0]
+
+    def host_of(self, server: dict[str, Any]) -> str:
+        found: str = self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"]
+        return found
+
+    def stop_host(self, host: str) -> None:
+        """Stop a compute service, and let Nova believe that its host is down."""
+        self.computes[host].stop()
+        self._force_down(host, True)
+
+    def start_host(self, host: str) -> None:
+        """Start a compute service again, on the guests that it left."""
+        self.restart_compute_service(host)
+        self._force_down(host, False)
+
+    def _force_down(self, host: str, is_down: bool) -> None:
+        (service,) = self.api.get_services(host=host, binary="nova-compute")
+        self.api.put_service_force_down(service["id"], is_down)
+
+    def reboot_host(self, host: str) -> None:
+        """Start a compute service on a host that has just booted."""
+        for guest in self._guests(host):
+            guest.destroy()
+        self.restart_compute_service(host)
+
+    def forget_guests(self, host: str) -> None:
+        """Let libvirt have no guest on a host."""
+        for guest in self._guests(host):
+            guest.destroy()
+            guest.undefine()
+
+    def _guests(self, host: str) -> list[Any]:
+        connection = self.driver(host)._host.get_connection()
+        return list(
+            connection.listAllDomains(
+                libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
+                | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE
+            )
+        )
+
+    # -- failures --------------------------------------------------------------
+
+    def fail_to_start(self, server: dict[str, Any]) -> None:
+        self._fail(server, {"os-start": None}, "start")
+
+    def fail_to_migrate(self, server: dict[str, Any]) -> None:
+        self._migrate_server(server, expected_state="ERROR")
+
+    def _fail(self, server: dict[str, Any], action: dict[str, Any], name: str) -> None:
+        self.api.post_server_action(server["id"], action)
+        self._wait_for_action_fail_completion(server, name, f"compute_{name}_instance")
+
+    @contextlib.contextmanager
+    def placement_down(self) -> Iterator[None]:
+        """Let Placement give no answer, in a block."""
+        with mock.patch(
+            "nova.scheduler.client.report.SchedulerReportClient.get_allocs_for_consumer",
+            side_effect=exceptions.ConnectFailure("placement is down"),
+        ):
+            yield
+
+    # -- the periodic tasks ----------------------------------------------------
+
+    def reconcile(self, host: str) -> None:
+        self.driver(host)._reconciler.run_once(context.get_admin_context())
+
+    def update_inventory(self) -> None:
+        """Run Nova's periodic update of Placement."""
+        self._run_periodics()
+
+    def delete(self, server: dict[str, Any]) -> None:
+        self._delete_server(server)
+
+    def _act(self, server: dict[str, Any], action: str, state: str) -> None:
+        self.api.post_server_action(server["id"], {action: None})
+        self._wait_for_state_change(server, state)
+
+
+def _upload(_context: Any, _instance: Any, _image: str, update: Any) -> None:
+    update(task_state=task_states.IMAGE_UPLOADING)
+
+
+def _address(source: Any) -> str:
+    domain, bus, slot, function = (
+        int(source.get(part), 16) for part in ("domain", "bus", "slot", "function")
+    )
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""No server starts without its accelerators, and no accelerator is lost.
+
+Each test lets one step of Nova, of the host or of os_acc fail.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from os_acc import exception
+from tests.functional.nova import cloud as clouds
+from tests.functional.nova import compute_nodes
+from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
+
+cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
+
+_DRIVER = "nova.virt.libvirt.driver.LibvirtDriver."
+
+
+@contextlib.contextmanager
+def failing(method: str) -> Iterator[mock.Mock]:
+    """Let a method of Nova's libvirt driver fail."""
+    with mock.patch(_DRIVER + method, side_effect=OSError("no space left")) as failed:
+        yield failed
+
+
+@pytest.fixture
+def server(cloud: Cloud) -> dict[str, Any]:
+    """Return an active server on the first host, with one accelerator."""
+    return cloud.nova.create(ONE, host=FIRST)
+
+
+# -- a guest that is not created -----------------------------------------------
+
+
+def test_a_guest_that_cannot_be_defined_leaves_nothing(cloud: Cloud) -> None:
+    with failing("_create_guest_with_network") as failed:
+        cloud.nova.create(TWO, state="ERROR")
+    assert failed.called
+    cloud.check_free()
+
+
+def test_the_second_host_serves_if_the_first_fails(pair: Cloud) -> None:
+    node = pair.nodes[FIRST]
+    for gpu in node.gpus:
+        node.bench.kernel.fail(gpu, "drivers_probe")
+    server = pair.nova.create(TWO, host=None)
+    assert pair.nova.host_of(server) == SECOND
+    pair.check_attached(server, 2, SECOND)
+
+
+def test_a_request_that_no_host_serves_is_not_rescheduled(pair: Cloud) -> None:
+    server = pair.nova.create(
+        ONE | {"accel9:bitstream_id": "11111111-2222-4333-8444-555555555555"},
+        state="ERROR",
+    )
+    assert "group '9'" in server["fault"]["message"]
+    pair.check_free(FIRST)
+    pair.check_free(SECOND)
+
+
+def test_the_last_accelerator_goes_to_one_of_two_servers(cloud: Cloud) -> None:
+    cloud.nova.create(ONE)
+    made = [cloud.nova.begin(ONE) for _ in range(3)]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        states = sorted(pool.map(cloud.nova.settled, made))
+    assert states == ["ACTIVE", "ERROR", "ERROR"]
+    assert sorted(map(len, cloud.nodes[FIRST].leases().values())) == [1, 1]
+
+
+# -- a guest that does not start again -----------------------------------------
+
+
+def test_a_device_that_cannot_be_prepared_keeps_the_server_down(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    cloud.nova.stop(server)
+    bench = cloud.nodes[FIRST].bench
+    (gpu,) = cloud.check_held(server["id"], 1)
+    bench.kernel.reboot()
+    cloud.nodes[FIRST].restart()
+    bench.kernel.fail(gpu, "drivers_probe")
+    cloud.nova.fail_to_start(server)
+    bench.kernel.lift()
+    cloud.nova.start(server)
+    cloud.check_attached(server, 1)
+
+
+def test_after_a_reboot_of_the_host_its_servers_start(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    cloud.nova.flags(resume_guests_state_on_host_boot=True)
+    cloud.nodes[FIRST].bench.kernel.reboot()
+    cloud.nodes[FIRST].restart()
+    cloud.nova.reboot_host(FIRST)
+    cloud.check_attached(server, 1)
+
+
+# -- what Nova does without the driver -----------------------------------------
+
+
+@pytest.fixture
+def immediately(cloud: Cloud) -> None:
+    """Release a lease that is proven unused without a delay."""
+    cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_server_deleted_while_its_host_is_down_is_released_at_the_start(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    cloud.nova.stop_host(FIRST)
+    cloud.nova.delete(server)
+    cloud.nova.forget_guests(FIRST)
+    assert cloud.nodes[FIRST].leases()
+    cloud.nova.start_host(FIRST)
+    cloud.check_free()
+
+
+@pytest.mark.usefixtures("immediately")
+def test_the_source_releases_after_a_failure_on_the_destination(
+    pair: Cloud, server: dict[str, Any]
+) -> None:
+    with failing("finish_migration"):
+        pair.nova.fail_to_migrate(server)
+    assert pair.nova.migration(server) in pair.nodes[FIRST].leases()
+    pair.check_free(SECOND)
+    pair.nova.forget_guests(FIRST)
+    pair.nova.reconcile(FIRST)
+    pair.check_free(FIRST)
+    # Nova leaves the server, and its allocation, on the destination.
+    pair.nova.reboot(server)
+    pair.check_attached(server, 1, SECOND)
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_lease_in_use_stays(cloud: Cloud, server: dict[str, Any]) -> None:
+    cloud.nova.reconcile(FIRST)
+    cloud.check_attached(server, 1)
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_stopped_server_keeps_its_lease(cloud: Cloud, server: dict[str, Any]) -> None:
+    cloud.nova.stop(server)
+    cloud.nova.forget_guests(FIRST)
+    cloud.nova.reconcile(FIRST)
+    cloud.check_held(server["id"], 1)
+
+
+@pytest.mark.usefixtures("immediately")
+def test_without_an_answer_of_placement_every_lease_stays(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    cloud.nova.stop_host(FIRST)
+    cloud.nova.delete(server)
+    cloud.nova.forget_guests(FIRST)
+    with cloud.nova.placement_down():
+        cloud.nova.reconcile(FIRST)
+    assert server["id"] in cloud.nodes[FIRST].leases()
+
+
+# -- a release that fails ------------------------------------------------------
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_failed_release_does_not_stop_the_deletion(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    (gpu,) = cloud.check_held(server["id"], 1)
+    cloud.nodes[FIRST].bench.kernel.hold(gpu)
+    cloud.nova.delete(server)
+    assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+    cloud.nodes[FIRST].bench.kernel.let_go(gpu)
+    cloud.nova.forget_guests(FIRST)
+    cloud.nova.reconcile(FIRST)
+    cloud.check_free()
+
+
+# -- os_acc cannot serve -------------------------------------------------------
+
+
+def test_without_the_helper_compute_refuses_accelerators_alone(
+    nodes: dict[str, compute_nodes.ComputeNode], cloud: Cloud, server: dict[str, Any]
+) -> None:
+    error = exception.HelperUnavailable("the helper does not start")
+    with nodes[FIRST].unavailable(error):
+        cloud.nova.restart_compute_service(FIRST)
+        cloud.nova.update_inventory()
+        refused = cloud.nova.create(ONE, state="ERROR")
+        assert "No valid host" in refused["fault"]["message"]
+        other = cloud.nova.create({})
+        assert cloud.nova.hostdevs(FIRST, other) == []
+        cloud.nova.stop(server)
+        cloud.nova.fail_to_start(server)
+    cloud.nova.driver(FIRST)._node._attempt()
+    cloud.nova.update_inventory()
+    cloud.nova.start(server)
+    cloud.check_attached(server, 1)
+    cloud.check_attached(cloud.nova.create(ONE), 1)
+
+
+def test_an_invalid_option_ends_compute(
+    nodes: dict[str, compute_nodes.ComputeNode], cloud: Cloud
+) -> None:
+    error = exception.InvalidConfiguration("device_spec is no JSON")
+    with nodes[FIRST].unavailable(error), pytest.raises(type(error)):
+        cloud.nova.restart_compute_service(FIRST)
