@@ -20,7 +20,7 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.numa import NUMATopology
 from os_acc.testing import instance, uuid_of
-from os_acc.testing.test_host import config_of
+from os_acc.testing.test_host import EVERYTHING, config_of
 from tests.expected_errors import has
 from tests.unit.acme import NeverReturns
 from tests.unit.numa.test_network_options import WORKED_EXAMPLE
@@ -84,6 +84,19 @@ def test_the_public_api_serves_afterwards(api, bench):
     assert bench.kernel.snapshot() == before
     loaded = [each["name"] for each in os_acc.host_info()["plugins"]]
     assert loaded == ["dfl", "xrt", "pci"]
+
+
+@pytest.mark.parametrize("options", [{}, {"device_spec": []}], ids=["devices", "none"])
+def test_initialize_is_called_unconditionally_and_the_others_by_the_flavor(
+    api, bench, options
+):
+    bench.restart(device_spec=[EVERYTHING])
+    specs = {f"resources:{bench.provider(GPU).device.resource_class}": "1"}
+    before = bench.kernel.snapshot()
+    api(**options)
+    assert bench.kernel.snapshot() == before
+    assert not os_acc.requests_accelerators({"resources:VCPU": "1"})
+    assert os_acc.requests_accelerators(specs)
 
 
 def test_a_second_time_changes_nothing(api):
@@ -395,7 +408,7 @@ def test_a_change_that_placement_refuses_for_good_is_not_waited_for(api, placeme
         api(wait_for_placement=True, initialize_timeout=LONG)
 
 
-def test_a_placement_that_is_not_configured_is_told(api):
+def test_a_placement_that_is_not_configured_is_refused(api):
     with pytest.raises(
         exception.InvalidConfiguration,
         check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),

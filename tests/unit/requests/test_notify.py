@@ -54,7 +54,7 @@ def test_the_service_sends_events_with_its_credentials(
     assert [each["tag"] for each in cloud.events] == [made["uuid"]]
 
 
-def test_nova_is_told_by_an_event_that_a_request_is_bound(bench, connected, cloud, one):
+def test_an_event_notifies_nova_that_a_request_is_bound(bench, connected, cloud, one):
     bind(bench, connected, one)
     report = connected.notify([one.uuid])
     assert report == {"sent": [one.uuid], "refused": [], "unresolved": []}
