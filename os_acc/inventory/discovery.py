@@ -140,24 +140,12 @@ def discover(
     :raises DeviceStuck: the deadline has passed.
     """
     host = host or pci.scan(root)
-    named = _with_policies(_match(rules.named, host), _match(rules.nova_policies, host))
-    evidence = eligibility.HostEvidence(
-        root=root,
-        host=host,
-        usage=usage.read_usage(root, host),
-        named=named,
-        nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
-        nova_mdev_types=rules.nova_mdev_types,
-        leased=recorded.leased,
-        taken=recorded.taken,
-        in_parts=recorded.leased_in_parts,
-        helper_claims=recorded.helper_claims,
-    )
+    evidence = _evidence(root, rules, recorded, host)
     usable, refused = _usable(evidence)
     there = _still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
         usable,
-        tuple(_named(evidence, address) for address in sorted(named)),
+        tuple(_named(evidence, address) for address in sorted(evidence.named)),
         frozenset(there.values()),
     )
     offered = _last_offered(recorded.provider_plugins, there)
@@ -181,6 +169,25 @@ def discover(
         provider_origins=names.origins,
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
+    )
+
+
+def _evidence(
+    root: str, rules: OperatorRules, recorded: RecordedState, host: Host
+) -> eligibility.HostEvidence:
+    return eligibility.HostEvidence(
+        root=root,
+        host=host,
+        usage=usage.read_usage(root, host),
+        named=_with_policies(
+            _match(rules.named, host), _match(rules.nova_policies, host)
+        ),
+        nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
+        nova_mdev_types=rules.nova_mdev_types,
+        leased=recorded.leased,
+        taken=recorded.taken,
+        in_parts=recorded.leased_in_parts,
+        helper_claims=recorded.helper_claims,
     )
 
 

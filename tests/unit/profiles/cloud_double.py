@@ -33,6 +33,7 @@ class Cloud:
     :ivar flavors: (id, name) to extra specs.
     :ivar servers: the host of each of Nova's servers; '': on none.
     :ivar events: the external events that Nova has accepted.
+    :ivar places: addresses of services elsewhere, for Keystone's catalog.
     :ivar page: number of flavors on a page.
     :ivar bad: keys that Nova refuses.
     :ivar statuses: statuses of Cyborg's and Nova's next responses.
@@ -51,6 +52,7 @@ class Cloud:
     )
     servers: dict[str, str] = dataclasses.field(default_factory=dict)
     events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    places: dict[str, str] = dataclasses.field(default_factory=dict)
     page: int = 2
     bad: str = ""
     statuses: list[int] = dataclasses.field(default_factory=list)
@@ -190,5 +192,5 @@ class _Handler(keystone_double.Handler):
             self._say(self.it.keystone, {"error": {"message": "on purpose"}})
             return
         places = {"accelerator": f"{url}/accelerator", "compute": f"{url}/compute/v2.1"}
-        token = keystone_double.token(places)
+        token = keystone_double.token(places | self.it.places)
         self._say(201, token, {"X-Subject-Token": _TOKEN})

@@ -82,6 +82,17 @@ def test_an_endpoint_may_have_its_version_or_not(cloud: Cloud, end: str) -> None
     assert cloud.asked == ["GET /accelerator/v2/device_profiles"]
 
 
+def test_the_endpoint_of_cyborg_is_located_in_the_catalog(
+    cloud: Cloud, source: Cyborg
+) -> None:
+    """Specification: "locate the Cyborg service"."""
+    with running(profiles=[ANSWERED]) as elsewhere:
+        cloud.places["accelerator"] = f"{elsewhere.url}/accelerator"
+        assert source.profile("fpga-dp1", soon()).uuid == UUID
+        assert elsewhere.asked == ["GET /accelerator/v2/device_profiles"]
+    assert cloud.asked == []
+
+
 def test_a_token_is_asked_for_once(cloud: Cloud, source: Cyborg) -> None:
     for _ in range(3):
         source.profile("fpga-dp1", soon())

@@ -40,6 +40,15 @@ def test_n_groups_of_m_accelerators_are_n_times_m_requests(book):
     assert {each.state for each in made} == {RequestState.INITIAL}
 
 
+def test_a_new_request_has_neither_host_nor_provider_nor_instance(book):
+    for made in book.create("two"):
+        entry = serialize.request(made)
+        assert entry["hostname"] is None
+        assert entry["device_rp_uuid"] is None
+        assert entry["instance_uuid"] is None
+        assert entry["attach_handle_uuid"] is None
+
+
 def test_requests_are_there_after_a_restart(bench, book):
     made = book.create("two")
     bench.restart()
@@ -355,6 +364,22 @@ def test_requests_are_listed_by_instance_and_by_what_is_resolved(bench, book, on
     assert [each.uuid for each in book.find(bind_state="resolved")] == [one.uuid]
     assert book.find(uuid_of(2)) == ()
     assert len(book.find()) == 2
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_request_is_resolved_once_it_is_bound_or_has_failed(bench, book, one, state):
+    reach(state, bench, book, one)
+    is_resolved = state in (RequestState.BOUND, RequestState.BIND_FAILED)
+    found = book.find(bind_state="resolved")
+    assert [each.uuid for each in found] == [one.uuid] * is_resolved
+
+
+def test_a_request_is_resolved_while_it_is_deleted(bench, book, one):
+    bind(bench, book, one)
+    bench.kernel.hold(GPU)
+    with pytest.raises(exception.DevicesUnreleased):
+        book.unbind([one.uuid])
+    assert states(book, bind_state="resolved") == [RequestState.DELETING]
 
 
 @pytest.mark.parametrize("wrong", [{"instance": "x"}, {"bind_state": "bound"}])

@@ -185,6 +185,19 @@ def test_mappings_that_do_not_fit_the_flavor_are_an_error(
         match_groups(flavor(g=1, g1=1), selection, OURS)
 
 
+@pytest.mark.parametrize("mappings", [None, {"1": [GPU_A]}, {"1": [GPU_A, GPU_B]}])
+def test_the_amount_of_a_class_is_never_split_over_providers(
+    mappings: dict[str, list[str]] | None,
+) -> None:
+    halves = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1), mappings=mappings)
+    with pytest.raises(exception.InvalidAllocation):
+        match_groups(flavor(g1=2), halves, OURS)
+    whole = allocated((GPU_A, GPU, 2))
+    assert match_groups(flavor(g1=2), whole, OURS) == (
+        GroupAllocation("1", GPU_A, GPU, 2),
+    )
+
+
 @pytest.mark.parametrize("mappings", [None, {"1": [GPU_A, GPU_B]}])
 def test_a_group_is_not_served_twice(mappings: dict[str, list[str]] | None) -> None:
     selection = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1), mappings=mappings)
