@@ -16,7 +16,7 @@ from typing import Any
 from oslo_log import log
 
 import os_acc
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 
 LOG = log.getLogger(__name__)
@@ -48,9 +48,7 @@ class DeferredNode:
             InvalidConfiguration.
         """
         if not self._attempt():
-            threading.Thread(
-                target=self._repeat, name="os_acc initialization", daemon=True
-            ).start()
+            deadlines.start(self._repeat)
 
     def stop(self) -> None:
         """End the thread after its attempt."""

@@ -27,7 +27,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 import os_acc
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.api import AcceleratorEntry
 
@@ -61,9 +61,10 @@ class LeaseReconciler:
 
     def start(self) -> None:
         """Run rounds in a thread of this process until :meth:`stop`."""
-        threading.Thread(
-            target=self._run, name="os_acc lease reconciler", daemon=True
-        ).start()
+        try:
+            deadlines.start(self._run)
+        except exception.DeviceStuck as error:
+            LOG.error("leases are compared only when nova-compute starts: %s", error)
 
     def stop(self) -> None:
         """End the thread after its round."""

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The module ``nova.virt.os_acc``; see ``os_acc/nova/loading.py``.
-
-The directory is no package: it is on the path of ``nova.virt`` only.
-"""
+"""The module ``nova.virt.os_acc``; see ``os_acc/nova/loading.py``."""
 
 from os_acc.nova.driver import LibvirtDriver
 
