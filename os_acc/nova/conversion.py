@@ -8,14 +8,21 @@ The objects are those of Nova 34: ``nova.objects.Instance``, ``nova.objects.Imag
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
 
 #: Cyborg serves the groups of such a flavor; Nova attaches what Cyborg has bound.
-CYBORG_PROFILE = "accel:device_profile"
-_POLICY = "hw_pci_numa_affinity_policy"
+CYBORG_PROFILE: Final = "accel:device_profile"
+_POLICY: Final = "hw_pci_numa_affinity_policy"
+_RESOURCES: Final = re.compile(r"resources[^:]*:(\w+)")
+#: Standard classes of accelerators. Nova and Neutron provide the other standard ones.
+_STANDARD: Final = frozenset({"FPGA", "PGPU"})
+#: Nova's PCI devices in Placement.
+_OF_NOVA: Final = "CUSTOM_PCI_"
 
 
 def instance_info(
@@ -57,6 +64,36 @@ def _networks(network_info: Iterable[Any]) -> NetworksDict:
 def is_cyborgs(instance: Any) -> bool:
     """Return whether Cyborg serves the flavor of an instance."""
     return CYBORG_PROFILE in instance.flavor.extra_specs
+
+
+def may_be_accelerator(resource_class: str) -> bool:
+    """Return whether os_acc can be the provider of a resource class."""
+    return resource_class in _STANDARD or (
+        resource_class.startswith("CUSTOM_") and not resource_class.startswith(_OF_NOVA)
+    )
+
+
+def may_request_accelerators(flavor: Any) -> bool:
+    """Return whether a flavor has a resource class that os_acc can provide."""
+    found = map(_RESOURCES.fullmatch, flavor.extra_specs)
+    return any(match and may_be_accelerator(match[1]) for match in found)
+
+
+def accelerator_amounts(allocations: Mapping[str, Any]) -> Counter[str]:
+    """Return the units of each provider that may be of accelerators."""
+    return Counter(
+        {
+            provider: units
+            for provider, each in allocations.items()
+            if (
+                units := sum(
+                    amount
+                    for name, amount in each["resources"].items()
+                    if may_be_accelerator(name)
+                )
+            )
+        }
+    )
 
 
 def allocation_request(allocations: Mapping[str, Any]) -> dict[str, Any]:

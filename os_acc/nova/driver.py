@@ -10,20 +10,28 @@ at once.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import task_states, vm_states
+from nova.compute import task_states
 from nova.conf import CONF
+from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
 
 import os_acc
 from os_acc import exception
-from os_acc.nova import initialization, options, reconciliation, servers
+from os_acc.nova import (
+    conversion,
+    initialization,
+    options,
+    reconciliation,
+    restarts,
+    servers,
+    snapshots,
+)
 
 
 class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
@@ -31,9 +39,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
-        #: The operations during which ``destroy`` ends a guest that starts again:
-        #: the id of the request, by the UUID of the server.
-        self._restarting: dict[str, str] = {}
+        self._restarts = restarts.Restarts()
 
     # -- the host ---------------------------------------------------------------
 
@@ -45,14 +51,13 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().init_host(host)
         options.register(CONF)
         settings = CONF[options.GROUP.name]
-        self._node = initialization.DeferredNode(
-            self._host.get_hostname(), self._initialize, settings.initialize_interval
-        )
+        self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._servers = servers.ServerAccelerators(self._node, self._allocations_of)
         self._reconciler = reconciliation.LeaseReconciler(
             self._node,
-            reconciliation.NovaView(self._allocations_of, self.list_instance_uuids),
+            reconciliation.NovaView(self._allocations_of, self._guest_devices),
+            host,
             settings,
         )
 
@@ -62,8 +67,11 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._reconciler.stop()
         super().cleanup_host(host)
 
-    def _initialize(self) -> os_acc.Node:
-        return os_acc.initialize(node_name=self._host.get_hostname())
+    def _new_node(self, interval: float) -> initialization.DeferredNode:
+        name = self._host.get_hostname()
+        return initialization.DeferredNode(
+            name, lambda: os_acc.initialize(node_name=name), interval
+        )
 
     def _allocations_of(self, context: Any, consumer: str) -> Any:
         """Return the allocations of a consumer in Placement.
@@ -82,6 +90,21 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 f"cannot read the allocations of consumer {consumer}: {error}",
                 service=exception.ServiceType.PLACEMENT,
             ) from error
+
+    def _guest_devices(self, server: str) -> reconciliation.GuestDevices | None:
+        """Return the PCI devices in the definition of a guest, if it has one.
+
+        :raises InternalError: libvirt does not answer.
+        """
+        try:
+            for guest in self._host.list_guests(only_running=False):
+                if guest.uuid == server:
+                    return reconciliation.GuestDevices(
+                        guest.is_active(), _pci_addresses(guest.get_config())
+                    )
+        except driver.libvirt.libvirtError as error:
+            raise nova_exception.InternalError(f"libvirt: {error}") from error
+        return None
 
     def process_instances_at_startup(self, context: Any, instances: Any) -> Any:
         """Release the leases of servers that left while nova-compute was stopped."""
@@ -112,9 +135,18 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Attach the allocated accelerators before the guest is created."""
-        with self._servers.attached(
-            context, instance, image_meta, allocations, network_info
-        ):
+        snapshots.check(instance)
+        is_new = self._servers.attach(
+            context,
+            instance,
+            conversion.instance_info(instance, image_meta, network_info),
+            allocations,
+            restarts=self._restarts.has(context, instance),
+        )
+        self._restarts.end()
+        with servers.undone(self._servers, instance, is_new, self._runs(instance)):
+            if self._servers.accel_info(instance):
+                snapshots.mark(instance)
             super().spawn(
                 context,
                 instance,
@@ -126,7 +158,6 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 *args,
                 **kwargs,
             )
-        self._restarting.pop(instance.uuid, None)
 
     def finish_migration(
         self,
@@ -142,9 +173,11 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Attach the accelerators that the destination of a resize has allocated."""
-        with self._servers.attached(
-            context, instance, image_meta, allocations, network_info
-        ):
+        info = conversion.instance_info(instance, image_meta, network_info)
+        is_new = self._servers.attach(
+            context, instance, info, allocations, restarts=True
+        )
+        with servers.undone(self._servers, instance, is_new, self._runs(instance)):
             super().finish_migration(
                 context,
                 migration,
@@ -157,6 +190,17 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 *args,
                 **kwargs,
             )
+
+    def _runs(self, instance: Any) -> Callable[[], bool]:
+        """Return a function: whether libvirt runs the guest of a server."""
+
+        def is_running() -> bool:
+            try:
+                return bool(self._host.get_guest(instance).is_active())
+            except nova_exception.InstanceNotFound:
+                return False
+
+        return is_running
 
     def _get_guest_xml(
         self,
@@ -195,31 +239,30 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Prepare the accelerators, which Nova's ``destroy`` leaves attached."""
-        with self._restart(context, instance):
-            self._servers.renew(context, instance)
+        with self._restarts.during(context, instance):
+            self._renew(context, instance, network_info)
             super()._hard_reboot(context, instance, network_info, *args, **kwargs)
 
-    @contextlib.contextmanager
-    def _restart(self, context: Any, instance: Any) -> Iterator[None]:
-        self._restarting[instance.uuid] = context.request_id
-        try:
-            yield
-        finally:
-            self._restarting.pop(instance.uuid, None)
+    def _renew(self, context: Any, instance: Any, network_info: Any = None) -> None:
+        info = conversion.instance_info(instance, instance.image_meta, network_info)
+        self._servers.renew(context, instance, info)
 
     def rebuild(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         """Note that the ``destroy`` that follows belongs to a rebuild.
 
-        :raises NotImplementedError: always; nova-compute then calls ``destroy`` and
+        :raises ImageUnacceptable: the image is a snapshot of another server. The guest
+            and its disks are still there.
+        :raises NotImplementedError: otherwise; nova-compute then calls ``destroy`` and
             ``spawn`` in the same request.
         """
+        snapshots.check(instance)
         if not kwargs.get("evacuate"):
-            self._restarting[instance.uuid] = context.request_id
+            self._restarts.mark(context, instance)
         raise NotImplementedError
 
     def unrescue(self, context: Any, instance: Any) -> None:
         """Prepare the accelerators that the rescue guest did not have."""
-        self._servers.renew(context, instance)
+        self._renew(context, instance)
         super().unrescue(context, instance)
 
     def suspend(self, context: Any, instance: Any) -> None:
@@ -227,21 +270,29 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
         The leases stay. The state of the devices is lost: VFIO cannot save it.
         """
-        devices = self._pci_devices(instance)
-        guest = self._host.get_guest(instance)
-        self._detach_pci_devices(guest, devices)
+        guest, detached = self._host.get_guest(instance), []
         try:
+            for device in self._pci_devices(instance):
+                self._detach_pci_devices(guest, [device])
+                detached.append(device)
             super().suspend(context, instance)
         except BaseException:
-            self._attach_pci_devices(guest, devices)
+            self._attach_pci_devices(guest, detached)
             raise
 
-    def resume(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+    def resume(
+        self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Prepare the accelerators, and attach them to the resumed guest."""
-        self._servers.renew(context, instance)
-        super().resume(context, instance, *args, **kwargs)
+        self._renew(context, instance, network_info)
+        super().resume(context, instance, network_info, *args, **kwargs)
         guest = self._host.get_guest(instance)
-        self._attach_pci_devices(guest, self._pci_devices(instance))
+        try:
+            self._attach_pci_devices(guest, self._pci_devices(instance))
+        except BaseException:
+            # A guest must not run without its accelerators.
+            guest.poweroff()
+            raise
 
     def _pci_devices(self, instance: Any) -> list[Any]:
         """Return the accelerators of a server as Nova's PCI devices."""
@@ -257,9 +308,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Return the accelerators to the host, unless the guest starts again."""
         super().destroy(context, instance, network_info, *args, **kwargs)
-        if self._restarting.get(instance.uuid) == context.request_id:
+        if self._restarts.has(context, instance):
             return
-        self._restarting.pop(instance.uuid, None)
         if instance.task_state == task_states.RESIZE_MIGRATING:
             # A resize to another cell: nova-compute destroys the guest, not its disks.
             self._servers.keep_for_migration(context, instance)
@@ -275,17 +325,18 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         destroy_vifs: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Return what a confirmed resize to another cell has kept on this host."""
+        """Return the leases of a confirmed resize to another cell to the host."""
         super().cleanup(
             context, instance, network_info, *args, destroy_vifs=destroy_vifs, **kwargs
         )
-        if instance.vm_state == vm_states.RESIZED and not destroy_vifs:
+        if instance.task_state == task_states.RESIZE_MIGRATED and not destroy_vifs:
             self._servers.release_migrations(context, instance)
 
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> str:
         """Keep the accelerators for the migration, which can be reverted."""
+        self._servers.check_can_leave(instance)
         disk_info: str = super().migrate_disk_and_power_off(
             context, instance, *args, **kwargs
         )
@@ -303,7 +354,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Prepare the accelerators that the migration has kept."""
         self._servers.take_back(instance, migration)
-        self._servers.renew(context, instance)
+        self._renew(context, instance, network_info)
         super().finish_revert_migration(
             context, instance, network_info, migration, *args, **kwargs
         )
@@ -324,9 +375,21 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
         :raises MigrationPreCheckError: the server has accelerators.
         """
-        if self._servers.accel_info(instance):
+        if conversion.may_request_accelerators(instance.flavor) and (
+            self._node.attached({"uuid": instance.uuid})
+        ):
             raise nova_exception.MigrationPreCheckError(
                 reason="the server has accelerators, which cannot be migrated live; "
                 "use a cold migration"
             )
         return super().check_can_live_migrate_source(context, instance, *args, **kwargs)
+
+
+def _pci_addresses(config: Any) -> frozenset[str]:
+    """Return the addresses of the PCI devices of the host in a guest's definition."""
+    return frozenset(
+        f"{int(each.domain, 16):04x}:{int(each.bus, 16):02x}:"
+        f"{int(each.slot, 16):02x}.{int(each.function, 16):x}"
+        for each in config.devices
+        if isinstance(each, vconfig.LibvirtConfigGuestHostdevPCI)
+    )

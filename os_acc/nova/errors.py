@@ -20,33 +20,25 @@ from os_acc import exception
 
 
 @contextlib.contextmanager
-def while_building(instance: Any) -> Iterator[None]:
-    """Convert the errors of an attachment that the scheduler has asked for.
+def converted(instance: Any, *, restarts: bool) -> Iterator[None]:
+    """Convert the errors of os_acc in a block.
 
+    :param restarts: the server exists; see above.
     :raises BuildAbortException: no host can serve the request.
     :raises ComputeResourcesUnavailable: another host may serve it.
+    :raises InternalError: the server exists.
     """
     try:
         yield
     except exception.OsAccError as error:
+        if restarts:
+            raise nova_exception.InternalError(
+                f"accelerators of instance {instance.uuid}: {error}"
+            ) from error
         if error.elsewhere and error.fault is not exception.Fault.REQUEST:
             raise nova_exception.ComputeResourcesUnavailable(
                 reason=str(error)
             ) from error
         raise nova_exception.BuildAbortException(
             instance_uuid=instance.uuid, reason=str(error)
-        ) from error
-
-
-@contextlib.contextmanager
-def while_restarting(instance: Any) -> Iterator[None]:
-    """Convert the errors for a server that exists.
-
-    :raises InternalError: always, with the error's message and hint.
-    """
-    try:
-        yield
-    except exception.OsAccError as error:
-        raise nova_exception.InternalError(
-            f"cannot prepare the accelerators of instance {instance.uuid}: {error}"
         ) from error

@@ -13,16 +13,15 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from oslo_config import cfg
 from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
+from os_acc.nova import conversion
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 
 LOG = log.getLogger(__name__)
-
-#: Resource classes that Nova's own inventory has (``nova.virt.libvirt.driver``).
-_OF_NOVA = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
 
 class DeferredNode:
@@ -31,21 +30,27 @@ class DeferredNode:
     :param name: Nova's name of the compute node.
     :param initialize: returns the handle, or raises.
     :param interval: seconds between two attempts.
+    :param config: the configuration of os_acc; None: that of the process.
     """
 
     def __init__(
-        self, name: str, initialize: Callable[[], os_acc.Node], interval: float
+        self,
+        name: str,
+        initialize: Callable[[], os_acc.Node],
+        interval: float,
+        config: cfg.ConfigOpts | None = None,
     ) -> None:
         self._name, self._initialize, self._interval = name, initialize, interval
+        self._config = config
         self._node: os_acc.Node | None = None
-        self._failure: exception.CyborgAgentUnavailable | None = None
+        self._failure: exception.OsAccError | None = None
         self._ended = threading.Event()
 
     def start(self) -> None:
         """Initialize the node; repeat in a thread if os_acc cannot serve now.
 
-        :raises OsAccError: an error that time does not mend, such as
-            InvalidConfiguration.
+        :raises InvalidConfiguration: an option has an invalid value.
+        :raises DeviceStuck: there is no thread for the repetition.
         """
         if not self._attempt():
             deadlines.start(self._repeat)
@@ -57,7 +62,9 @@ class DeferredNode:
     def _attempt(self) -> bool:
         try:
             self._node = self._initialize()
-        except exception.CyborgAgentUnavailable as error:
+        except exception.InvalidConfiguration:
+            raise
+        except exception.OsAccError as error:
             self._failure = error
             LOG.error("os_acc cannot serve; servers with accelerators fail: %s", error)
             return False
@@ -67,22 +74,25 @@ class DeferredNode:
         while not self._ended.wait(self._interval):
             try:
                 if self._attempt():
-                    LOG.info("os_acc serves the accelerators of this host again")
+                    LOG.info("os_acc serves the accelerators of this host")
                     return
-            except exception.OsAccError as error:
-                LOG.error("os_acc cannot be initialized (restart: %s)", error)
+            except exception.InvalidConfiguration as error:
+                LOG.error("os_acc is not initialized until a restart: %s", error)
                 return
 
-    def _ready(self) -> os_acc.Node:
-        """Return the node.
+    def check_ready(self) -> None:
+        """Check that the node serves.
 
-        :raises CyborgAgentUnavailable: the last attempt failed.
+        :raises OsAccError: the error of the last attempt.
         """
+        self._ready()
+
+    def _ready(self) -> os_acc.Node:
         if self._node is None:
             raise self._failure or exception.NotInitialized("os_acc is not initialized")
         return self._node
 
-    # -- what the driver asks ------------------------------------------------------
+    # -- questions of the driver ---------------------------------------------------
 
     def plug(
         self,
@@ -107,7 +117,7 @@ class DeferredNode:
         """See :func:`os_acc.attached`; the store answers also without a node."""
         if self._node is not None:
             return self._node.attached(instance_info)
-        held = os_acc.recorded()
+        held = os_acc.recorded(self._config)
         if instance_info is None:
             return held
         consumer = instance_info["uuid"]
@@ -116,16 +126,21 @@ class DeferredNode:
     def owns_any(self, allocations: Mapping[str, Any]) -> bool:
         """See :func:`os_acc.owns_any`.
 
-        Without a node, each resource class that is not Nova's may be of an accelerator.
+        Without a node, units that may be of an accelerator count.
         """
         if self._node is not None:
             return self._node.owns_any(allocations)
-        classes = {name for each in allocations.values() for name in each["resources"]}
-        return not classes <= _OF_NOVA
+        return bool(conversion.accelerator_amounts(allocations))
+
+    def requests_accelerators(self, extra_specs: Mapping[str, str]) -> bool:
+        """See :func:`os_acc.requests_accelerators`."""
+        return self._ready().requests_accelerators(extra_specs)
 
     def update_provider_tree(self, provider_tree: Any, nodename: str) -> None:
         """Publish the accelerators, or reserve them while os_acc cannot serve."""
         if self._node is not None:
             self._node.update_provider_tree(provider_tree, nodename)
         else:
-            os_acc.withdraw_providers(provider_tree, nodename, node_name=self._name)
+            os_acc.withdraw_providers(
+                provider_tree, nodename, node_name=self._name, config=self._config
+            )

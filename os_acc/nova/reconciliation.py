@@ -3,14 +3,17 @@
 """Release the accelerators of servers that have left this host unnoticed.
 
 Nova calls no driver when a server is deleted while nova-compute is stopped, nor on the
-source host when ``finish_resize`` fails on the destination. A lease is released if
+source host when ``finish_resize`` fails on the destination. A lease is released if all
+of this is known:
 
-* it is old enough: an allocation may be written after the lease,
-* libvirt has no domain of its server on this host, and
-* Placement answers that neither the server nor its migration has an allocation of the
-  lease's provider.
+* It is old enough: an allocation may be written after the lease.
+* Placement has no allocation of its provider, neither for the consumer nor for the
+  server of a migration.
+* Nova's database has no such server on this host.
+* libvirt runs no guest with the device. Of a server that has moved, the source keeps a
+  definition; it counts only while the guest runs.
 
-If one of these cannot be determined, the lease stays until the next round.
+If an answer is missing, the lease stays until the next round.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import oslo_messaging
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import vm_states
 from oslo_config import cfg
 from oslo_log import log
 
@@ -33,30 +38,57 @@ from os_acc.objects.api import AcceleratorEntry
 
 LOG = log.getLogger(__name__)
 
+#: Errors of a question that another round may answer.
+_PASSING = (
+    exception.OsAccError,
+    nova_exception.NovaException,
+    oslo_messaging.MessagingException,
+)
+#: The state of an accelerator that waits for an operator.
+_QUARANTINED = "UnbindFailed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GuestDevices:
+    """The definition of a guest.
+
+    :ivar is_active: whether libvirt runs it.
+    :ivar addresses: of the host's PCI devices in it.
+    """
+
+    is_active: bool
+    addresses: frozenset[str]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NovaView:
-    """The questions of a round; each raises an exception of Nova or Keystone.
+    """The questions of a round.
 
     :ivar allocations: returns the allocations of a consumer in Placement.
-    :ivar domains: returns the UUIDs of the domains that libvirt has on this host.
+    :ivar guest: returns the definition that libvirt has of a server's guest, or None.
     """
 
     allocations: Callable[[Any, str], Mapping[str, Any]]
-    domains: Callable[[], Sequence[str]]
+    guest: Callable[[str], GuestDevices | None]
 
 
 class LeaseReconciler:
-    """Compare leases with domains and allocations, once or periodically.
+    """Compare leases with allocations, servers and guests, once or periodically.
 
     :param node: the node's handle.
+    :param host: the name of this compute service.
     :param settings: the section ``[os_acc_driver]``, read in each round.
     """
 
     def __init__(
-        self, node: DeferredNode, nova: NovaView, settings: cfg.ConfigOpts.GroupAttr
+        self,
+        node: DeferredNode,
+        nova: NovaView,
+        host: str,
+        settings: cfg.ConfigOpts.GroupAttr,
     ) -> None:
-        self._node, self._nova, self._settings = node, nova, settings
+        self._node, self._nova = node, nova
+        self._host, self._settings = host, settings
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -77,49 +109,69 @@ class LeaseReconciler:
     def run_once(self, context: Any) -> None:
         """Release the leases of each consumer that is proven to have left."""
         try:
+            self._node.check_ready()
             held = self._node.attached()
-            present = set(self._nova.domains()) if held else set()
-        except (exception.OsAccError, nova_exception.NovaException) as error:
-            LOG.warning("cannot compare leases with the servers of Nova: %s", error)
+        except exception.OsAccError as error:
+            LOG.debug("leases are not compared with Nova's servers: %s", error)
             return
         for consumer, entries in held.items():
+            if all(entry["state"] == _QUARANTINED for entry in entries):
+                continue
             try:
-                if self._has_left(context, consumer, entries, present):
+                if self._has_left(context, consumer, entries):
+                    released = self._node.unplug({"uuid": consumer})
                     LOG.warning(
-                        "consumer %s has left this host: releasing its accelerators",
+                        "consumer %s has left this host: released %d accelerators",
                         consumer,
+                        released,
                     )
-                    self._node.unplug({"uuid": consumer})
-            except (exception.OsAccError, nova_exception.NovaException) as error:
+            except _PASSING as error:
                 LOG.warning(
                     "cannot reconcile the leases of consumer %s: %s", consumer, error
                 )
 
     def _has_left(
-        self,
-        context: Any,
-        consumer: str,
-        entries: Sequence[AcceleratorEntry],
-        present: set[str],
+        self, context: Any, consumer: str, entries: Sequence[AcceleratorEntry]
     ) -> bool:
         if any(
             os_acc.held_seconds(entry) < self._settings.reconcile_age
             for entry in entries
         ):
             return False
-        consumers = {consumer, *_server_of_migration(context, consumer)}
-        if consumers & present:
-            return False
+        server = _server_of(context, consumer)
         providers = {entry["device_rp_uuid"] for entry in entries}
-        return not any(
-            providers & set(self._nova.allocations(context, each)) for each in consumers
+        if any(
+            providers & set(self._nova.allocations(context, each))
+            for each in {consumer, server}
+        ):
+            return False
+        is_here = self._is_here(context, server)
+        if is_here and server == consumer:
+            return False
+        guest = self._nova.guest(server)
+        addresses = {entry["pci_id"] for entry in entries if "pci_id" in entry}
+        return (
+            guest is None
+            or guest.addresses.isdisjoint(addresses)
+            or not (guest.is_active or is_here or server == consumer)
+        )
+
+    def _is_here(self, context: Any, server: str) -> bool:
+        """Return whether Nova's database has a server on this host."""
+        try:
+            instance = objects.Instance.get_by_uuid(context, server)
+        except nova_exception.InstanceNotFound:
+            return False
+        return bool(
+            instance.host == self._host
+            and instance.vm_state != vm_states.SHELVED_OFFLOADED
         )
 
 
-def _server_of_migration(context: Any, consumer: str) -> list[str]:
-    """Return the server's UUID if the consumer is a migration."""
+def _server_of(context: Any, consumer: str) -> str:
+    """Return the UUID of the server: that of a migration, or the consumer itself."""
     try:
         migration = objects.Migration.get_by_uuid(context, consumer)
     except nova_exception.MigrationNotFound:
-        return []
-    return [migration.instance_uuid]
+        return consumer
+    return str(migration.instance_uuid)

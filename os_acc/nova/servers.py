@@ -5,13 +5,17 @@
 Each method is one event in the life of a server, in Nova's terms; the virt driver
 (:mod:`os_acc.nova.driver`) decides when. The leases of a server are the record: no
 method keeps a state of its own, so that nova-compute may be restarted at any time.
+
+A server whose flavor has no resource class of accelerators needs neither Placement nor
+the store.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from nova import exception as nova_exception
 from nova import objects
@@ -20,13 +24,12 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.nova import conversion, errors
 from os_acc.nova.initialization import DeferredNode
+from os_acc.objects.api import AcceleratorEntry, InstanceDict
 
 LOG = log.getLogger(__name__)
 
 #: The state of an accelerator that is ready for its guest.
-_BOUND = "Bound"
-#: Nova copies keys with this prefix from the image, and to snapshots of the server.
-_SNAPSHOT_OF = "image_os_acc_server"
+_BOUND: Final = "Bound"
 
 
 class ServerAccelerators:
@@ -47,90 +50,111 @@ class ServerAccelerators:
 
     # -- a guest that is created here ------------------------------------------
 
-    @contextlib.contextmanager
-    def attached(
+    def attach(
         self,
         context: Any,
         instance: Any,
-        image_meta: Any,
+        info: InstanceDict,
         allocations: Mapping[str, Any] | None,
-        network_info: Iterable[Any] | None,
-    ) -> Iterator[None]:
-        """Attach the allocated accelerators; take new ones back if the block fails.
-
-        Accelerators that the instance had before, as in a rebuild, stay attached.
+        *,
+        restarts: bool = False,
+    ) -> bool:
+        """Attach the allocated accelerators; return whether they are new.
 
         :param allocations: by the UUID of the provider; None or empty: unknown.
+        :param restarts: the server exists, as in a rebuild: another host is no choice.
         :raises BuildAbortException: no host can serve the request.
         :raises ComputeResourcesUnavailable: another host may serve it.
-        :raises ImageUnacceptable: see :func:`check_snapshot`.
+        :raises InternalError: the server exists, and cannot be served.
         """
-        if conversion.is_cyborgs(instance):
-            yield
-            return
-        with errors.while_building(instance):
+        if not conversion.may_request_accelerators(instance.flavor):
+            return False
+        with errors.converted(instance, restarts=restarts):
             # Nova passes no allocations also if Placement did not answer.
             allocations = allocations or self._allocations_of(context, instance.uuid)
-            is_ours = self._node.owns_any(allocations)
-        if not is_ours:
-            yield
-            return
-        check_snapshot(instance)
-        info = conversion.instance_info(instance, image_meta, network_info)
-        with errors.while_building(instance):
-            had = bool(self._node.attached(info))
-            self._node.plug(
-                info,
-                conversion.allocation_request(allocations),
-                instance.flavor.extra_specs,
-            )
-        try:
-            mark_snapshots(instance)
-            yield
-        except BaseException:
-            if not had:
-                self.release(instance)
-            raise
+            if not self._node.owns_any(allocations):
+                return False
+            _check_one_service(instance)
+            is_new = not self._node.attached(info)
+            self._plug(instance, info, allocations)
+            return is_new
+
+    def _plug(
+        self, instance: Any, info: InstanceDict, allocations: Mapping[str, Any]
+    ) -> None:
+        request = conversion.allocation_request(allocations)
+        self._node.plug(info, request, instance.flavor.extra_specs)
 
     # -- a guest that starts again ---------------------------------------------
 
-    def renew(self, context: Any, instance: Any, network_info: Any = None) -> None:
+    def renew(self, context: Any, instance: Any, info: InstanceDict) -> None:
         """Prepare the accelerators of a server before its guest starts again.
 
         1. Its leases are confirmed. 2. Without a lease: leases that a migration of it
-        holds come back if the allocation has come back to the server. 3. Without these,
-        too: its allocations are attached as for a new guest.
+        holds come back if they are those of its allocation. 3. Without these, too: its
+        allocation is attached as for a new guest.
 
         :raises InternalError: the guest must not start without its accelerators.
         """
-        if conversion.is_cyborgs(instance):
+        if not conversion.may_request_accelerators(instance.flavor):
             return
-        info = conversion.instance_info(instance, network_info=network_info)
-        with errors.while_restarting(instance):
-            if not self._node.attached(info):
-                allocations = self._allocations_of(context, instance.uuid)
-                if not self._node.owns_any(allocations):
-                    return
-                if not self._take_back(context, instance):
-                    self._node.plug(
-                        info,
-                        conversion.allocation_request(allocations),
-                        instance.flavor.extra_specs,
-                    )
-                    return
-            self._node.plug(info, None, None)
+        with errors.converted(instance, restarts=True):
+            if self._node.attached(info) and self._confirm(info):
+                return
+            allocations = self._allocations_of(context, instance.uuid)
+            if not self._node.owns_any(allocations):
+                self._check_needs_none(instance)
+                return
+            _check_one_service(instance)
+            if self._take_back(context, instance, allocations):
+                self._node.plug(info, None, None)
+            else:
+                self._plug(instance, info, allocations)
 
-    def _take_back(self, context: Any, instance: Any) -> bool:
+    def _confirm(self, info: InstanceDict) -> bool:
+        """Confirm the leases; return False if all were about to be released."""
+        try:
+            self._node.plug(info, None, None)
+        except exception.NotFound as error:
+            if error.reason is not exception.ObjectKind.LEASE:
+                raise
+            return False
+        return True
+
+    def _check_needs_none(self, instance: Any) -> None:
+        """Check that a server without a lease and without an allocation needs none.
+
+        Nova deletes the allocation of a server whose rebuild has failed.
+
+        :raises Conflict: its flavor requests accelerators of this host.
+        """
+        if self._node.requests_accelerators(instance.flavor.extra_specs):
+            raise exception.Conflict(
+                f"the flavor of instance {instance.uuid} requests accelerators, but "
+                "Placement has no allocation for it",
+                reason=exception.ConflictReason.CONSUMER,
+                hint="run 'nova-manage placement heal_allocations', or migrate the "
+                "server",
+            )
+
+    def _take_back(
+        self, context: Any, instance: Any, allocations: Mapping[str, Any]
+    ) -> bool:
         """Move leases that a migration of the server holds back to the server.
 
         Nova returns the allocation of a failed migration without a call of the driver.
-        A migration that has an allocation is still undecided.
+        A migration that has an allocation is still undecided. Leases of other units,
+        as after a failed resize on one host, are released.
         """
         held = self._node.attached()
+        wanted = conversion.accelerator_amounts(allocations)
         for migration in _migrations(context, instance):
-            if migration in held and not self._allocations_of(context, migration):
+            if migration not in held or self._allocations_of(context, migration):
+                continue
+            if Counter(each["device_rp_uuid"] for each in held[migration]) == wanted:
                 self._node.rekey(migration, instance.uuid)
                 return True
+            self._node.unplug({"uuid": migration})
         return False
 
     def accel_info(self, instance: Any) -> list[dict[str, Any]]:
@@ -138,9 +162,10 @@ class ServerAccelerators:
 
         :raises InternalError: one is not ready for the guest.
         """
-        with errors.while_restarting(instance):
-            held = self._node.attached({"uuid": instance.uuid})
-        entries = held.get(instance.uuid, [])
+        if not conversion.may_request_accelerators(instance.flavor):
+            return []
+        with errors.converted(instance, restarts=True):
+            entries = self._entries(instance.uuid)
         unready = [each for each in entries if each["state"] != _BOUND]
         if unready:
             raise nova_exception.InternalError(
@@ -149,28 +174,34 @@ class ServerAccelerators:
             )
         return conversion.accel_info(entries)
 
+    def _entries(self, consumer: str) -> list[AcceleratorEntry]:
+        return self._node.attached({"uuid": consumer}).get(consumer, [])
+
     # -- a guest that moves, or ends -------------------------------------------
 
     def release(self, instance: Any) -> None:
         """Return the accelerators of a server to the host.
 
         An error is logged: it must not prevent the deletion of the server. The node
-        retries the release.
+        retries the release, or :mod:`.reconciliation` does.
         """
         self._release(instance.uuid, instance)
+
+    def release_migrations(self, context: Any, instance: Any) -> None:
+        """Return the accelerators that any migration of a server holds here."""
+        held = self._node.attached()
+        for migration in _migrations(context, instance):
+            if migration in held:
+                self._release(migration, instance)
 
     def release_migration(self, instance: Any, migration: Any) -> None:
         """Return the accelerators that a confirmed migration holds."""
         self._release(migration.uuid, instance)
 
-    def release_migrations(self, context: Any, instance: Any) -> None:
-        """Return the accelerators that any migration of a server holds here."""
-        for migration in _migrations(context, instance):
-            self._release(migration, instance)
-
     def _release(self, consumer: str, instance: Any) -> None:
         try:
-            self._node.unplug({"uuid": consumer})
+            if self._node.attached({"uuid": consumer}):
+                self._node.unplug({"uuid": consumer})
         except exception.OsAccError as error:
             LOG.error(
                 "cannot release the accelerators of consumer %s: %s",
@@ -179,17 +210,36 @@ class ServerAccelerators:
                 instance=instance,
             )
 
+    def check_can_leave(self, instance: Any) -> None:
+        """Check that the leases of a server can be moved to a migration.
+
+        Nova moves the disks before the leases; an error must come first.
+
+        :raises InstanceFaultRollback: os_acc cannot serve; the server stays as it is.
+        """
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
+        try:
+            if self._node.attached({"uuid": instance.uuid}):
+                self._node.check_ready()
+        except exception.OsAccError as error:
+            reason = nova_exception.MigrationPreCheckError(reason=str(error))
+            raise nova_exception.InstanceFaultRollback(
+                inner_exception=reason
+            ) from error
+
     def keep_for_migration(self, context: Any, instance: Any) -> None:
         """Move the leases of a server that leaves this host to its migration.
 
         :raises InternalError: the leases cannot be moved.
         """
-        if not self._node.attached({"uuid": instance.uuid}):
-            return
+        with errors.converted(instance, restarts=True):
+            if not self._node.attached({"uuid": instance.uuid}):
+                return
         migration = objects.Migration.get_by_id_and_instance(
             context, instance.migration_context.migration_id, instance.uuid
         )
-        with errors.while_restarting(instance):
+        with errors.converted(instance, restarts=True):
             self._node.rekey(instance.uuid, migration.uuid)
 
     def take_back(self, instance: Any, migration: Any) -> None:
@@ -197,33 +247,42 @@ class ServerAccelerators:
 
         :raises InternalError: the leases cannot be moved.
         """
-        with errors.while_restarting(instance):
+        with errors.converted(instance, restarts=True):
             if self._node.attached({"uuid": migration.uuid}):
                 self._node.rekey(migration.uuid, instance.uuid)
 
 
-def check_snapshot(instance: Any) -> None:
-    """Refuse a snapshot of another server that had accelerators.
+def _check_one_service(instance: Any) -> None:
+    """Check that a flavor is either Cyborg's or of os_acc.
 
-    It may depend on a state of these accelerators; the specification excludes
-    "booting off a snapshot". A server may boot a snapshot of its own: unshelved, or
-    rebuilt.
-
-    :raises ImageUnacceptable: the image is such a snapshot.
+    :raises InvalidExtraSpec: it has a device profile of Cyborg and groups of os_acc.
     """
-    server = instance.system_metadata.get(_SNAPSHOT_OF)
-    if server not in (None, instance.uuid):
-        raise nova_exception.ImageUnacceptable(
-            image_id=instance.image_ref,
-            reason=f"it is a snapshot of server {server}, which had accelerators",
+    if conversion.is_cyborgs(instance):
+        raise exception.InvalidExtraSpec(
+            f"{conversion.CYBORG_PROFILE} of the flavor is Cyborg's, and its resource "
+            "groups request accelerators of os_acc",
+            hint="use one of both in a flavor",
         )
 
 
-def mark_snapshots(instance: Any) -> None:
-    """Let snapshots of a server carry its UUID in ``os_acc_server``."""
-    if instance.system_metadata.get(_SNAPSHOT_OF) != instance.uuid:
-        instance.system_metadata[_SNAPSHOT_OF] = instance.uuid
-        instance.save()
+@contextlib.contextmanager
+def undone(
+    accelerators: ServerAccelerators,
+    instance: Any,
+    is_new: bool,
+    is_running: Callable[[], bool],
+) -> Iterator[None]:
+    """Release new accelerators if the block fails before the guest runs.
+
+    :param is_running: returns whether libvirt runs the guest: its accelerators stay
+        until Nova ends it.
+    """
+    try:
+        yield
+    except BaseException:
+        if is_new and not is_running():
+            accelerators.release(instance)
+        raise
 
 
 def _migrations(context: Any, instance: Any) -> list[str]:

@@ -55,7 +55,9 @@ class Cloud:
 @pytest.fixture
 def cloud(nodes: dict[str, ComputeNode]) -> Iterator[Cloud]:
     """Start Nova with one compute node."""
-    nova = libvirt_servers.LibvirtServers(lambda name: nodes[name].handle())
+    nova = libvirt_servers.LibvirtServers(
+        lambda name, interval: nodes[name].deferred(interval)
+    )
     nova.setUp()
     try:
         nova.start_compute(FIRST)

@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
 from os_acc.attach.manager import Manager
+from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.lease import Lease
 from os_acc.testing import HostSpec, TestHost, hosts
 
@@ -48,15 +50,21 @@ class ComputeNode:
 
     def restart(self) -> Manager:
         """Start the service again, as a new nova-compute does."""
-        config = self.bench.config(
+        self._manager = self.bench.start(self._config())
+        return self._manager
+
+    def _config(self) -> cfg.ConfigOpts:
+        return self.bench.config(
             node_name=self.name,
             state_path=str(self.bench.directory / f"state-{self.name}"),
             device_spec=[
                 f'{{"address": "{gpu.rpartition(".")[0]}.*"}}' for gpu in self.gpus
             ],
         )
-        self._manager = self.bench.start(config)
-        return self._manager
+
+    def deferred(self, interval: float) -> DeferredNode:
+        """Return what the driver makes for this node."""
+        return DeferredNode(self.name, self.handle, interval, self._config())
 
     @contextlib.contextmanager
     def unavailable(self, error: exception.OsAccError) -> Iterator[None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from nova.compute import task_states
 from nova.conf import CONF
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
+from nova.virt.libvirt import driver
 
-import os_acc
 from os_acc.nova import loading, options
+from os_acc.nova.initialization import DeferredNode
 
 _FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
 
@@ -34,14 +36,15 @@ _FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
 class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     """Compute services, and the operations of ``openstack server`` on them.
 
-    :param nodes: returns the handle of os_acc for the name of a compute node.
+    :param nodes: returns the handle of os_acc for the name of a compute node, and the
+        seconds between two attempts to initialize it.
     """
 
     ADMIN_API = True
     CAST_AS_CALL = False
     microversion = "latest"
 
-    def __init__(self, nodes: Callable[[str], os_acc.Node]) -> None:
+    def __init__(self, nodes: Callable[[str, float], DeferredNode]) -> None:
         super().__init__()
         self._nodes = nodes
 
@@ -57,8 +60,8 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         nodes = self._nodes
         self.useFixture(
             fixtures.MonkeyPatch(
-                "os_acc.nova.driver.LibvirtDriver._initialize",
-                lambda driver: nodes(driver._host.get_hostname()),
+                "os_acc.nova.driver.LibvirtDriver._new_node",
+                lambda driver, interval: nodes(driver._host.get_hostname(), interval),
             )
         )
 
@@ -232,8 +235,7 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     def reboot_host(self, host: str) -> None:
         """Start a compute service on a host that has just booted."""
-        for guest in self._guests(host):
-            guest.destroy()
+        self.end_guests(host)
         self.restart_compute_service(host)
 
     def forget_guests(self, host: str) -> None:
@@ -241,6 +243,11 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         for guest in self._guests(host):
             guest.destroy()
             guest.undefine()
+
+    def end_guests(self, host: str) -> None:
+        """Let the guests of a host end; libvirt keeps their definitions."""
+        for guest in self._guests(host):
+            guest.destroy()
 
     def _guests(self, host: str) -> list[Any]:
         connection = self.driver(host)._host.get_connection()
@@ -253,15 +260,67 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     # -- failures --------------------------------------------------------------
 
+    def refuse(self, server: dict[str, Any], action: dict[str, Any], name: str) -> None:
+        """Do an action on a server, which fails on its host."""
+        self.api.post_server_action(server["id"], action)
+        self._wait_for_action_fail_completion(server, name, f"compute_{name}_instance")
+
     def fail_to_start(self, server: dict[str, Any]) -> None:
-        self._fail(server, {"os-start": None}, "start")
+        self.refuse(server, {"os-start": None}, "start")
+
+    def fail_to_rebuild(self, server: dict[str, Any], image: str) -> None:
+        self.refuse(server, {"rebuild": {"imageRef": image}}, "rebuild")
 
     def fail_to_migrate(self, server: dict[str, Any]) -> None:
         self._migrate_server(server, expected_state="ERROR")
 
-    def _fail(self, server: dict[str, Any], action: dict[str, Any], name: str) -> None:
-        self.api.post_server_action(server["id"], action)
-        self._wait_for_action_fail_completion(server, name, f"compute_{name}_instance")
+    def fail_to_resize(
+        self, server: dict[str, Any], extra_specs: dict[str, str]
+    ) -> None:
+        flavor = self._create_flavor(**_FLAVOR | {"vcpu": 2}, extra_spec=extra_specs)
+        body = {"resize": {"flavorRef": flavor}}
+        self.api.post_server_action(server["id"], body)
+        self._wait_for_state_change(server, "ERROR")
+
+    def fail_to_leave(self, server: dict[str, Any]) -> bool:
+        """Migrate a server; return whether its disks have moved."""
+        move = driver.LibvirtDriver.migrate_disk_and_power_off
+        count = move.call_count
+        self.api.post_server_action(server["id"], {"migrate": None})
+        self._wait_for_action_fail_completion(
+            server, "migrate", "compute_resize_instance"
+        )
+        return bool(move.call_count - count)
+
+    def reset_state(self, server: dict[str, Any]) -> None:
+        body = {"os-resetState": {"state": "active"}}
+        self.api.post_server_action(server["id"], body)
+
+    def reboot_in_error(self, server: dict[str, Any]) -> None:
+        """Reboot a server after a failure that Nova has recorded."""
+        self.reset_state(server)
+        self.reboot(server)
+
+    def wait_for_end(self, server: dict[str, Any], name: str) -> None:
+        """Wait until the newest action of this name has ended, well or not."""
+        action = next(
+            each
+            for each in self.api.get_instance_actions(server["id"])
+            if each["action"] == name
+        )
+        request = action["request_id"]
+        while True:
+            found = self.api.get_instance_action_details(server["id"], request)
+            if all(event["result"] for event in found["events"]):
+                return
+            time.sleep(0.1)
+
+    def is_running(self, host: str, server: dict[str, Any]) -> bool:
+        """Return whether libvirt runs the guest of a server."""
+        return any(
+            guest.UUIDString() == server["id"] and guest.isActive()
+            for guest in self._guests(host)
+        )
 
     @contextlib.contextmanager
     def placement_down(self) -> Iterator[None]:

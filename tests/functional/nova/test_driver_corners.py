@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Operations that fail half-way, and operations that meet each other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from unittest import mock
+
+import oslo_messaging
+import pytest
+from nova import context, objects
+from nova import exception as nova_exception
+
+from os_acc import exception
+from os_acc.nova.initialization import DeferredNode
+from tests.functional.nova import cloud as clouds
+from tests.functional.nova import compute_nodes
+from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
+
+cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
+
+OTHER_IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
+_LIBVIRT = "nova.virt.libvirt."
+
+
+@pytest.fixture
+def server(cloud: Cloud) -> dict[str, Any]:
+    """Return an active server on the first host, with one accelerator."""
+    return cloud.nova.create(ONE, host=FIRST)
+
+
+@pytest.fixture
+def immediately(cloud: Cloud) -> None:
+    """Release a lease that is proven unused without a delay."""
+    cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
+
+
+def instance_of(server: dict[str, Any]) -> Any:
+    """Return Nova's object of a server."""
+    return objects.Instance.get_by_uuid(context.get_admin_context(), server["id"])
+
+
+# -- rebuild -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("immediately")
+def test_after_a_failed_rebuild_the_server_does_not_start_without_its_accelerator(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    """Nova deletes the allocation of a server whose rebuild fails."""
+    error = exception.HelperUnavailable("the helper has ended")
+    with mock.patch.object(DeferredNode, "plug", side_effect=error):
+        cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
+    cloud.nova.reconcile(FIRST)
+    assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+    cloud.nova.reboot_in_error(server)
+    assert len(cloud.nova.hostdevs(FIRST, server)) == 1
+
+
+def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    image = cloud.nova.snapshot(cloud.nova.create(ONE))
+    cloud.nova.fail_to_rebuild(server, image)
+    assert len(cloud.nova.hostdevs(FIRST, server)) == 1
+
+
+# -- two operations on one server ----------------------------------------------
+
+
+def test_a_hard_reboot_beside_a_slow_start_keeps_the_accelerator(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    """Nova 34 locks a reboot, and not a start."""
+    cloud.nova.stop(server)
+    waits, goes_on = threading.Event(), threading.Event()
+    name = _LIBVIRT + "driver.LibvirtDriver._get_all_assigned_mediated_devices"
+
+    def slow_once(*_: object) -> dict[str, str]:
+        if not waits.is_set():
+            waits.set()
+            goes_on.wait(60)
+        return {}
+
+    with mock.patch(name, side_effect=slow_once):
+        cloud.nova.api.post_server_action(server["id"], {"os-start": None})
+        assert waits.wait(60)
+        cloud.nova.reset_state(server)
+        cloud.nova.reboot(server)
+        goes_on.set()
+        cloud.nova.wait_for_end(server, "start")
+    cloud.check_attached(server, 1)
+
+
+# -- resize --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["confirm", "revert"])
+def test_a_resize_on_one_host(cloud: Cloud, decision: str) -> None:
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    server = cloud.nova.create(ONE)
+    cloud.nova.resize(server, ONE)
+    cloud.check_held(cloud.nova.migration(server), 1)
+    cloud.check_attached(server, 1)
+    getattr(cloud.nova, decision)(server)
+    cloud.check_attached(server, 1)
+    assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
+
+
+@pytest.mark.usefixtures("immediately")
+def test_after_a_failed_resize_on_one_host_the_allocation_decides(cloud: Cloud) -> None:
+    cloud.nova.flags(allow_resize_to_same_host=True)
+    server = cloud.nova.create(ONE)
+    (old,) = cloud.check_held(server["id"], 1)
+    with mock.patch(
+        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
+        side_effect=OSError("no space left"),
+    ):
+        cloud.nova.fail_to_resize(server, ONE)
+    cloud.nova.reboot(server)
+    assert cloud.check_held(server["id"], 1) != [old]
+    cloud.check_attached(server, 1)
+
+
+@pytest.mark.usefixtures("immediately")
+def test_the_definition_on_the_source_does_not_keep_a_lease(
+    pair: Cloud, server: dict[str, Any]
+) -> None:
+    """After the disks have moved, Nova leaves a guest that does not run."""
+    with mock.patch(
+        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
+        side_effect=OSError("no space left"),
+    ):
+        pair.nova.fail_to_migrate(server)
+    pair.nova.reconcile(FIRST)
+    assert pair.nova.migration(server) in pair.nodes[FIRST].leases()
+    pair.nova.end_guests(FIRST)
+    pair.nova.reconcile(FIRST)
+    pair.check_free(FIRST)
+
+
+def test_a_server_does_not_leave_a_host_that_cannot_keep_its_leases(
+    pair: Cloud, server: dict[str, Any]
+) -> None:
+    error = exception.HelperUnavailable("the helper does not start")
+    with pair.nodes[FIRST].unavailable(error):
+        pair.nova.restart_compute_service(FIRST)
+        moved = pair.nova.fail_to_leave(server)
+    assert not moved
+    assert server["id"] in pair.nodes[FIRST].leases()
+
+
+def test_a_plain_server_from_a_snapshot_can_be_resized(pair: Cloud) -> None:
+    image = pair.nova.snapshot(pair.nova.create(ONE, host=FIRST))
+    plain = pair.nova.create({}, host=FIRST, image_uuid=image)
+    pair.nova.resize(plain, ONE)
+    pair.check_attached(plain, 1, SECOND)
+
+
+# -- suspend and resume --------------------------------------------------------
+
+
+def test_a_suspend_that_fails_leaves_every_accelerator(cloud: Cloud) -> None:
+    server = cloud.nova.create(TWO)
+    name = _LIBVIRT + "guest.Guest.save_memory_state"
+    with mock.patch(name, side_effect=OSError("no space left")):
+        cloud.nova.refuse(server, {"suspend": None}, "suspend")
+    cloud.check_attached(server, 2)
+
+
+def test_a_guest_does_not_resume_without_its_accelerator(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    cloud.nova.suspend(server)
+    name = _LIBVIRT + "guest.Guest.attach_device"
+    with mock.patch(name, side_effect=OSError("no IOMMU group")):
+        cloud.nova.refuse(server, {"resume": None}, "resume")
+    assert not cloud.nova.is_running(FIRST, server)
+
+
+# -- services that do not answer -----------------------------------------------
+
+
+def test_a_plain_server_starts_without_placement(cloud: Cloud) -> None:
+    server = cloud.nova.create({})
+    cloud.nova.stop(server)
+    with cloud.nova.placement_down():
+        cloud.nova.start(server)
+
+
+def test_a_plain_server_needs_no_store(cloud: Cloud) -> None:
+    server = cloud.nova.create({})
+    error = exception.StateUnavailable("disk I/O error")
+    with (
+        cloud.nodes[FIRST].unavailable(error),
+        mock.patch("os_acc.recorded", side_effect=error),
+    ):
+        cloud.nova.restart_compute_service(FIRST)
+        cloud.nova.stop(server)
+        cloud.nova.start(server)
+        cloud.nova.delete(cloud.nova.create({}))
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_conductor_that_restarts_does_not_end_the_rounds(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    error = oslo_messaging.MessagingTimeout("no reply")
+    with mock.patch("nova.objects.Migration.get_by_uuid", side_effect=error) as asked:
+        cloud.nova.reconcile(FIRST)
+    assert asked.called
+    cloud.check_attached(server, 1)
+
+
+@pytest.mark.parametrize(
+    ("resource_class", "is_refused"),
+    [
+        ("CUSTOM_ACCELERATOR_GPU", True),
+        ("FPGA", True),
+        ("VGPU", False),
+        ("NET_BW_EGR_KILOBIT_PER_SEC", False),
+        ("MEM_ENCRYPTION_CONTEXT", False),
+        ("CUSTOM_PCI_8086_1572", False),
+    ],
+)
+def test_without_a_node_the_units_of_others_are_served(
+    resource_class: str, is_refused: bool
+) -> None:
+    node = DeferredNode(FIRST, mock.Mock(), 1.0)
+    allocations = {"provider": {"resources": {"VCPU": 1, resource_class: 1}}}
+    assert node.owns_any(allocations) is is_refused
+
+
+# -- flavors of two services ---------------------------------------------------
+
+
+def test_a_flavor_of_cyborg_and_of_os_acc_is_refused(
+    cloud: Cloud, server: dict[str, Any]
+) -> None:
+    driver, instance = cloud.nova.driver(FIRST), instance_of(server)
+    instance.flavor.extra_specs["accel:device_profile"] = "gpu"
+    driver._servers.release(instance)
+    with pytest.raises(nova_exception.InternalError, match="device_profile"):
+        driver._renew(context.get_admin_context(), instance)
