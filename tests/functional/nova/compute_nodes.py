@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -87,6 +88,11 @@ class ComputeNode:
         for lease in self.manager.store.leases():
             found.setdefault(lease.consumer, []).append(lease)
         return found
+
+    def wait_for_lease(self, consumer: str) -> None:
+        """Wait until a consumer has a lease."""
+        while consumer not in self.leases():
+            time.sleep(0.1)
 
     def provider(self, gpu: str) -> str:
         """Return the UUID of the provider of a GPU."""

@@ -20,8 +20,8 @@ from unittest import mock
 import fixtures
 from keystoneauth1 import exceptions
 from lxml import etree
-from nova import context
-from nova.compute import task_states
+from nova import context, objects
+from nova.compute import task_states, vm_states
 from nova.conf import CONF
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
@@ -291,6 +291,19 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
             server, "migrate", "compute_resize_instance"
         )
         return bool(move.call_count - count)
+
+    def begin_migration(self, server: dict[str, Any]) -> None:
+        """Migrate a server, and do not wait."""
+        self.api.post_server_action(server["id"], {"migrate": None})
+
+    def interrupt(self, server: dict[str, Any]) -> None:
+        """Leave a server in the database as nova-compute does that ends in a resize."""
+        instance = objects.Instance.get_by_uuid(
+            context.get_admin_context(), server["id"]
+        )
+        instance.vm_state = vm_states.ACTIVE
+        instance.task_state = task_states.RESIZE_MIGRATING
+        instance.save()
 
     def reset_state(self, server: dict[str, Any]) -> None:
         body = {"os-resetState": {"state": "active"}}

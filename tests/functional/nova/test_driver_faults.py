@@ -213,3 +213,42 @@ def test_an_invalid_option_ends_compute(
     error = exception.InvalidConfiguration("device_spec is no JSON")
     with nodes[FIRST].unavailable(error), pytest.raises(type(error)):
         cloud.nova.restart_compute_service(FIRST)
+
+
+# -- nova-compute ends in the middle ------------------------------------------------
+
+
+class Killed(BaseException):
+    """nova-compute ends here: no handler of Nova runs to its end."""
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_build_that_a_restart_interrupts_leaves_nothing(cloud: Cloud) -> None:
+    """Nova sets a server that was being built to ERROR when it starts."""
+    with mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed):
+        server = cloud.nova.begin(ONE)
+        cloud.nodes[FIRST].wait_for_lease(server["id"])
+        cloud.nova.wait_for_end(server, "create")
+    cloud.nova.restart_compute_service(FIRST)
+    cloud.nova.delete(server)
+    cloud.check_free()
+
+
+@pytest.mark.usefixtures("immediately")
+def test_a_resize_that_a_restart_interrupts_is_rolled_back(
+    pair: Cloud, server: dict[str, Any]
+) -> None:
+    """Nova does so when it starts on the source. The migration keeps the allocation."""
+    name = "nova.compute.manager.ComputeManager._terminate_volume_connections"
+    with mock.patch(name, side_effect=Killed):
+        pair.nova.begin_migration(server)
+        pair.nova.wait_for_end(server, "migrate")
+    migration = pair.nova.migration(server)
+    (gpu,) = pair.check_held(migration, 1)
+    pair.nova.interrupt(server)
+    pair.nova.restart_compute_service(FIRST)
+    assert list(pair.nodes[FIRST].leases()) == [server["id"]]
+    assert pair.nova.hostdevs(FIRST, server) == [gpu]
+    assert pair.nodes[FIRST].provider(gpu) in pair.nova.allocations(migration)
+    pair.nova.reconcile(FIRST)
+    assert list(pair.nodes[FIRST].leases()) == [server["id"]]
