@@ -150,7 +150,8 @@ class Nodes:
         :raises InvalidConfiguration: another node has it.
         """
         wanted = os.path.realpath(settings.state_path)
-        for name, each in self._services.items():
+        # Another thread may add a node meanwhile.
+        for name, each in tuple(self._services.items()):
             if each.manager is None or name == settings.node_name:
                 continue
             if os.path.realpath(each.manager.settings.state_path) == wanted:

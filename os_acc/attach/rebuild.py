@@ -23,6 +23,7 @@ from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
+from os_acc.objects.image import Image
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
@@ -121,13 +122,36 @@ class Rebuilder:
     ) -> dict[str, Programming | None]:
         """Return the contents for each lease with a region, by its UUID.
 
+        Contents that were decided for this very image stay if the image or its
+        bitstream cannot be read now: the cache may have the bitstream.
+
         :param stack: holds the locks of the cards and the files of the bitstreams.
         :param left: PCI functions that the guest has and will give back.
         """
         leases = [each for each in placed if each.programming or each.has_unread_region]
+        is_decided = all(each.image_id == image_id for each in leases)
+        recorded = {each.uuid: each.programming for each in leases}
+        try:
+            booted = self._programmer.images.booted(leases[0], image_id, deadline)
+            if booted is None and is_decided:
+                return recorded
+            return self._decided_for(booted, leases, stack, deadline, left)
+        except (exception.ImageNotFound, exception.ServiceUnavailable):
+            if not is_decided:
+                raise
+            return recorded
+
+    def _decided_for(
+        self,
+        booted: Image | None,
+        leases: Sequence[Lease],
+        stack: contextlib.ExitStack,
+        deadline: float,
+        left: Collection[PciAddress],
+    ) -> dict[str, Programming | None]:
+        """Return the contents for each lease; see :meth:`_decided`."""
         decided = {each.uuid: each.programming for each in leases}
         images = self._programmer.images
-        booted = images.booted(leases[0], image_id, deadline)
         is_plain = image_selection.merged(None, booted) is None
         found = [
             (each, each.programming.region)

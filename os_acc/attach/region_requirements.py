@@ -327,7 +327,12 @@ def restoring(leases: Sequence[Lease], bitstream: Bitstream) -> ProgrammingJob:
         before = lease.programming
         assert before is not None
         required = before.function_id
-        if (before.is_exact and before.image != recorded_of(bitstream.image)) or (
+        # One file can have several images.
+        is_same = (before.hash_algo, before.hash_value) == (
+            bitstream.image.hash_algo,
+            bitstream.image.hash_value,
+        )
+        if (before.is_exact and not is_same) or (
             functions and required is not None and required not in functions
         ):
             raise exception.RegionUnusable(

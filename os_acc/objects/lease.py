@@ -256,11 +256,13 @@ class RecordedState:
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.
 
-        Until then no other guest may have the region: it could not be programmed.
+        Until then no other guest may have the region: it could not be programmed. A
+        lease that is being released is not programmed any more.
         """
         for lease in self.leases:
             if (
-                lease.programming is not None
+                lease.state not in (LeaseState.RELEASING, LeaseState.QUARANTINED)
+                and lease.programming is not None
                 and lease.programming.is_pending
                 and lease.stands_on(region)
             ):

@@ -91,6 +91,27 @@ def test_a_killed_rebuild_without_its_bitstream_names_the_way_out(fpgas, images)
     assert "unplug" in caught.value.hint
 
 
+def unreadable(host: TestHost, images: dict[str, str], case: str) -> None:
+    """Let the decision for an image not be possible again."""
+    if case == "no source":
+        host.groups["os_acc_bitstreams"]["directory"] = str(host.directory / "gone")
+        host.restart()
+        return
+    gone = "vm-" + CRYPTO if case == "no image" else "crypto"
+    for file in host.images.path.glob(f"{gone}*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("case", ["no source", "no image", "no bitstream"])
+def test_a_decided_rebuild_is_finished_from_the_cache(fpgas, images, case):
+    """The image of the guest is still the same: nothing has to be decided."""
+    first = plug(fpgas, images[GZIP])
+    kill(fpgas, images[CRYPTO])
+    unreadable(fpgas, images, case)
+    assert start(fpgas, images[CRYPTO]) == [{**first[0], "function_id": CRYPTO}]
+    assert held(fpgas) == CRYPTO
+
+
 def test_back_to_a_plain_image_restores_the_recorded_image(fpgas, images):
     fpgas.plug(2, function_id=GZIP)
     fpgas.unplug(2)

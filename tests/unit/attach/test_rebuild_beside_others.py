@@ -10,6 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach.lifecycle import Lifecycle
+from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import raises
 from tests.unit import acme_card
@@ -99,3 +100,15 @@ def test_a_rebuild_that_failed_publishes_no_function(two_functions, images):
     ]
     start(two_functions, images[CRYPTO])
     assert published(two_functions) == {CRYPTO}
+
+
+def test_a_killed_rebuild_of_a_guest_that_is_released_frees_its_region(
+    two_functions, images
+):
+    kill(two_functions, images[CRYPTO])
+    two_functions.kernel.hold(PCI_A)
+    with pytest.raises(exception.DevicesUnreleased):
+        two_functions.unplug(1)
+    assert two_functions.lease_state(1) is not LeaseState.HELD
+    (entry,) = by_trait(two_functions, 2, GZIP)
+    assert entry["pci_id"] == PCI_B
