@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.functional.nova import cloud as clouds
-from tests.functional.nova import compute_nodes
+from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
-from tests.functional.nova.libvirt_servers import LibvirtServers
 from tests.shares import Share
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
@@ -25,34 +24,34 @@ IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 Server = dict[str, Any]
 
 
-def _restart(nova: LibvirtServers, server: Server) -> None:
+def _restart(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
     nova.stop(server)
     nova.start(server)
 
 
-def _rebuild(nova: LibvirtServers, server: Server) -> None:
+def _rebuild(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
     nova.rebuild(server, IMAGE)
 
 
-def _offload(nova: LibvirtServers, server: Server) -> None:
+def _offload(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
     nova.shelve(server)
     nova.offload(server)
     nova.unshelve(server)
 
 
-def _suspend(nova: LibvirtServers, server: Server) -> None:
+def _suspend(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
     nova.suspend(server)
     nova.resume(server)
 
 
-def _rescue(nova: LibvirtServers, server: Server) -> None:
+def _rescue(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
     nova.rescue(server)
     nova.unrescue(server)
 
 
-OPERATIONS: Mapping[str, Callable[[LibvirtServers, Server], None]] = {
+OPERATIONS: Mapping[str, Callable[[libvirt_servers.LibvirtServers, Server], None]] = {
     "restart": _restart,
-    "reboot": LibvirtServers.reboot,
+    "reboot": libvirt_servers.LibvirtServers.reboot,
     "rebuild": _rebuild,
     "offload": _offload,
     "suspend": _suspend,
