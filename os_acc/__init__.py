@@ -231,8 +231,7 @@ def attached(
 
     Only an entry in the state ``Bound`` may reach a guest.
 
-    :param instance_info: an instance, of which only ``uuid`` is read, or None for all
-        consumers.
+    :param instance_info: an instance; only ``uuid`` is read. None: all consumers.
     """
     return _node().attached(instance_info)
 

@@ -102,6 +102,36 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     ),
 )
 
+DRIVER_GROUP = cfg.OptGroup(
+    "os_acc_driver",
+    title="The virt driver of os_acc",
+    help="Options of nova-compute with [DEFAULT] compute_driver = "
+    "os_acc.LibvirtDriver.",
+)
+DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
+    cfg.FloatOpt(
+        "initialize_interval",
+        default=30.0,
+        min=0.1,
+        help="Seconds between two attempts to initialize os_acc. Until one succeeds, "
+        "nova-compute refuses servers with accelerators.",
+    ),
+    cfg.FloatOpt(
+        "reconcile_interval",
+        default=60.0,
+        min=0.1,
+        help="Seconds between two comparisons of the leases with libvirt's domains and "
+        "Placement's allocations.",
+    ),
+    cfg.FloatOpt(
+        "reconcile_age",
+        default=600.0,
+        min=0.0,
+        help="Seconds after which a lease without a domain and without an allocation "
+        "is released. It has to be longer than a server takes to build.",
+    ),
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
@@ -226,6 +256,12 @@ def register(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
+def register_driver(conf: cfg.ConfigOpts) -> None:
+    """Register the options of the virt driver; registering twice is harmless."""
+    conf.register_group(copy.deepcopy(DRIVER_GROUP))
+    conf.register_opts(DRIVER_OPTIONS, group=DRIVER_GROUP.name)
+
+
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     """Return the options for oslo-config-generator (``oslo.config.opts``)."""
     from oslo_privsep import priv_context
@@ -240,6 +276,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
     return [
         (GROUP, list(OPTIONS)),
+        (DRIVER_GROUP, list(DRIVER_OPTIONS)),
         (bitstreams.GROUP, list(bitstreams.OPTIONS)),
         (glance.GROUP, glance.list_opts()),
         (placement.GROUP, placement.list_opts()),

@@ -25,7 +25,7 @@ from os_acc.objects.region import Region
 
 LOG = log.getLogger(__name__)
 
-#: Properties by which a VM image can request a bitstream, by the field that they set.
+#: Properties of a VM image that request a bitstream, by the field that they set.
 #: The spellings of a function are those of the images that implement it.
 _OF_VM_IMAGES: Final[Mapping[str, Sequence[str]]] = {
     "bitstream_id": properties.spellings("bitstream_id"),

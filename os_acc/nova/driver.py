@@ -22,11 +22,10 @@ from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
 
 import os_acc
-from os_acc import exception
+from os_acc import conf, exception
 from os_acc.nova import (
     conversion,
     initialization,
-    options,
     reconciliation,
     restarts,
     servers,
@@ -49,8 +48,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         :raises InvalidConfiguration: an option of os_acc has an invalid value.
         """
         super().init_host(host)
-        options.register(CONF)
-        settings = CONF[options.GROUP.name]
+        conf.register_driver(CONF)
+        settings = CONF[conf.DRIVER_GROUP.name]
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._servers = servers.ServerAccelerators(self._node, self._allocations_of)

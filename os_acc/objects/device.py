@@ -106,7 +106,7 @@ class RejectReason(enum.Enum):
     NOT_ISOLATED = "its IOMMU group cannot be isolated"
     HAS_VFS = "a PF whose VFs are offered"
     PF_LEASED = "a VF of a PF that is leased as a whole"
-    VFS_LEASED = "a PF of which a VF is leased"
+    VFS_LEASED = "a PF with a leased VF"
     NO_RESET = "cannot be reset"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"

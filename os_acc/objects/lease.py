@@ -8,7 +8,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Self
+from typing import Final, Self
 
 from os_acc.objects import instance
 from os_acc.objects.image import BitstreamRequest
@@ -17,6 +17,9 @@ from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
+
+#: The plugin of PCI functions whose devices have no region.
+_WITHOUT_REGION: Final = "pci"
 
 
 class LeaseState(enum.Enum):
@@ -130,7 +133,7 @@ class Lease:
     prior: tuple[PriorBinding, ...]
     request: str
     boot_id: str
-    plugin: str = "pci"
+    plugin: str = _WITHOUT_REGION
     instance_name: str = ""
     project_id: str = ""
     request_size: int = 0
@@ -192,7 +195,11 @@ class Lease:
     @property
     def has_unread_region(self) -> bool:
         """Whether its region could not be read when the device was adopted."""
-        return self.programming is None and not self.provider and self.plugin != "pci"
+        return (
+            self.programming is None
+            and not self.provider
+            and self.plugin != _WITHOUT_REGION
+        )
 
     @property
     def is_unfinished(self) -> bool:

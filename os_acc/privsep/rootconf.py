@@ -203,7 +203,7 @@ def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None
 
 
 def read(path: str) -> RootConf:
-    """Read a file as root's configuration, whichever user may write to it.
+    """Read a file as root's configuration; its owner and mode are not checked.
 
     :returns: BROKEN, with the reason, if it is invalid or cannot be read.
     """

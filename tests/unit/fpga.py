@@ -16,6 +16,9 @@ POWER_ON, INTERFACE = hosts.DFL_FUNCTION, hosts.DFL_INTERFACE
 GZIP = "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01"
 CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
+#: The options of a service that restores the function of a region after a guest.
+AT_RELEASE = {"os_acc_bitstreams": {"reprogram_at_release": True}}
+
 
 def two_cards() -> HostSpec:
     """Return a host with two cards of one region each on the DFL driver."""

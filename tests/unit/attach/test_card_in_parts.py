@@ -158,5 +158,5 @@ def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):
     bench.kernel.write(bench.kernel.path(path), "0")
     refused = bench.rejected(card.address)
     assert refused.reason is RejectReason.NOT_ISOLATED
-    assert f"{neighbour.address}: a PF of which a VF is leased" in refused.detail
+    assert f"{neighbour.address}: a PF with a leased VF" in refused.detail
     assert entry["pci_id"] in refused.detail

@@ -17,6 +17,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.expected_errors import raises
 from tests.unit.fpga import (
+    AT_RELEASE,
     CARD,
     CRYPTO,
     GZIP,
@@ -33,7 +34,6 @@ from tests.unit.fpga import (
 
 ADDRESS = PciAddress.parse(CARD)
 TRAIT = function_trait(GZIP)
-AT_RELEASE = {"os_acc_bitstreams": {"reprogram_at_release": True}}
 TAGGED = '{"address": "*:*:*.*", "trust_guest_contents": true}'
 
 

@@ -63,7 +63,7 @@ def test_contents_that_the_hardware_does_not_authenticate_are_refused(fpgas):
 
 
 def test_authenticated_contents_are_not_taken_for_an_image(signed):
-    """The hardware says who signed the bitstream, not which one it is."""
+    """The hardware checks the signature of the bitstream, not its identity."""
     image = upload(signed, "crypto", CRYPTO)
     be_a_guest(signed, CRYPTO)
     signed.manager.regions.verify(ADDRESS, in_time())

@@ -40,7 +40,7 @@ def entries(bench: TestHost) -> Entries:
 
 @pytest.fixture
 def check_kept(bench: TestHost, entries: Entries) -> Callable[[], None]:
-    """Return a check that the server has what it had, whatever others do."""
+    """Return a check that the server has what it had, also after other operations."""
 
     def check() -> None:
         bench.plug(OTHER, FPGA)

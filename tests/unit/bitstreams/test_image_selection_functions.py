@@ -64,7 +64,7 @@ def test_an_image_with_two_functions_is_found_by_either_name(asked: str) -> None
             (FUNCTION_ID, OTHER_FUNCTION_ID),
             OTHER_FUNCTION_ID,
         ),
-        # One function, whatever its names.
+        # One function with several names.
         ({"function_name": "Encryption"}, {"accel:function_id": "x"}, ("f",), "f"),
         # A number of names that differs from that of the ids.
         (

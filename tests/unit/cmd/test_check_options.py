@@ -23,6 +23,15 @@ def write_roots(console: Console, text: str) -> Path:
     return path
 
 
+def check_suggestion(console: Console, more: str, what: str, hint: str) -> None:
+    """Check that ``os-acc check`` warns of a name in the configuration file."""
+    console.configure(more=more)
+    (found,) = console.checks()["options"]
+    assert found["Result"] == "warning"
+    assert found["What"] == f"{console.config_file} has {what}, which is ignored"
+    assert hint in found["Hint"]
+
+
 @pytest.mark.parametrize(
     ("more", "what", "hint"),
     [
@@ -40,16 +49,17 @@ def write_roots(console: Console, text: str) -> Path:
             "auth_url",
         ),
         ("zzz = 1", "[os_acc] zzz", "remove it"),
+        (
+            "[os_acc_driver]\nreconcile_ages = 1",
+            "[os_acc_driver] reconcile_ages",
+            "_age?",
+        ),
     ],
 )
 def test_a_misspelt_option_in_the_file_gets_a_suggestion(
     console: Console, more: str, what: str, hint: str
 ) -> None:
-    console.configure(more=more)
-    (found,) = console.checks()["options"]
-    assert found["Result"] == "warning"
-    assert found["What"] == f"{console.config_file} has {what}, which is ignored"
-    assert hint in found["Hint"]
+    check_suggestion(console, more, what, hint)
 
 
 def test_a_misspelt_option_in_a_directory_of_files_is_found(
@@ -73,6 +83,7 @@ def test_a_misspelt_option_in_a_directory_of_files_is_found(
         "[os_acc_glance]\nauth_type = password\nuser-name = a\ntenant_name = b",
         "[os_acc_glance]\nauth_type = none_such",
         "[os_acc_xrt]\ntools = /opt/xilinx",
+        "[os_acc_driver]\nreconcile_age = 60.0",
         "[DEFAULT]\ndebugg = true\n[osprofiler]\nenabledd = true",
     ],
 )
@@ -98,11 +109,7 @@ def test_names_of_known_options_and_of_others_sections_are_accepted(
 def test_a_misspelt_option_that_nova_shares_gets_a_suggestion(
     console: Console, more: str, what: str, hint: str
 ) -> None:
-    console.configure(more=more)
-    (found,) = console.checks()["options"]
-    assert found["Result"] == "warning"
-    assert found["What"] == f"{console.config_file} has {what}, which is ignored"
-    assert hint in found["Hint"]
+    check_suggestion(console, more, what, hint)
 
 
 @pytest.mark.parametrize(

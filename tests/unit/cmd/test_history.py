@@ -18,7 +18,7 @@ GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 
 @pytest.fixture
 def used(console: Console) -> Console:
-    """Return a shell on a host of which two devices had instances."""
+    """Return a shell on a host with two devices that had instances."""
     console.bench.plug(1, GPU)
     console.bench.plug(2, FPGA)
     console.bench.unplug(1)
