@@ -37,6 +37,7 @@ from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.profiles.lookup import ProfileLookup
+from os_acc.store import node_name as recorded_name
 from os_acc.store import readonly
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
@@ -217,6 +218,8 @@ def initialize(
     ready = nodes.service(title).manager
     if ready is None or reset:
         ready = _initialize(title, reset, config, root or default_root, owner)
+        given = None if node_name is None else title
+        recorded_name.record(ready.settings.state_path, given)
     if node_name is None:
         nodes.plain = title
     if wait_for_placement:

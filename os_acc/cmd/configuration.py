@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from os_acc import exception
+from os_acc import conf, exception
+from os_acc.store import node_name
 
 PROJECT = "os-acc"
 #: Hint for a wrong or missing configuration.
@@ -55,6 +56,7 @@ def load(
             default_config_dirs=[],
         )
         _register_novas_options(config)
+        _use_recorded_name(config)
     except cfg.ConfigFilesPermissionDeniedError as error:
         raise exception.InvalidConfiguration(
             str(error), hint="run it as root, or as the user nova-compute runs as"
@@ -99,6 +101,17 @@ def _defaults(root: str) -> tuple[list[str], list[str]]:
 def _existing(directory: str, *names: str) -> list[str]:
     paths = (os.path.join(directory, name) for name in names)
     return [path for path in paths if os.path.exists(path)]
+
+
+def _use_recorded_name(config: cfg.ConfigOpts) -> None:
+    """Let the node have the name that the service passed to ``os_acc.initialize()``."""
+    try:
+        state_path = conf.state_path(config)
+    except exception.InvalidConfiguration:
+        # Each command, and 'os-acc check', reports an invalid option.
+        return
+    if name := node_name.recorded(state_path):
+        config.set_default("node_name", name, group=conf.GROUP.name)
 
 
 def _register_novas_options(config: cfg.ConfigOpts) -> None:

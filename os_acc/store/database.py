@@ -219,7 +219,7 @@ class Database:
                 deadline, recovery.ReadableContents(regions_are_complete=not lost)
             )
             os.replace(fresh, self.path)
-            _sync(self._directory)
+            sync_directory(self._directory)
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
 
@@ -244,7 +244,7 @@ class Database:
             os.link(self.path, aside)
             self._move_companions(aside)
             os.replace(fresh, self.path)
-            _sync(self._directory)
+            sync_directory(self._directory)
         except sqlite3.Error as error:
             raise errors.from_sqlite(error, self.path) from error
         except OSError as error:
@@ -327,7 +327,8 @@ def _remove(path: str, *suffixes: str) -> None:
         pathlib.Path(path + suffix).unlink(missing_ok=True)
 
 
-def _sync(directory: str) -> None:
+def sync_directory(directory: str) -> None:
+    """Write the entries of a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from oslo_config import cfg
 
+from os_acc import exception
 from os_acc.cmd import configuration
 from os_acc.conf import Settings
+from os_acc.store import node_name
 from tests.unit.cmd.console import Console
 
 
@@ -100,3 +104,60 @@ def test_a_type_that_nova_may_put_anywhere_is_seen_without_nova(
     reason = console.device("0000:17:00.0")["Reason"]
     assert reason == "claimed by Nova's own options: it offers nvidia-558"
     assert console.results("claims") == {"failed"}
+
+
+# -- the name of the node ------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Return the state directory of a service that passed the name ``of-nova``."""
+    directory = tmp_path / "state"
+    directory.mkdir()
+    node_name.record(str(directory), "of-nova")
+    return directory
+
+
+def name_with(tmp_path: Path, text: str) -> str:
+    """Return the name of the node by a configuration file."""
+    file = write(tmp_path / "nova.conf", f"[os_acc]\n{text}\n")
+    return Settings.load(load(tmp_path, file)).node_name
+
+
+def test_the_node_has_the_name_that_the_service_passed(
+    tmp_path: Path, state: Path
+) -> None:
+    assert name_with(tmp_path, f"state_path = {state}") == "of-nova"
+
+
+def test_the_option_precedes_the_name_that_the_service_passed(
+    tmp_path: Path, state: Path
+) -> None:
+    text = f"state_path = {state}\nnode_name = of-the-operator"
+    assert name_with(tmp_path, text) == "of-the-operator"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"\xff"),
+        lambda path: path.write_text("a\nb"),
+        lambda path: path.write_text("a" * 10_000),
+        lambda path: (path.unlink(), path.mkdir()),
+        lambda path: (path.unlink(), os.mkfifo(path)),
+        lambda path: (path.rename(f"{path}-2"), path.symlink_to(f"{path}-2")),
+    ],
+    ids=["lost", "empty", "no text", "lines", "long", "directory", "pipe", "link"],
+)
+def test_without_a_valid_record_the_node_has_the_name_of_the_host(
+    tmp_path: Path, state: Path, damage: Callable[[Path], object]
+) -> None:
+    damage(state / "node_name")
+    assert name_with(tmp_path, f"state_path = {state}") == socket.gethostname()
+
+
+def test_an_invalid_state_path_is_reported_by_the_command(tmp_path: Path) -> None:
+    with pytest.raises(exception.InvalidConfiguration, match="state_path"):
+        name_with(tmp_path, "state_path = no/absolute/path")
