@@ -28,13 +28,13 @@ _T = TypeVar("_T")
 #: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
     # The lane of the lowest versions; all others run all unit tests.
-    "tests/unit/": 5,
-    "tests/functional/kernel/": 2,
+    "tests/unit/": 10,
+    "tests/functional/kernel/": 3,
     # Each starts Nova's services: five seconds.
-    "tests/functional/nova/test_driver": 4,
+    "tests/functional/nova/test_driver": 6,
     "tests/functional/nova/": 2,
-    "tests/functional/openstack/": 2,
-    "tests/stress/test_fault_": 2,
+    "tests/functional/openstack/": 3,
+    "tests/stress/test_fault_": 3,
 }
 
 _OPTION = "--share"

@@ -374,7 +374,7 @@ _FEW = 300
 _STEPS_OF_A_PART = 1_250
 _STEPS_OF_A_HISTORY = 100
 #: The parts are divided among so many shares.
-SHARES = 10
+SHARES = 20
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 #: The folders of tests with long kinds that are divided into shares.
 LANES = ("tests/unit", "tests/stress", "tests/functional/kernel")
 #: A multiple of each divisor.
-ROUND = 10
+ROUND = 60
 
 #: A plugin for a run that only collects; it records each share's selection.
 _SELECTED = f"""
@@ -93,7 +93,7 @@ def test_every_test_is_selected_in_some_share(selected: dict[str, list[int]]):
 
 
 def test_every_test_is_selected_equally_often(selected: dict[str, list[int]]):
-    """A test is selected by every number, or by every second, fifth or tenth."""
+    """A test is selected by every n-th number."""
     for name, numbers in selected.items():
         divisor = ROUND // len(numbers)
         assert numbers == list(range(numbers[0], ROUND, divisor)), name
