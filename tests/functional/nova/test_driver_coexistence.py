@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Devices of Nova beside those of os_acc, on one host and in one server.
+
+Nova serves its own devices by ``[pci] device_spec``, with or without PCI in Placement,
+and mediated devices by ``[devices] enabled_mdev_types``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import pytest
+from nova import context, objects
+from nova.tests.fixtures import libvirt
+from oslo_utils import uuidutils
+
+from tests.functional.nova import cloud as clouds
+from tests.functional.nova import compute_nodes, libvirt_servers
+from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
+from tests.functional.nova.compute_nodes import ComputeNode
+
+nodes = compute_nodes.nodes
+OTHER_IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
+#: The device of each host that Nova's option names.
+NIC = "0000:81:00.0"
+_NIC_IDS = {"vendor_id": libvirt.PCI_VEND_ID, "product_id": libvirt.PCI_PROD_ID}
+_CLASS_OF_NIC = f"CUSTOM_PCI_{libvirt.PCI_VEND_ID}_{libvirt.PCI_PROD_ID}"
+BOTH = ONE | {"pci_passthrough:alias": "nic:1"}
+
+
+@dataclasses.dataclass(frozen=True)
+class NovaDevices:
+    """The options of Nova for its device.
+
+    :ivar resource_class: of the device in Placement; empty: it is not there.
+    """
+
+    spec: Mapping[str, str]
+    alias: Mapping[str, str]
+    resource_class: str = ""
+
+    def configure(self, nova: libvirt_servers.LibvirtServers) -> None:
+        nova.flags(
+            device_spec=[json.dumps(self.spec)],
+            alias=[json.dumps(self.alias | {"name": "nic"})],
+            report_in_placement=bool(self.resource_class),
+            group="pci",
+        )
+        nova.flags(
+            pci_in_placement=bool(self.resource_class), group="filter_scheduler"
+        )
+
+
+TRACKER = NovaDevices(_NIC_IDS, _NIC_IDS)
+IN_PLACEMENT = dataclasses.replace(TRACKER, resource_class=_CLASS_OF_NIC)
+#: The name does not show that the class is Nova's.
+OF_OPERATOR = NovaDevices(
+    {"address": NIC, "resource_class": "crypto", "traits": "fast"},
+    {"resource_class": "crypto", "traits": "fast"},
+    "CUSTOM_CRYPTO",
+)
+
+
+class SharedHosts(Cloud):
+    """Hosts whose devices Nova and os_acc share."""
+
+    def __init__(
+        self, nova: libvirt_servers.LibvirtServers, nodes: Mapping[str, ComputeNode]
+    ) -> None:
+        super().__init__(nova, nodes)
+        self.resource_class = ""
+
+    def start(self, host: str) -> None:
+        self.nova.start_compute(host, pci_info=self._devices(host))
+
+    def _devices(self, host: str) -> Any:
+        """Return the devices that libvirt lists: a NIC, a vGPU parent, and the GPUs."""
+        found = libvirt.HostPCIDevicesInfo(num_pci=1, num_mdevcap=1, num_pfs=0, num_vfs=0)
+        for group, gpu in enumerate(self.nodes[host].gpus):
+            found.add_device(
+                "PCI",
+                bus=int(gpu[5:7], 16),
+                slot=0,
+                function=0,
+                iommu_group=group,
+                numa_node=0,
+                vend_id="10de",
+                prod_id="2235",
+            )
+        return found
+
+    def check_both(self, server: dict[str, Any], host: str = FIRST) -> None:
+        """Check a server whose guest has a device of each service."""
+        (gpu,) = self.check_held(server["id"], 1, host)
+        assert sorted(self.nova.hostdevs(host, server)) == [gpu, NIC]
+        assert self.tracked(server["id"]) == [(host, NIC)]
+        self.check_providers(host, server["id"])
+
+    def tracked(self, server: str) -> list[tuple[str, str]]:
+        """Return the devices that Nova's PCI tracker gave to a server."""
+        admin = context.get_admin_context()
+        return [
+            (objects.ComputeNode.get_by_id(admin, each.compute_node_id).host, each.address)
+            for each in objects.PciDeviceList.get_by_instance_uuid(admin, server)
+        ]
+
+    def check_providers(self, host: str, consumer: str) -> None:
+        """Check the names, the inventories and the allocations of both services."""
+        tree = self.providers(host)
+        for gpu in self.nodes[host].gpus:
+            uuid = self.nodes[host].provider(gpu)
+            (name,) = (each for each in tree if tree[each][0] == uuid)
+            assert name.startswith(f"{host}_accel_")
+            assert tree[name][1] == {"CUSTOM_ACCELERATOR_GPU"}
+        expected = {self.resource_class} if self.resource_class else None
+        assert tree.get(f"{host}_{NIC}", (None, None))[1] == expected
+        allocated = {
+            name
+            for each in self.nova.allocations(consumer).values()
+            for name in each
+            if name.startswith("CUSTOM_")
+        }
+        assert allocated == {"CUSTOM_ACCELERATOR_GPU"} | (expected or set())
+
+    def providers(self, host: str) -> dict[str, tuple[str, set[str]]]:
+        """Return the UUID and the classes of each provider in a node's tree."""
+        placement = self.nova.placement
+        root = self.nova.compute_rp_uuids[host]
+        found = placement.get(f"/resource_providers?in_tree={root}", version="1.14")
+        return {
+            each["name"]: (
+                each["uuid"],
+                set(
+                    placement.get(
+                        f"/resource_providers/{each['uuid']}/inventories"
+                    ).body["inventories"]
+                ),
+            )
+            for each in found.body["resource_providers"]
+        }
+
+
+@pytest.fixture
+def hosts(nodes: dict[str, ComputeNode]) -> Iterator[SharedHosts]:
+    """Yield Nova's services without a compute node."""
+    nova = libvirt_servers.LibvirtServers(
+        lambda name, interval: nodes[name].deferred(interval)
+    )
+    nova.ADDITIONAL_FILTERS = ["PciPassthroughFilter"]
+    nova.setUp()
+    # Nova's tests do not read the files of the machine.
+    of_machine = mock.patch("nova.pci.utils.is_physical_function", return_value=False)
+    try:
+        with of_machine:
+            yield SharedHosts(nova, nodes)
+    finally:
+        nova.doCleanups()
+
+
+@pytest.fixture(
+    params=[TRACKER, IN_PLACEMENT, OF_OPERATOR],
+    ids=["tracker", "in Placement", "in Placement, class of the operator"],
+)
+def shared(hosts: SharedHosts, request: pytest.FixtureRequest) -> SharedHosts:
+    """Start a host with a device of Nova."""
+    request.param.configure(hosts.nova)
+    hosts.resource_class = request.param.resource_class
+    hosts.start(FIRST)
+    return hosts
+
+
+# -- devices of the PCI tracker ------------------------------------------------
+
+
+def test_a_server_keeps_the_devices_of_both_on_its_host(shared: SharedHosts) -> None:
+    server = shared.nova.create(BOTH)
+    shared.check_both(server)
+    shared.nova.reboot(server)
+    shared.check_both(server)
+    shared.nova.suspend(server)
+    assert shared.nova.hostdevs(FIRST, server) == []
+    shared.nova.resume(server)
+    shared.check_both(server)
+    shared.nova.rebuild(server, OTHER_IMAGE)
+    shared.check_both(server)
+    shared.nova.update_inventory()
+    shared.check_both(server)
+    shared.nova.restart_compute_service(FIRST)
+    shared.nova.stop(server)
+    shared.nova.start(server)
+    shared.check_both(server)
+    shared.nova.delete(server)
+    shared.check_free()
+    assert shared.tracked(server["id"]) == []
+
+
+def test_a_server_moves_with_the_devices_of_both(shared: SharedHosts) -> None:
+    server = shared.nova.create(BOTH)
+    shared.start(SECOND)
+    shared.nova.resize(server, BOTH)
+    shared.check_held(shared.nova.migration(server), 1, FIRST)
+    shared.nova.revert(server)
+    shared.check_free(SECOND)
+    shared.check_both(server)
+    shared.nova.migrate(server)
+    shared.nova.confirm(server)
+    shared.check_free(FIRST)
+    shared.check_both(server, SECOND)
+
+
+# -- mediated devices ----------------------------------------------------------
+
+
+def test_a_server_has_a_vgpu_and_an_accelerator(hosts: SharedHosts) -> None:
+    hosts.nova.flags(
+        enabled_mdev_types=[libvirt.NVIDIA_11_VGPU_TYPE], group="devices"
+    )
+    hosts.start(FIRST)
+    with mock.patch(
+        "nova.virt.libvirt.driver.LibvirtDriver._create_mdev",
+        side_effect=_mdevs_of(hosts.nova, FIRST),
+    ):
+        server = hosts.nova.create(ONE | {"resources:VGPU": "1"})
+        _check_vgpu(hosts, server)
+        hosts.nova.reboot(server)
+        _check_vgpu(hosts, server)
+        hosts.nova.rebuild(server, OTHER_IMAGE)
+        _check_vgpu(hosts, server)
+    hosts.nova.delete(server)
+    hosts.check_free()
+
+
+def _mdevs_of(
+    nova: libvirt_servers.LibvirtServers, host: str
+) -> Callable[..., str]:
+    """Return a function that lets libvirt have another mediated device."""
+
+    def create(parent: str, kind: str, uuid: str | None = None) -> str:
+        uuid = uuid or uuidutils.generate_uuid()
+        name = f"mdev_{uuid.replace('-', '_')}"
+        device = libvirt.FakeMdevDevice(dev_name=name, type_id=kind, parent=parent)
+        nova.driver(host)._host.get_connection().mdev_info.devices[name] = device
+        return uuid
+
+    return create
+
+
+def _check_vgpu(hosts: SharedHosts, server: dict[str, Any]) -> None:
+    """Check a server with a vGPU of Nova and a GPU of os_acc."""
+    hosts.check_attached(server, 1)
+    assert len(hosts.nova.mdevs(FIRST, server)) == 1
+    tree = hosts.providers(FIRST)
+    assert tree[f"{FIRST}_{libvirt.MDEVCAP_DEV2_PCI_ADDR}"][1] == {"VGPU"}
+    allocated = hosts.nova.allocations(server["id"]).values()
+    assert {"VGPU": 1} in allocated
+    assert {"CUSTOM_ACCELERATOR_GPU": 1} in allocated
+
+
+# -- one device in the options of both -----------------------------------------
+
+
+def test_a_device_that_nova_claims_is_not_offered(hosts: SharedHosts) -> None:
+    gpu, other = hosts.nodes[FIRST].gpus
+    spec = {"address": gpu}
+    alias = {"vendor_id": "10de", "product_id": "2235"}
+    NovaDevices(spec, alias).configure(hosts.nova)
+    hosts.start(FIRST)
+    mine = hosts.nova.create(ONE)
+    assert hosts.check_held(mine["id"], 1) == [other]
+    novas = hosts.nova.create({"pci_passthrough:alias": "nic:1"})
+    assert hosts.nova.hostdevs(FIRST, novas) == [gpu]
+    failed = hosts.nova.create(ONE, state="ERROR")
+    assert "No valid host" in failed["fault"]["message"]
