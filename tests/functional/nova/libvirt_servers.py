@@ -344,6 +344,10 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
             for guest in self._guests(host)
         )
 
+    def is_defined(self, host: str, server: dict[str, Any]) -> bool:
+        """Return whether libvirt has a guest of a server."""
+        return any(guest.UUIDString() == server["id"] for guest in self._guests(host))
+
     @contextlib.contextmanager
     def placement_down(self) -> Iterator[None]:
         """Let Placement give no answer, in a block."""

@@ -19,7 +19,8 @@ from nova import context, objects
 from nova.tests.fixtures import libvirt
 from oslo_utils import uuidutils
 
-from tests.functional.nova import cloud as clouds
+from os_acc import exception
+from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
 from tests.functional.nova.compute_nodes import ComputeNode
@@ -30,6 +31,8 @@ OTHER_IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 NIC = "0000:81:00.0"
 _NIC_IDS = {"vendor_id": libvirt.PCI_VEND_ID, "product_id": libvirt.PCI_PROD_ID}
 _CLASS_OF_NIC = f"CUSTOM_PCI_{libvirt.PCI_VEND_ID}_{libvirt.PCI_PROD_ID}"
+#: Providers of Nova have the trait.
+NOT_NOVAS = ONE | {"trait1:OWNER_NOVA": "forbidden"}
 BOTH = ONE | {"pci_passthrough:alias": "nic:1"}
 
 
@@ -51,9 +54,7 @@ class NovaDevices:
             report_in_placement=bool(self.resource_class),
             group="pci",
         )
-        nova.flags(
-            pci_in_placement=bool(self.resource_class), group="filter_scheduler"
-        )
+        nova.flags(pci_in_placement=bool(self.resource_class), group="filter_scheduler")
 
 
 TRACKER = NovaDevices(_NIC_IDS, _NIC_IDS)
@@ -80,7 +81,9 @@ class SharedHosts(Cloud):
 
     def _devices(self, host: str) -> Any:
         """Return the devices that libvirt lists: a NIC, a vGPU parent, and the GPUs."""
-        found = libvirt.HostPCIDevicesInfo(num_pci=1, num_mdevcap=1, num_pfs=0, num_vfs=0)
+        found = libvirt.HostPCIDevicesInfo(
+            num_pci=1, num_mdevcap=1, num_pfs=0, num_vfs=0
+        )
         for group, gpu in enumerate(self.nodes[host].gpus):
             found.add_device(
                 "PCI",
@@ -105,7 +108,10 @@ class SharedHosts(Cloud):
         """Return the devices that Nova's PCI tracker gave to a server."""
         admin = context.get_admin_context()
         return [
-            (objects.ComputeNode.get_by_id(admin, each.compute_node_id).host, each.address)
+            (
+                objects.ComputeNode.get_by_id(admin, each.compute_node_id).host,
+                each.address,
+            )
             for each in objects.PciDeviceList.get_by_instance_uuid(admin, server)
         ]
 
@@ -126,6 +132,26 @@ class SharedHosts(Cloud):
             if name.startswith("CUSTOM_")
         }
         assert allocated == {"CUSTOM_ACCELERATOR_GPU"} | (expected or set())
+
+    def add_provider(self, host: str, resource_class: str) -> None:
+        """Give a node a unit that neither Nova nor os_acc provides."""
+        placement = self.nova.placement
+        placement.put(f"/resource_classes/{resource_class}", {}, version="1.7")
+        uuid = uuidutils.generate_uuid()
+        root = self.nova.compute_rp_uuids[host]
+        provider = {
+            "name": f"{host}_{uuid}",
+            "uuid": uuid,
+            "parent_provider_uuid": root,
+        }
+        placement.post("/resource_providers", provider, version="1.20")
+        inventory = {
+            "inventories": {resource_class: {"total": 1}},
+            "resource_provider_generation": 0,
+        }
+        placement.put(
+            f"/resource_providers/{uuid}/inventories", inventory, version="1.20"
+        )
 
     def providers(self, host: str) -> dict[str, tuple[str, set[str]]]:
         """Return the UUID and the classes of each provider in a node's tree."""
@@ -217,9 +243,7 @@ def test_a_server_moves_with_the_devices_of_both(shared: SharedHosts) -> None:
 
 
 def test_a_server_has_a_vgpu_and_an_accelerator(hosts: SharedHosts) -> None:
-    hosts.nova.flags(
-        enabled_mdev_types=[libvirt.NVIDIA_11_VGPU_TYPE], group="devices"
-    )
+    hosts.nova.flags(enabled_mdev_types=[libvirt.NVIDIA_11_VGPU_TYPE], group="devices")
     hosts.start(FIRST)
     with mock.patch(
         "nova.virt.libvirt.driver.LibvirtDriver._create_mdev",
@@ -235,9 +259,7 @@ def test_a_server_has_a_vgpu_and_an_accelerator(hosts: SharedHosts) -> None:
     hosts.check_free()
 
 
-def _mdevs_of(
-    nova: libvirt_servers.LibvirtServers, host: str
-) -> Callable[..., str]:
+def _mdevs_of(nova: libvirt_servers.LibvirtServers, host: str) -> Callable[..., str]:
     """Return a function that lets libvirt have another mediated device."""
 
     def create(parent: str, kind: str, uuid: str | None = None) -> str:
@@ -276,3 +298,85 @@ def test_a_device_that_nova_claims_is_not_offered(hosts: SharedHosts) -> None:
     assert hosts.nova.hostdevs(FIRST, novas) == [gpu]
     failed = hosts.nova.create(ONE, state="ERROR")
     assert "No valid host" in failed["fault"]["message"]
+
+
+def test_nova_compute_ends_if_nova_also_names_a_leased_device(
+    hosts: SharedHosts,
+) -> None:
+    hosts.start(FIRST)
+    server = hosts.nova.create(ONE)
+    (gpu,) = hosts.check_held(server["id"], 1)
+    hosts.nova.flags(device_spec=[json.dumps({"address": gpu})], group="pci")
+    with pytest.raises(exception.InvalidConfiguration, match=f"names {gpu}, which"):
+        hosts.nova.restart_compute_service(FIRST)
+
+
+@pytest.mark.parametrize("resource_class", ["VGPU", "pci_10de_2235", "VCPU"])
+def test_nova_compute_ends_if_a_class_is_one_of_novas(
+    nodes: dict[str, ComputeNode], resource_class: str
+) -> None:
+    config = nodes[FIRST].bench.config(
+        device_spec=[
+            json.dumps({"vendor_id": "10de", "resource_class": resource_class})
+        ]
+    )
+    node = DeferredNode(FIRST, nodes[FIRST].handle, 1.0, config)
+    with pytest.raises(
+        exception.InvalidConfiguration, match="leaves the resource_class"
+    ):
+        node.start()
+
+
+def test_no_guest_starts_with_a_unit_of_nova_in_the_place_of_an_accelerator(
+    hosts: SharedHosts,
+) -> None:
+    """Both services have the same resource class."""
+    spec = {"address": NIC, "resource_class": "CUSTOM_ACCELERATOR_GPU"}
+    NovaDevices(spec, {"resource_class": "nic"}, spec["resource_class"]).configure(
+        hosts.nova
+    )
+    hosts.start(FIRST)
+    mine = [hosts.nova.create(NOT_NOVAS) for _ in hosts.nodes[FIRST].gpus]
+    failed = hosts.nova.create(ONE, state="ERROR")
+    assert hosts.nova.is_defined(FIRST, failed) is False
+    refused = hosts.nova.create(NOT_NOVAS, state="ERROR")
+    assert "No valid host" in refused["fault"]["message"]
+    for server in mine:
+        hosts.check_attached(server, 1)
+
+
+# -- failures ------------------------------------------------------------------
+
+
+def test_after_a_failed_migration_units_of_others_do_not_cost_the_lease(
+    hosts: SharedHosts,
+) -> None:
+    for host in (FIRST, SECOND):
+        hosts.start(host)
+        hosts.add_provider(host, "CUSTOM_LICENCE")
+    licensed = {"resources2:CUSTOM_LICENCE": "1", "group_policy": "none"}
+    server = hosts.nova.create(ONE | licensed, host=FIRST)
+    (before,) = hosts.nodes[FIRST].leases()[server["id"]]
+    name = "nova.compute.manager.ComputeManager._terminate_volume_connections"
+    with mock.patch(name, side_effect=OSError("no route")):
+        hosts.nova.fail_to_migrate(server)
+    assert hosts.nova.migration(server) in hosts.nodes[FIRST].leases()
+    hosts.nova.reboot_in_error(server)
+    (after,) = hosts.nodes[FIRST].leases()[server["id"]]
+    assert after.uuid == before.uuid
+    hosts.check_attached(server, 1)
+
+
+def test_a_guest_does_not_resume_without_the_device_of_nova(
+    hosts: SharedHosts,
+) -> None:
+    TRACKER.configure(hosts.nova)
+    hosts.start(FIRST)
+    server = hosts.nova.create(BOTH)
+    hosts.nova.suspend(server)
+    name = "nova.virt.libvirt.guest.Guest.attach_device"
+    with mock.patch(name, side_effect=OSError("no IOMMU group")) as attached:
+        hosts.nova.refuse(server, {"resume": None}, "resume")
+    assert attached.call_count == 1
+    assert not hosts.nova.is_running(FIRST, server)
+    hosts.check_held(server["id"], 1)
