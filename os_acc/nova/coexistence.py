@@ -58,12 +58,15 @@ def check_claims(
         if "pci_id" in entry
     }
     claims = whitelist.Whitelist(values)
-    for device in devices:
-        consumer = consumers.get(device["address"])
-        if consumer is not None and claims.device_assignable(device):
+    by_address = {device["address"]: device for device in devices}
+    for address in sorted(consumers.keys() & by_address.keys()):
+        # A guest that gets the PF has the VFs, or ends them.
+        parent = by_address[address].get("parent_addr")
+        function_and_pf = by_address[address], by_address.get(parent)
+        if any(each and claims.device_assignable(each) for each in function_and_pf):
             raise exception.InvalidConfiguration(
-                f"[pci] device_spec names {device['address']}, which os_acc has leased "
-                f"to {consumer}",
+                f"[pci] device_spec names {address}, which os_acc has leased to "
+                f"{consumers[address]}",
                 hint="remove the device from [pci] device_spec until the consumer has "
                 "released it",
             )

@@ -11,7 +11,7 @@ at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
@@ -303,9 +303,30 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Prepare the accelerators, and attach them to the resumed guest."""
         self._renew(context, instance, network_info)
+        with self._reattached(instance):
+            super().resume(context, instance, network_info, *args, **kwargs)
+
+    def _resume_guest_after_snapshot(
+        self,
+        context: Any,
+        live_snapshot: bool,
+        original_power_state: Any,
+        instance: Any,
+        guest: Any,
+    ) -> None:
+        """Attach the accelerators again after a snapshot that suspended the guest."""
+        arguments = context, live_snapshot, original_power_state, instance, guest
+        if not self._needs_suspend_resume_for_snapshot(*arguments[1:3]):
+            return
+        with self._reattached(instance):
+            super()._resume_guest_after_snapshot(*arguments)
+
+    @contextlib.contextmanager
+    def _reattached(self, instance: Any) -> Iterator[None]:
+        """Attach the accelerators to the guest that the block resumes."""
         devices = self._pci_devices(instance)
         try:
-            super().resume(context, instance, network_info, *args, **kwargs)
+            yield
             self._attach_pci_devices(self._host.get_guest(instance), devices)
         except BaseException:
             if devices:

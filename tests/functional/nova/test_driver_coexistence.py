@@ -16,10 +16,13 @@ from unittest import mock
 
 import pytest
 from nova import context, objects
+from nova.compute import power_state, task_states
 from nova.tests.fixtures import libvirt
+from nova.virt.libvirt import driver
 from oslo_utils import uuidutils
 
 from os_acc import exception
+from os_acc.nova import coexistence
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import compute_nodes, libvirt_servers
 from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
@@ -27,6 +30,7 @@ from tests.functional.nova.compute_nodes import ComputeNode
 
 nodes = compute_nodes.nodes
 OTHER_IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
+_LIBVIRT = "nova.virt.libvirt."
 #: The device of each host that Nova's option names.
 NIC = "0000:81:00.0"
 _NIC_IDS = {"vendor_id": libvirt.PCI_VEND_ID, "product_id": libvirt.PCI_PROD_ID}
@@ -239,6 +243,29 @@ def test_a_server_moves_with_the_devices_of_both(shared: SharedHosts) -> None:
     shared.check_both(server, SECOND)
 
 
+def test_after_a_cold_snapshot_the_guest_has_the_devices_of_both(
+    hosts: SharedHosts,
+) -> None:
+    """Nova suspends a guest whose image backend has no live snapshots."""
+    TRACKER.configure(hosts.nova)
+    hosts.start(FIRST)
+    server = hosts.nova.create(BOTH)
+    suspended = []
+
+    def cold(admin: Any, instance: Any, _image: str, update: Any) -> None:
+        virt = hosts.nova.driver(FIRST)
+        arguments = admin, False, power_state.RUNNING, instance
+        virt._suspend_guest_for_snapshot(*arguments)
+        suspended.append(hosts.nova.hostdevs(FIRST, server))
+        virt._resume_guest_after_snapshot(*arguments, virt._host.get_guest(instance))
+        update(task_state=task_states.IMAGE_UPLOADING)
+
+    with mock.patch.object(driver.LibvirtDriver.snapshot, "side_effect", cold):
+        hosts.nova.snapshot(server)
+    assert suspended == [[]]
+    hosts.check_both(server)
+
+
 # -- mediated devices ----------------------------------------------------------
 
 
@@ -246,7 +273,7 @@ def test_a_server_has_a_vgpu_and_an_accelerator(hosts: SharedHosts) -> None:
     hosts.nova.flags(enabled_mdev_types=[libvirt.NVIDIA_11_VGPU_TYPE], group="devices")
     hosts.start(FIRST)
     with mock.patch(
-        "nova.virt.libvirt.driver.LibvirtDriver._create_mdev",
+        _LIBVIRT + "driver.LibvirtDriver._create_mdev",
         side_effect=_mdevs_of(hosts.nova, FIRST),
     ):
         server = hosts.nova.create(ONE | {"resources:VGPU": "1"})
@@ -309,6 +336,23 @@ def test_nova_compute_ends_if_nova_also_names_a_leased_device(
     hosts.nova.flags(device_spec=[json.dumps({"address": gpu})], group="pci")
     with pytest.raises(exception.InvalidConfiguration, match=f"names {gpu}, which"):
         hosts.nova.restart_compute_service(FIRST)
+
+
+def test_a_leased_vf_is_named_by_its_pf() -> None:
+    pf = {"address": "0000:3b:00.0", "vendor_id": "8086", "product_id": "1592"}
+    vf = {
+        "address": "0000:3b:02.0",
+        "vendor_id": "8086",
+        "product_id": "1889",
+        "parent_addr": pf["address"],
+    }
+    held = {"a server": [{"pci_id": vf["address"]}]}
+    of_pf, of_other = (
+        [json.dumps({"product_id": product})] for product in ("1592", "1593")
+    )
+    coexistence.check_claims(of_other, [pf, vf], held)
+    with pytest.raises(exception.InvalidConfiguration, match=vf["address"]):
+        coexistence.check_claims(of_pf, [pf, vf], held)
 
 
 @pytest.mark.parametrize("resource_class", ["VGPU", "pci_10de_2235", "VCPU"])
@@ -374,7 +418,7 @@ def test_a_guest_does_not_resume_without_the_device_of_nova(
     hosts.start(FIRST)
     server = hosts.nova.create(BOTH)
     hosts.nova.suspend(server)
-    name = "nova.virt.libvirt.guest.Guest.attach_device"
+    name = _LIBVIRT + "guest.Guest.attach_device"
     with mock.patch(name, side_effect=OSError("no IOMMU group")) as attached:
         hosts.nova.refuse(server, {"resume": None}, "resume")
     assert attached.call_count == 1
