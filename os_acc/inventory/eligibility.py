@@ -84,6 +84,9 @@ def _nova_claims(
 ) -> RejectedDevice | None:
     if function.address in evidence.nova:
         return _no(function, RejectReason.NOVA_CLAIMS)
+    if function.physfn in evidence.nova:
+        # A guest that gets the PF has the VFs, or ends them.
+        return _no(function, RejectReason.NOVA_CLAIMS, f"its PF {function.physfn}")
     offered = _offered_to_nova(evidence, function.address)
     if offered:
         return _no(

@@ -10,7 +10,8 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
@@ -20,10 +21,13 @@ from nova.compute import task_states
 from nova.conf import CONF
 from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
+from oslo_log import log
+from oslo_serialization import jsonutils
 
 import os_acc
 from os_acc import conf, exception
 from os_acc.nova import (
+    coexistence,
     conversion,
     initialization,
     reconciliation,
@@ -31,6 +35,8 @@ from os_acc.nova import (
     servers,
     snapshots,
 )
+
+LOG = log.getLogger(__name__)
 
 
 class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
@@ -45,13 +51,15 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def init_host(self, host: str) -> None:
         """Discover the accelerators of this host.
 
-        :raises InvalidConfiguration: an option of os_acc has an invalid value.
+        :raises InvalidConfiguration: an option of os_acc has an invalid value, or
+            ``[pci] device_spec`` names a device that os_acc has leased.
         """
         super().init_host(host)
         conf.register_driver(CONF)
         settings = CONF[conf.DRIVER_GROUP.name]
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
+        self._check_claims()
         self._servers = servers.ServerAccelerators(self._node, self._allocations_of)
         self._reconciler = reconciliation.LeaseReconciler(
             self._node,
@@ -71,6 +79,16 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         return initialization.DeferredNode(
             name, lambda: os_acc.initialize(node_name=name), interval
         )
+
+    def _check_claims(self) -> None:
+        try:
+            held = self._node.attached()
+        except exception.OsAccError as error:
+            LOG.warning("cannot compare leases with [pci] device_spec: %s", error)
+            return
+        if held and CONF.pci.device_spec:
+            devices = jsonutils.loads(self._get_pci_passthrough_devices())
+            coexistence.check_claims(CONF.pci.device_spec, devices, held)
 
     def _allocations_of(self, context: Any, consumer: str) -> Any:
         """Return the allocations of a consumer in Placement.
@@ -284,14 +302,42 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Prepare the accelerators, and attach them to the resumed guest."""
         self._renew(context, instance, network_info)
-        super().resume(context, instance, network_info, *args, **kwargs)
-        guest = self._host.get_guest(instance)
+        with self._reattached(instance):
+            super().resume(context, instance, network_info, *args, **kwargs)
+
+    def _resume_guest_after_snapshot(
+        self,
+        context: Any,
+        live_snapshot: bool,
+        original_power_state: Any,
+        instance: Any,
+        guest: Any,
+    ) -> None:
+        """Attach the accelerators again after a snapshot that suspended the guest."""
+        arguments = context, live_snapshot, original_power_state, instance, guest
+        if not self._needs_suspend_resume_for_snapshot(*arguments[1:3]):
+            return
+        with self._reattached(instance):
+            super()._resume_guest_after_snapshot(*arguments)
+
+    @contextlib.contextmanager
+    def _reattached(self, instance: Any) -> Iterator[None]:
+        """Attach the accelerators to the guest that the block resumes."""
+        devices = self._pci_devices(instance)
         try:
-            self._attach_pci_devices(guest, self._pci_devices(instance))
+            yield
+            self._attach_pci_devices(self._host.get_guest(instance), devices)
         except BaseException:
-            # A guest must not run without its accelerators.
-            guest.poweroff()
+            if devices:
+                self._end_guest(instance)
             raise
+
+    def _end_guest(self, instance: Any) -> None:
+        """End a guest that must not run without its accelerators."""
+        with contextlib.suppress(nova_exception.InstanceNotFound):
+            guest = self._host.get_guest(instance)
+            if guest.is_active():
+                guest.poweroff()
 
     def _pci_devices(self, instance: Any) -> list[Any]:
         """Return the accelerators of a server as Nova's PCI devices."""

@@ -18,7 +18,7 @@ from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
-from os_acc.nova import conversion
+from os_acc.nova import coexistence, conversion
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 
 LOG = log.getLogger(__name__)
@@ -61,6 +61,7 @@ class DeferredNode:
 
     def _attempt(self) -> bool:
         try:
+            coexistence.check_classes(self._config or cfg.CONF)
             self._node = self._initialize()
         except exception.InvalidConfiguration:
             raise

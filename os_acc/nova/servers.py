@@ -73,6 +73,7 @@ class ServerAccelerators:
             # Nova passes no allocations also if Placement did not answer.
             allocations = allocations or self._allocations_of(context, instance.uuid)
             if not self._node.owns_any(allocations):
+                self._check_needs_none(instance)
                 return False
             _check_one_service(instance)
             is_new = not self._node.attached(info)
@@ -122,19 +123,20 @@ class ServerAccelerators:
         return True
 
     def _check_needs_none(self, instance: Any) -> None:
-        """Check that a server without a lease and without an allocation needs none.
+        """Check that a server without an allocation of an accelerator needs none.
 
-        Nova deletes the allocation of a server whose rebuild has failed.
+        Nova deletes the allocation of a server whose rebuild has failed. A provider of
+        another service may have a resource class of os_acc.
 
         :raises Conflict: its flavor requests accelerators of this host.
         """
         if self._node.requests_accelerators(instance.flavor.extra_specs):
             raise exception.Conflict(
                 f"the flavor of instance {instance.uuid} requests accelerators, but "
-                "Placement has no allocation for it",
+                "Placement has no allocation of os_acc's providers for it",
                 reason=exception.ConflictReason.CONSUMER,
                 hint="run 'nova-manage placement heal_allocations', or migrate the "
-                "server",
+                "server; give no other provider a resource class of os_acc",
             )
 
     def _take_back(
@@ -147,7 +149,13 @@ class ServerAccelerators:
         as after a failed resize on one host, are released.
         """
         held = self._node.attached()
-        wanted = conversion.accelerator_amounts(allocations)
+        wanted = conversion.accelerator_amounts(
+            {
+                provider: each
+                for provider, each in allocations.items()
+                if self._node.owns_any({provider: each})
+            }
+        )
         for migration in _migrations(context, instance):
             if migration not in held or self._allocations_of(context, migration):
                 continue

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import manual_messages
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = sorted((CHECKOUT / "doc" / "source").rglob("*.rst"))
 DOCUMENTS = [*PAGES, *sorted(CHECKOUT.glob("*.rst"))]
@@ -113,6 +115,24 @@ def test_output_that_is_written_by_hand_is_found(text):
 )
 def test_output_of_a_file_or_of_others_is_none(text):
     assert not list(written_outputs(text))
+
+
+# -- messages --------------------------------------------------------------------
+
+
+def test_each_message_of_os_acc_in_the_manual_is_in_its_source():
+    texts = manual_messages.in_source((CHECKOUT / "os_acc").rglob("*.py"))
+    messages = manual_messages.quoted("Messages of os_acc")
+    assert len(messages) > 10
+    assert manual_messages.missing(messages, texts) == []
+
+
+def test_a_message_that_is_not_in_the_source_is_found(tmp_path):
+    source = tmp_path / "module.py"
+    source.write_text('f"no {device} in " "host %s: %(reason)s"\n')
+    texts = manual_messages.in_source([source])
+    messages = ["no <device> in host <name>: <reason>", "no <device> in the host"]
+    assert manual_messages.missing(messages, texts) == messages[1:]
 
 
 # -- statements of the specifications ----------------------------------------------

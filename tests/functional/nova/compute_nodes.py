@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from nova.conf import CONF, devices, pci
 from oslo_config import cfg
 
 import os_acc
@@ -55,13 +56,20 @@ class ComputeNode:
         return self._manager
 
     def _config(self) -> cfg.ConfigOpts:
-        return self.bench.config(
+        """Return the options of os_acc and, as in nova-compute, those of Nova."""
+        config = self.bench.config(
             node_name=self.name,
             state_path=str(self.bench.directory / f"state-{self.name}"),
             device_spec=[
                 f'{{"address": "{gpu.rpartition(".")[0]}.*"}}' for gpu in self.gpus
             ],
         )
+        for options in (pci, devices):
+            options.register_opts(config)
+        config.set_override("device_spec", CONF.pci.device_spec, group="pci")
+        types = CONF.devices.enabled_mdev_types
+        config.set_override("enabled_mdev_types", types, group="devices")
+        return config
 
     def deferred(self, interval: float) -> DeferredNode:
         """Return what the driver makes for this node."""

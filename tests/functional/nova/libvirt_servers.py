@@ -92,10 +92,19 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     def hostdevs(self, host: str, server: dict[str, Any]) -> list[str]:
         """Return the PCI addresses in the definition of a guest."""
+        found = self._sources(host, server, "pci")
+        return [_address(source) for source in found]
+
+    def mdevs(self, host: str, server: dict[str, Any]) -> list[str]:
+        """Return the UUIDs of the mediated devices in the definition of a guest."""
+        return [each.get("uuid") for each in self._sources(host, server, "mdev")]
+
+    def _sources(self, host: str, server: dict[str, Any], kind: str) -> list[Any]:
         connection = self.driver(host)._host.get_connection()
         guest = connection.lookupByUUIDString(server["id"])
-        found = etree.fromstring(guest.XMLDesc(0)).findall("devices/hostdev/source")
-        return [_address(source.find("address")) for source in found]
+        path = f"devices/hostdev[@type='{kind}']/source/address"
+        found: list[Any] = etree.fromstring(guest.XMLDesc(0)).findall(path)
+        return found
 
     def allocations(self, consumer: str) -> dict[str, dict[str, int]]:
         """Return the amounts that Placement has for a consumer, by provider."""
@@ -335,6 +344,10 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
             guest.UUIDString() == server["id"] and guest.isActive()
             for guest in self._guests(host)
         )
+
+    def is_defined(self, host: str, server: dict[str, Any]) -> bool:
+        """Return whether libvirt has a guest of a server."""
+        return any(guest.UUIDString() == server["id"] for guest in self._guests(host))
 
     @contextlib.contextmanager
     def placement_down(self) -> Iterator[None]:

@@ -187,6 +187,16 @@ def test_what_nova_claims_is_refused(bench):
     assert GPU not in found
 
 
+def test_vfs_are_refused_where_nova_may_give_their_pf_to_a_guest(make_bench):
+    bench = make_bench(HostSpec((hosts.nic("0000:3b", name="ens1f0", boot_vfs=2),)))
+    manager = with_nova(bench, '{"vendor_id": "8086", "product_id": "1592"}')
+    vfs = {"0000:3b:02.0", "0000:3b:02.1"}
+    refused = {str(each.address): each for each in manager.discover().refused}
+    for vf in vfs:
+        assert refused[vf].reason is RejectReason.NOVA_CLAIMS
+        assert refused[vf].detail == "its PF 0000:3b:00.0"
+
+
 @pytest.mark.parametrize("named", [EVERYTHING, f'{{"address": "{AUDIO}"}}'])
 def test_a_sibling_never_takes_along_what_nova_claims(make_bench, named):
     bench = make_bench(device_spec=[named])
