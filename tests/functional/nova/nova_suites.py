@@ -45,7 +45,7 @@ _SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "regressions.test_bug_2098496",
         "regressions.test_bug_2102038",
         "regressions.test_bug_2111440",
-        "regressions.test_bug_2140631",
+        "regressions.test_bug_2140631.TestBug2140631PCI",
     ),
     "vGPU": (
         "libvirt.test_vgpu",
@@ -93,11 +93,13 @@ class Run:
     """The run of one of Nova's tests.
 
     :ivar drivers: the class of each virt driver that Nova loaded.
-    :ivar failures: traceback and log of each failure, also of a skipped test.
+    :ivar failures: log and traceback of each failure.
+    :ivar skipped: Nova's reason, if Nova skips the test.
     """
 
     drivers: tuple[type, ...]
     failures: tuple[str, ...]
+    skipped: tuple[str, ...]
 
 
 def run(name: str, directory: Path) -> Run:
@@ -111,8 +113,12 @@ def run(name: str, directory: Path) -> Run:
         _load(name).run(result)
         nodes.check_unused()
     assert result.testsRun == 1
-    reports = (*result.errors, *result.failures, *result.skipped)
-    return Run(tuple(drivers), tuple(text for _, text in reports))
+    failures = (*result.errors, *result.failures)
+    return Run(
+        tuple(drivers),
+        tuple(text for _, text in failures),
+        tuple(reason for _, reason in result.skipped),
+    )
 
 
 class _Nodes:
