@@ -34,18 +34,27 @@ from os_acc.nova.initialization import DeferredNode
 _FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
 
 
-class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
-    """Compute services, and the operations of ``openstack server`` on them.
+#: Returns the handle of os_acc for the name of a compute node, and the seconds between
+#: two attempts to initialize it.
+Nodes = Callable[[str, float], DeferredNode]
 
-    :param nodes: returns the handle of os_acc for the name of a compute node, and the
-        seconds between two attempts to initialize it.
-    """
+
+def served_by(nodes: Nodes) -> fixtures.MonkeyPatch:
+    """Return a fixture in which the driver of os_acc has these nodes."""
+    return fixtures.MonkeyPatch(
+        "os_acc.nova.driver.LibvirtDriver._new_node",
+        lambda driver, interval: nodes(driver._host.get_hostname(), interval),
+    )
+
+
+class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
+    """Compute services, and the operations of ``openstack server`` on them."""
 
     ADMIN_API = True
     CAST_AS_CALL = False
     microversion = "latest"
 
-    def __init__(self, nodes: Callable[[str, float], DeferredNode]) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         super().__init__()
         self._nodes = nodes
 
@@ -58,13 +67,7 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         super().setUp()
         conf.register_driver(CONF)
         loading.extend_nova_virt()
-        nodes = self._nodes
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "os_acc.nova.driver.LibvirtDriver._new_node",
-                lambda driver, interval: nodes(driver._host.get_hostname(), interval),
-            )
-        )
+        self.useFixture(served_by(self._nodes))
 
         # There are no files of disks that could be moved or copied.
         for method, replacement in (
