@@ -11,6 +11,7 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
@@ -20,6 +21,7 @@ from nova.compute import task_states
 from nova.conf import CONF
 from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
+from oslo_log import log
 
 import os_acc
 from os_acc import exception
@@ -32,6 +34,8 @@ from os_acc.nova import (
     servers,
     snapshots,
 )
+
+LOG = log.getLogger(__name__)
 
 
 class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
@@ -48,6 +52,13 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
         :raises InvalidConfiguration: an option of os_acc has an invalid value.
         """
+        cls = type(self)
+        LOG.info(
+            "The virt driver is %s.%s of os-acc %s",
+            cls.__module__,
+            cls.__qualname__,
+            metadata.version("os-acc"),
+        )
         super().init_host(host)
         options.register(CONF)
         settings = CONF[options.GROUP.name]
