@@ -59,7 +59,7 @@ class NovaCell:
             place = Path(
                 self._processes.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
             )
-            (self.home / "state").mkdir()
+            (self.home / "state/instances").mkdir(parents=True)
             self._connection = f"qemu+unix:///session?socket={self._libvirt(place)}"
             broker = self._broker()
             self._create_database()
@@ -100,7 +100,7 @@ class NovaCell:
         return daemon
 
     def _broker(self) -> Daemon:
-        """Start RabbitMQ, and before it the name server of Erlang, which outlives it."""
+        """Start RabbitMQ, after Erlang's name server, which would outlive it."""
         epmd = {"ERL_EPMD_PORT": str(self._epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}
         self._start("epmd", ["epmd"], **epmd)
         home = self.home / "rabbitmq"

@@ -38,6 +38,4 @@ def test_both_programs_start_nova_compute_with_the_driver(
     log = compute.log()
     assert "Loading compute driver 'os_acc.LibvirtDriver'" in log
     assert "The virt driver is os_acc.nova.driver.LibvirtDriver" in log
-    compute.wait(
-        lambda: "VCPU" in placement.known(cell.compute_node).inventories
-    )
+    compute.wait(lambda: "VCPU" in placement.known(cell.compute_node).inventories)
