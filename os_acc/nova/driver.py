@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
@@ -54,6 +55,13 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
             ``[pci] device_spec`` names a device that os_acc has leased.
         """
+        cls = type(self)
+        LOG.info(
+            "The virt driver is %s.%s of os-acc %s",
+            cls.__module__,
+            cls.__qualname__,
+            metadata.version("os-acc"),
+        )
         super().init_host(host)
         conf.register_driver(CONF)
         settings = CONF[conf.DRIVER_GROUP.name]

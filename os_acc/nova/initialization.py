@@ -69,13 +69,13 @@ class DeferredNode:
             self._failure = error
             LOG.error("os_acc cannot serve; servers with accelerators fail: %s", error)
             return False
+        LOG.info("os_acc serves the accelerators of node %s", self._name)
         return True
 
     def _repeat(self) -> None:
         while not self._ended.wait(self._interval):
             try:
                 if self._attempt():
-                    LOG.info("os_acc serves the accelerators of this host")
                     return
             except exception.InvalidConfiguration as error:
                 LOG.error("os_acc is not initialized until a restart: %s", error)

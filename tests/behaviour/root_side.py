@@ -9,7 +9,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.functional.kernel import lane, nvme, sysfs
+from os_acc.objects.api import AcceleratorEntry
+from tests.functional.kernel import guest_definition, lane, nvme, sysfs
 from tests.functional.kernel.accounts import OrdinaryUser
 from tests.functional.kernel.guest import InnerGuest
 from tests.functional.kernel.hotplug import Hotplug
@@ -79,6 +80,12 @@ class RootSide:
         status = dict(line.split(":\t", 1) for line in lines)
         files = [os.readlink(each) for each in (place / "fd").iterdir()]
         return status, os.readlink(place / "cwd"), files
+
+    def hold_as_defined(self, entries: list[AcceleratorEntry]) -> tuple[str, ...]:
+        """Start a guest with the functions of its definition by Nova; return them."""
+        found = guest_definition.functions(guest_definition.define(entries))
+        self.hold(*found)
+        return found
 
     def hold(self, *addresses: str) -> None:
         """Start a guest that holds functions."""

@@ -34,8 +34,11 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[2]
 RESULTS = CHECKOUT / "build" / "kernel-lane"
+NOVA_LOG = RESULTS.with_suffix(".nova.log")
 #: The packages of this environment; not every installer compiles them.
 PACKAGES = Path(sysconfig.get_path("purelib"))
+#: Those parts that no machine imports.
+NOT_IMPORTED = re.compile(r"/(nova|tests)/")
 FIGURES = CHECKOUT / "build" / "figures" / "kernel.json"
 
 #: Seconds until pytest begins, and until it has ended, on a slow machine.
@@ -290,8 +293,9 @@ def boot_once(kernel: Path, job: Job) -> Attempt:
 def boot(kernel: Path, job: Job) -> Attempt:
     """Boot the machine, and a second time if the job has not even begun."""
     # The machine sees the host's files read-only, and emulation compiles slowly.
-    for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests", PACKAGES):
+    for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests"):
         compileall.compile_dir(folder, quiet=2, workers=0)
+    compileall.compile_dir(PACKAGES, quiet=2, workers=0, rx=NOT_IMPORTED)
     attempt = boot_once(kernel, job)
     if not attempt.began:
         print(f"{job.name}: the machine did not boot; trying once more", flush=True)
@@ -328,6 +332,21 @@ def exclusively(results: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def nova() -> Iterator[None]:
+    """Run Nova on the host, for :mod:`.guest_definition`."""
+    command = [sys.executable, "-W", "ignore", str(HERE / "nova_definitions.py")]
+    with open(NOVA_LOG, "wb") as log:
+        process = subprocess.Popen(
+            [*command, str(RESULTS)], stdin=subprocess.PIPE, stdout=log, stderr=log
+        )
+    try:
+        yield
+    finally:
+        # This closes its standard input.
+        process.communicate()
+
+
 def end_when_told() -> None:
     """Let SIGTERM and SIGINT end this process as ``sys.exit()`` does.
 
@@ -351,7 +370,8 @@ def main(pytest_args: list[str]) -> int:
     builder = (sys.executable, str(HERE / "dfl_build.py"), str(kernel))
     if subprocess.run(builder, check=False).returncode:
         return NO_RESULT
-    attempt = boot(kernel, tests_job(pytest_args))
+    with nova():
+        attempt = boot(kernel, tests_job(pytest_args))
     if attempt.status is None or not (RESULTS / "junit.xml").exists():
         print(console_tail(RESULTS))
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")

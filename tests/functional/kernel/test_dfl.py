@@ -205,7 +205,8 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     guest = plug(host, bitstream_id=gzip)
     assert hardware.recorded() == payload(GZIP)
     assert (hardware.holds(), hardware.programmed()) == (GZIP, 1)
-    hardware.hold(hardware.card())
+    entries = os_acc.attached(guest)[guest["uuid"]]
+    assert hardware.hold_as_defined(entries) == (hardware.card(),)
     assert hardware.attached() == {hardware.card()}
     hardware.let_go()
     unplug(host, guest)

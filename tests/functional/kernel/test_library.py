@@ -19,6 +19,7 @@ pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
 from os_acc import exception, service  # noqa: E402
+from os_acc.objects.api import AcceleratorEntry  # noqa: E402
 from tests.behaviour.host import VFIO, Binding  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.processes import helpers  # noqa: E402
@@ -78,13 +79,18 @@ def capabilities(pid: int | str) -> int:
     return int(fields["CapEff"], 16)
 
 
-def plug(amount: int) -> tuple[dict[str, str], list[str]]:
+def plug(amount: int) -> tuple[dict[str, str], list[AcceleratorEntry]]:
     """Plug VFs for a new instance."""
     guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
     (provider,) = service.get().providers()
     extra_specs = {f"resources1:{CLASS}": str(amount)}
-    entries = os_acc.plug(guest, {"uuid": provider.uuid}, extra_specs)
-    return guest, [entry["pci_id"] for entry in entries]
+    return guest, os_acc.plug(guest, {"uuid": provider.uuid}, extra_specs)
+
+
+def plug_one() -> tuple[dict[str, str], str]:
+    """Plug a VF for a new instance; return its address, too."""
+    guest, (entry,) = plug(1)
+    return guest, entry["pci_id"]
 
 
 def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
@@ -101,9 +107,11 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
     assert capabilities(helper) == 0
     before = host.snapshot()
 
-    guest, inside = plug(2)
+    guest, entries = plug(2)
+    inside = [entry["pci_id"] for entry in entries]
     assert [host.binding(vf) for vf in inside] == [VFIO, VFIO]
-    host.root_side.hold(*inside)
+    # The guest gets the devices that its definition by Nova names.
+    assert host.root_side.hold_as_defined(entries) == tuple(inside)
     assert host.root_side.attached() == set(inside)
 
     with pytest.raises(exception.DevicesUnreleased) as left:
@@ -118,7 +126,7 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
         assert os.stat(f"/proc/{pid}").st_uid == pwd.getpwnam("vm").pw_uid
     assert host.root_side.attached() == set(inside)
 
-    other, (outside,) = plug(1)
+    other, outside = plug_one()
     assert outside not in inside
     assert host.binding(outside) == VFIO
     assert os_acc.unplug(other) == 1
@@ -134,7 +142,7 @@ def one_vf_is_plugged_and_unplugged(host: RealHost) -> None:
     cfg.CONF(["--config-file", str(NOVA_CONF)], project="nova")
     os_acc.initialize()
     before = host.snapshot()
-    guest, (vf,) = plug(1)
+    guest, vf = plug_one()
     assert host.binding(vf) == VFIO
     privileges.are_as_documented(host)
     assert os_acc.unplug(guest) == 1
@@ -160,7 +168,7 @@ def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
         {"address": host.places.pf, "num_vfs": 4},
         write_timeout=host.short_timeout,
     )
-    guest, (held,) = plug(1)
+    guest, held = plug_one()
     helper = privileges.the_helper(host, "base")
     group = os.readlink(f"/sys/bus/pci/devices/{held}/iommu_group")
     host.root_side.hand_over(f"/dev/vfio/{os.path.basename(group)}")
