@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams.shared_options import STATE_PATH
+from os_acc.objects.numa import NUMAPolicy
 
 GROUP = cfg.OptGroup(
     "os_acc",
@@ -101,6 +102,91 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "device open. Each plug also starts an attempt.",
     ),
 )
+
+SCHEDULER = cfg.OptGroup(
+    "os_acc_scheduler",
+    title="The filter and the weigher of os_acc",
+    help="Options of nova-scheduler with a filter of os_acc.nova.filters or a weigher "
+    "of os_acc.nova.weighers.",
+)
+SCHEDULER_OPTIONS: tuple[cfg.Opt, ...] = (
+    cfg.StrOpt(
+        "numa_policy",
+        default=NUMAPolicy.LEGACY.value,
+        choices=[each.value for each in NUMAPolicy],
+        help="The NUMA policy of accelerators for which neither the flavor nor the "
+        "image has one. If numa_policy in a device_spec or in [pci] alias sets others "
+        "on the compute nodes, use the least strict of them.",
+    ),
+    cfg.FloatOpt(
+        "trait_lifetime",
+        default=60.0,
+        min=0.0,
+        max=_LONGEST,
+        help="Seconds for which NUMA cells and functions of a host's accelerators are "
+        "used before Placement is asked again.",
+    ),
+    cfg.FloatOpt(
+        "usage_lifetime",
+        default=5.0,
+        min=0.0,
+        max=_LONGEST,
+        help="Seconds for which the weigher uses the number of a host's free "
+        "accelerators before Placement is asked again.",
+    ),
+    cfg.IntOpt(
+        "cached_hosts",
+        default=10_000,
+        min=1,
+        help="Hosts whose accelerators are cached at most.",
+    ),
+    cfg.FloatOpt(
+        "placement_timeout",
+        default=5.0,
+        min=0.1,
+        max=600.0,
+        help="Seconds that the filter, and the weigher, may wait for Placement for one "
+        "server. Hosts without an answer pass the filter.",
+    ),
+    cfg.FloatOpt(
+        "accelerator_weight_multiplier",
+        default=1.0,
+        help="The weight of hosts with many free accelerators. A positive value "
+        "spreads servers with accelerators over the hosts, a negative one packs them. "
+        "The metadata accelerator_weight_multiplier of a host aggregate overrides it.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The options of ``[os_acc_scheduler]`` that do not change at run time."""
+
+    numa_policy: NUMAPolicy
+    trait_lifetime: float
+    usage_lifetime: float
+    cached_hosts: int
+    placement_timeout: float
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the options of nova-scheduler.
+
+        :raises InvalidConfiguration: a value is invalid.
+        """
+        conf.register_group(copy.deepcopy(SCHEDULER))
+        conf.register_opts(SCHEDULER_OPTIONS, group=SCHEDULER.name)
+        try:
+            group = conf[SCHEDULER.name]
+            return cls(
+                NUMAPolicy(group.numa_policy),
+                _seconds(group, "trait_lifetime", SCHEDULER.name),
+                _seconds(group, "usage_lifetime", SCHEDULER.name),
+                group.cached_hosts,
+                _seconds(group, "placement_timeout", SCHEDULER.name),
+            )
+        except cfg.Error as error:
+            raise exception.InvalidConfiguration(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -208,12 +294,14 @@ def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
     return name or default or socket.gethostname()
 
 
-def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:
+def _seconds(
+    group: cfg.ConfigOpts.GroupAttr, name: str, section: str = GROUP.name
+) -> float:
     # oslo.config reads an empty value as None, and accepts NaN within any range.
     value: float | None = group[name]
     if value is None or math.isnan(value):
         raise exception.InvalidConfiguration(
-            f"[os_acc] {name} is {exception.show(value)}, not a number of seconds"
+            f"[{section}] {name} is {exception.show(value)}, not a number of seconds"
         )
     return value
 
@@ -240,6 +328,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
     return [
         (GROUP, list(OPTIONS)),
+        (SCHEDULER, list(SCHEDULER_OPTIONS)),
         (bitstreams.GROUP, list(bitstreams.OPTIONS)),
         (glance.GROUP, glance.list_opts()),
         (placement.GROUP, placement.list_opts()),

@@ -24,6 +24,7 @@ from nova.virt.libvirt import driver
 import os_acc
 from os_acc import exception
 from os_acc.nova import (
+    cell_networks,
     conversion,
     initialization,
     options,
@@ -119,6 +120,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Publish the accelerators after Nova's own inventory."""
         super().update_provider_tree(provider_tree, nodename, allocations)
         self._node.update_provider_tree(provider_tree, nodename)
+
+    def _get_host_numa_topology(self) -> Any:
+        """Let the scheduler choose the cells of a guest with accelerators."""
+        return cell_networks.declare(super()._get_host_numa_topology())
 
     # -- a guest that is created on this host -------------------------------------
 
