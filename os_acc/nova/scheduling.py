@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
@@ -80,6 +81,7 @@ class ServerRequest:
     def __init__(self, spec_obj: Any, settings: conf.SchedulerSettings) -> None:
         self._spec, self._settings = spec_obj, settings
         self._deadline = time.monotonic() + settings.placement_timeout
+        self._has_warned = False
         self.groups: Mapping[str, GroupRequirements] = accelerator_groups.groups_of(
             spec_obj.flavor.extra_specs,
             accelerator_groups.image_policy(spec_obj.image),
@@ -94,7 +96,7 @@ class ServerRequest:
             for use in candidate_order.uses_of(each, self.groups)
         ]
 
-    def providers(self, host_state: Any, uses: Iterable[Use], age: float) -> Providers:
+    def providers(self, host_state: Any, uses: Sequence[Use], age: float) -> Providers:
         """Return the providers of a host.
 
         :param age: the age in seconds that a cached answer may have.
@@ -102,7 +104,12 @@ class ServerRequest:
         :raises DeviceStuck: there is no thread for the request.
         """
         name = min(name for use in uses for name in use.units)
-        return host_providers().get(host_state.uuid, name, age, self._deadline)
+        cache, host = host_providers(), host_state.uuid
+        found = cache.get(host, name, age, self._deadline)
+        if all(use.provider in found for use in uses):
+            return found
+        # The provider is younger than the answer.
+        return cache.get(host, name, 0.0, self._deadline)
 
     def has_cells(self, host_state: Any) -> bool:
         """Return whether Nova chooses cells of a host for the guest."""
@@ -121,10 +128,7 @@ class ServerRequest:
             return host_state
         known: Providers = {}
         if record.claimed or self.has_cells(host_state) or _functions(self.groups):
-            try:
-                known = self.providers(host_state, uses, self._settings.trait_lifetime)
-            except exception.OsAccError as error:
-                LOG.warning("host %s passes unchecked: %s", host_state.host, error)
+            known = self._known(host_state, uses)
         view = HostView(
             convert.host_from_nova(host_state.numa_topology), known, record.claimed
         )
@@ -135,6 +139,17 @@ class ServerRequest:
             _bind(host_state, choices[0])
         record.keep(host_state, [each.candidate for each in choices], candidates)
         return host_state if choices else None
+
+    def _known(self, host_state: Any, uses: Sequence[Use]) -> Providers:
+        """Return the providers of a host; none if Placement does not answer."""
+        try:
+            return self.providers(host_state, uses, self._settings.trait_lifetime)
+        except exception.OsAccError as error:
+            # A line for each host would hide the others.
+            level = logging.DEBUG if self._has_warned else logging.WARNING
+            self._has_warned = True
+            LOG.log(level, "host %s passes unchecked: %s", host_state.host, error)
+            return {}
 
     def _fit(self, host_state: Any) -> candidate_order.Fit:
         """Return the fit that Nova makes in its claim on the host."""

@@ -8,7 +8,7 @@ Each host has two NUMA cells, and a GPU in each.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,9 +20,9 @@ from nova.scheduler.client import report
 
 from os_acc.nova import scheduling
 from os_acc.nova.initialization import DeferredNode
-from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
 from tests.functional.nova import libvirt_servers
-from tests.functional.nova.cloud import Cloud
+from tests.functional.nova.cloud import FIRST, Cloud
 from tests.functional.nova.compute_nodes import GPUS, ComputeNode
 
 FILTER = "os_acc.nova.filters.AcceleratorFilter"
@@ -70,6 +70,17 @@ class ScheduledServers(libvirt_servers.LibvirtServers):
         self, extra_specs: dict[str, str], number: int, vcpus: int = 1
     ) -> list[dict[str, Any]]:
         """Create servers in one request; return them when they are active."""
+        made = self._begin_several(extra_specs, number, vcpus)
+        return [self._wait_for_state_change(each, "ACTIVE") for each in made]
+
+    def try_several(self, extra_specs: dict[str, str], number: int) -> list[str]:
+        """Create servers in one request; return the states in which they end."""
+        made = self._begin_several(extra_specs, number)
+        return [self.settled(each) for each in made]
+
+    def _begin_several(
+        self, extra_specs: dict[str, str], number: int, vcpus: int = 1
+    ) -> list[dict[str, Any]]:
         flavor = self._create_flavor(
             memory_mb=512, vcpu=vcpus, disk=1, ephemeral=0, extra_spec=extra_specs
         )
@@ -81,8 +92,8 @@ class ScheduledServers(libvirt_servers.LibvirtServers):
         }
         reservation = self.api.api_post("/servers", {"server": body}).body
         query = f"/servers/detail?reservation_id={reservation['reservation_id']}"
-        made = self.api.api_get(query).body["servers"]
-        return [self._wait_for_state_change(each, "ACTIVE") for each in made]
+        made: list[dict[str, Any]] = self.api.api_get(query).body["servers"]
+        return made
 
     @contextlib.contextmanager
     def summaries_refused(self) -> Iterator[list[str]]:
@@ -117,6 +128,27 @@ def two_cells(
         for gpu, cell in zip(addresses, cells[name], strict=True)
         for function in hosts.gpu(gpu.rpartition(":")[0], cell)
     ]
+    with _nodes(directory, functions) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def two_regions(
+    directory: Path, functions: tuple[str, str]
+) -> Iterator[dict[str, ComputeNode]]:
+    """Yield the nodes; the first has two FPGA cards with these functions."""
+    cards = [
+        hosts.dfl(address.rpartition(":")[0], 0, functions=(function,))
+        for address, function in zip(GPUS[FIRST], functions, strict=True)
+    ]
+    with _nodes(directory, cards) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _nodes(
+    directory: Path, functions: Sequence[FunctionSpec]
+) -> Iterator[dict[str, ComputeNode]]:
     with TestHost(directory, HostSpec(tuple(functions))) as bench:
         yield {name: ComputeNode(name, bench, gpus) for name, gpus in GPUS.items()}
 

@@ -15,8 +15,9 @@ import pytest
 
 from tests.functional.nova import scheduled_cloud
 from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
-from tests.functional.nova.compute_nodes import ComputeNode
+from tests.functional.nova.compute_nodes import GPUS, ComputeNode
 from tests.functional.nova.scheduled_cloud import GROUP
+from tests.unit import fpga
 
 #: The cells of the GPUs of each host.
 IN_BOTH = {FIRST: (0, 1), SECOND: (0, 1)}
@@ -98,6 +99,14 @@ def test_servers_of_one_request_share_a_host_without_cells(cloud: Cloud) -> None
         cloud.check_attached(server, 1)
 
 
+@pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
+def test_without_the_filter_nova_tries_one_accelerator_for_all_of_them(
+    without_filter: Cloud,
+) -> None:
+    states = without_filter.nova.try_several(ONE, 2)
+    assert states == ["ERROR", "ERROR"]
+
+
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
 def test_a_guest_of_both_cells_has_any_accelerator(cloud: Cloud) -> None:
     specs = ONE_CELL | {"hw:numa_nodes": "2"}
@@ -118,6 +127,19 @@ def test_a_host_without_accelerators_in_one_cell_is_not_selected(pair: Cloud) ->
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
+def test_a_guest_that_moves_stays_beside_its_accelerator(pair: Cloud) -> None:
+    server = pair.nova.create(ONE_CELL, host=FIRST)
+    pair.nova.migrate(server)
+    assert check_local(pair, server, SECOND) == 1
+    pair.nova.confirm(server)
+    pair.nova.shelve(server)
+    pair.nova.offload(server)
+    pair.nova.stop_host(SECOND)
+    pair.nova.unshelve(server)
+    assert check_local(pair, server, FIRST) == 1
+
+
+@pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)
 def test_without_an_answer_of_placement_the_claim_decides(cloud: Cloud) -> None:
     with cloud.nova.summaries_refused() as refused:
         server = cloud.nova.create(ONE_CELL, state="ERROR")
@@ -135,3 +157,25 @@ def test_servers_with_accelerators_are_spread_or_packed(
     pair.nova.flags(accelerator_weight_multiplier=multiplier, group=GROUP)
     pair.nova.create(ONE, host=FIRST)
     assert pair.nova.host_of(pair.nova.create(ONE)) == expected
+
+
+# -- functions -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_region_that_has_the_function_is_selected(tmp_path: Path, place: int) -> None:
+    """The other region can be programmed with this function."""
+    functions = fpga.GZIP, fpga.CRYPTO
+    specs = {
+        "resources1:CUSTOM_ACCELERATOR_FPGA": "1",
+        "accel1:function_id": functions[place],
+    }
+    with (
+        scheduled_cloud.two_regions(tmp_path, functions) as nodes,
+        scheduled_cloud.started(nodes) as cloud,
+    ):
+        for function in functions:
+            fpga.upload(nodes[FIRST].bench, function, function)
+        cloud.nova.start_compute(FIRST)
+        server = cloud.nova.create(specs)
+        assert cloud.nova.hostdevs(FIRST, server) == [GPUS[FIRST][place]]

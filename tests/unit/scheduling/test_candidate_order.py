@@ -215,7 +215,7 @@ def test_a_provider_that_the_request_has_used_up_is_last(
     found = candidate_order.order(
         both, requirements(NUMAPolicy.REQUIRED), view, anywhere
     )
-    assert [each.candidate["mappings"]["0"][0] for each in found][0] == first
+    assert found[0].candidate["mappings"]["0"] == [first]
     assert len(found) == 2
 
 
