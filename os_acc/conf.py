@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams.shared_options import STATE_PATH
+from os_acc.objects.numa import NUMAPolicy
 
 GROUP = cfg.OptGroup(
     "os_acc",
@@ -25,7 +26,7 @@ GROUP = cfg.OptGroup(
 )
 
 # A day, in seconds; larger values may overflow the clock.
-_LONGEST = 86_400.0
+LONGEST = 86_400.0
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.MultiStrOpt(
@@ -56,21 +57,21 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "initialize_timeout",
         default=60.0,
         min=1.0,
-        max=_LONGEST,
+        max=LONGEST,
         help="Seconds after which initialize() fails.",
     ),
     cfg.FloatOpt(
         "plug_timeout",
         default=300.0,
         min=1.0,
-        max=_LONGEST,
+        max=LONGEST,
         help="Seconds after which a plug fails and is rolled back.",
     ),
     cfg.FloatOpt(
         "unplug_timeout",
         default=120.0,
         min=1.0,
-        max=_LONGEST,
+        max=LONGEST,
         help="Seconds after which an unplug fails; devices that are not released "
         "stay leased.",
     ),
@@ -86,7 +87,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "helper_start_timeout",
         default=60.0,
         min=1.0,
-        max=_LONGEST,
+        max=LONGEST,
         help="Seconds that the start of a privileged helper may take; the next "
         "call starts another one. An operation waits no longer than its own "
         "deadline. Raise the value if sudo or rootwrap is slow.",
@@ -95,14 +96,14 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "release_retry_interval",
         default=60.0,
         min=1.0,
-        max=_LONGEST,
+        max=LONGEST,
         help="Seconds between two attempts of a service to complete failed releases "
         "whose cause may be temporary, such as a process that still has the "
         "device open. Each plug also starts an attempt.",
     ),
 )
 
-DRIVER_GROUP = cfg.OptGroup(
+DRIVER = cfg.OptGroup(
     "os_acc_driver",
     title="The virt driver of os_acc",
     help="Options of nova-compute with [DEFAULT] compute_driver = "
@@ -129,6 +130,60 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         min=0.0,
         help="Seconds after which a lease without a domain and without an allocation "
         "is released. It has to be longer than a server takes to build.",
+    ),
+)
+
+SCHEDULER = cfg.OptGroup(
+    "os_acc_scheduler",
+    title="The filter and the weigher of os_acc",
+    help="Options of nova-scheduler with a filter of os_acc.nova.filters or a weigher "
+    "of os_acc.nova.weighers.",
+)
+SCHEDULER_OPTIONS: tuple[cfg.Opt, ...] = (
+    cfg.StrOpt(
+        "numa_policy",
+        default=NUMAPolicy.LEGACY.value,
+        choices=[each.value for each in NUMAPolicy],
+        help="The NUMA policy of accelerators for which neither the flavor nor the "
+        "image has one. If numa_policy in a device_spec or in [pci] alias sets others "
+        "on the compute nodes, use the least strict of them.",
+    ),
+    cfg.FloatOpt(
+        "trait_lifetime",
+        default=60.0,
+        min=0.0,
+        max=LONGEST,
+        help="Seconds for which NUMA cells and functions of a host's accelerators are "
+        "used before Placement is asked again.",
+    ),
+    cfg.FloatOpt(
+        "usage_lifetime",
+        default=5.0,
+        min=0.0,
+        max=LONGEST,
+        help="Seconds for which the weigher uses the number of a host's free "
+        "accelerators before Placement is asked again.",
+    ),
+    cfg.IntOpt(
+        "cached_hosts",
+        default=10_000,
+        min=1,
+        help="Hosts whose accelerators are cached at most.",
+    ),
+    cfg.FloatOpt(
+        "placement_timeout",
+        default=5.0,
+        min=0.1,
+        max=600.0,
+        help="Seconds that the filter, and the weigher, may wait for Placement for one "
+        "server. Hosts without an answer pass the filter.",
+    ),
+    cfg.FloatOpt(
+        "accelerator_weight_multiplier",
+        default=1.0,
+        help="The weight of hosts with many free accelerators. A positive value "
+        "spreads servers with accelerators over the hosts, a negative one packs them. "
+        "The metadata accelerator_weight_multiplier of a host aggregate overrides it.",
     ),
 )
 
@@ -171,12 +226,12 @@ class Settings:
                 enabled_plugins=tuple(group.enabled_plugins or ()),
                 state_path=_absolute(group.state_path),
                 node_name=_name(group, default_node_name),
-                initialize_timeout=_seconds(group, "initialize_timeout"),
-                plug_timeout=_seconds(group, "plug_timeout"),
-                unplug_timeout=_seconds(group, "unplug_timeout"),
-                write_timeout=_seconds(group, "write_timeout"),
-                helper_start_timeout=_seconds(group, "helper_start_timeout"),
-                release_retry_interval=_seconds(group, "release_retry_interval"),
+                initialize_timeout=seconds(group, "initialize_timeout"),
+                plug_timeout=seconds(group, "plug_timeout"),
+                unplug_timeout=seconds(group, "unplug_timeout"),
+                write_timeout=seconds(group, "write_timeout"),
+                helper_start_timeout=seconds(group, "helper_start_timeout"),
+                release_retry_interval=seconds(group, "release_retry_interval"),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
@@ -238,12 +293,18 @@ def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
     return name or default or socket.gethostname()
 
 
-def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:
+def seconds(
+    group: cfg.ConfigOpts.GroupAttr, name: str, section: str = GROUP.name
+) -> float:
+    """Return a number of seconds.
+
+    :raises InvalidConfiguration: the value is empty or not a number.
+    """
     # oslo.config reads an empty value as None, and accepts NaN within any range.
     value: float | None = group[name]
     if value is None or math.isnan(value):
         raise exception.InvalidConfiguration(
-            f"[os_acc] {name} is {exception.show(value)}, not a number of seconds"
+            f"[{section}] {name} is {exception.show(value)}, not a number of seconds"
         )
     return value
 
@@ -254,12 +315,6 @@ def register(conf: cfg.ConfigOpts) -> None:
     # share the values of one group.
     conf.register_group(copy.deepcopy(GROUP))
     conf.register_opts(OPTIONS, group=GROUP.name)
-
-
-def register_driver(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the virt driver; registering twice is harmless."""
-    conf.register_group(copy.deepcopy(DRIVER_GROUP))
-    conf.register_opts(DRIVER_OPTIONS, group=DRIVER_GROUP.name)
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
@@ -276,7 +331,8 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
     return [
         (GROUP, list(OPTIONS)),
-        (DRIVER_GROUP, list(DRIVER_OPTIONS)),
+        (DRIVER, list(DRIVER_OPTIONS)),
+        (SCHEDULER, list(SCHEDULER_OPTIONS)),
         (bitstreams.GROUP, list(bitstreams.OPTIONS)),
         (glance.GROUP, glance.list_opts()),
         (placement.GROUP, placement.list_opts()),

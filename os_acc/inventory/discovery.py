@@ -33,7 +33,7 @@ from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Programming, Region, check_functions
 from os_acc.objects.request import PLACEMENT_NAME
-from os_acc.placement import region_traits
+from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import base
 
 LOG = log.getLogger(__name__)
@@ -154,7 +154,9 @@ def discover(
     )
     recorded = accepted_regions.accepting(recorded, devices, rules.named, host)
     devices = [
-        region_traits.described(_with_faults(device, faults), recorded)
+        cell_traits.described(
+            region_traits.described(_with_faults(device, faults), recorded)
+        )
         for device in devices
     ]
     names = naming.ProviderNames(

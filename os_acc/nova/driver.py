@@ -28,9 +28,11 @@ from oslo_serialization import jsonutils
 import os_acc
 from os_acc import conf, exception
 from os_acc.nova import (
+    cell_networks,
     coexistence,
     conversion,
     initialization,
+    options,
     reconciliation,
     restarts,
     servers,
@@ -63,8 +65,8 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             metadata.version("os-acc"),
         )
         super().init_host(host)
-        conf.register_driver(CONF)
-        settings = CONF[conf.DRIVER_GROUP.name]
+        options.register_driver(CONF)
+        settings = CONF[conf.DRIVER.name]
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._check_claims()
@@ -144,6 +146,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Publish the accelerators after Nova's own inventory."""
         super().update_provider_tree(provider_tree, nodename, allocations)
         self._node.update_provider_tree(provider_tree, nodename)
+
+    def _get_host_numa_topology(self) -> Any:
+        """Let the scheduler choose the cells of a guest with accelerators."""
+        return cell_networks.declare(super()._get_host_numa_topology())
 
     # -- a guest that is created on this host -------------------------------------
 

@@ -1,22 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A filter of Nova's scheduler for NUMA cells and networks, without Nova's quirks.
+"""Filters of Nova's scheduler, for accelerators, NUMA cells and networks.
 
-nova-scheduler loads it by ``[filter_scheduler] available_filters``. It belongs beside
-Nova's ``NUMATopologyFilter``, never in its place: only that filter passes the guest's
-networks on to the claim on the host. The interface is
+nova-scheduler loads them by ``[filter_scheduler] available_filters``. They belong
+behind Nova's ``NUMATopologyFilter``, never in its place: only that filter passes the
+guest's networks on to the claim on the host. The interface is
 ``nova.scheduler.filters.BaseHostFilter``; the values are those of Nova 34.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nova.scheduler import filters
+from nova.conf import CONF
+from nova.scheduler import filters, utils
 
 from os_acc import exception, numa
+from os_acc.nova import options, scheduling
 from os_acc.numa.fit import convert
 from os_acc.objects.numa import NUMALimits
+
+
+class AcceleratorFilter(filters.BaseHostFilter):  # type: ignore[misc]
+    """Order the allocation candidates of hosts, and drop those that do not serve.
+
+    Nova claims the first candidate of a host; see
+    :mod:`os_acc.scheduling.candidate_order`.
+    """
+
+    RUN_ON_REBUILD = False
+
+    def __init__(self) -> None:
+        self._settings = options.SchedulerSettings.load(CONF)
+
+    def filter_all(
+        self, filter_obj_list: Iterable[Any], spec_obj: Any
+    ) -> Iterator[Any]:
+        """Yield the hosts that have a candidate for a server.
+
+        A host may be another object than the given one.
+
+        :param filter_obj_list: of ``nova.scheduler.host_manager.HostState``.
+        :param spec_obj: a ``nova.objects.RequestSpec``.
+        """
+        if utils.request_is_rebuild(spec_obj):
+            yield from filter_obj_list
+            return
+        server = scheduling.ServerRequest(spec_obj, self._settings)
+        if not server.groups:
+            yield from filter_obj_list
+            return
+        yield from filter(None, map(server.choose, filter_obj_list))
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        """Return whether a host has a candidate for a server."""
+        return bool(list(self.filter_all([host_state], spec_obj)))
 
 
 class ExactNUMAFilter(filters.BaseHostFilter):  # type: ignore[misc]

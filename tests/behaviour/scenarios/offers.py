@@ -33,7 +33,7 @@ def a_named_device_is_offered_with_class_trait_and_node(host: HostUnderTest) -> 
     device = only_provider().device
     assert str(device.address) == host.places.single
     assert device.resource_class == "CUSTOM_ACCELERATOR_PCI"
-    assert device.traits == {"CUSTOM_PCI_1234_11E8"}
+    assert device.traits == {"CUSTOM_PCI_1234_11E8", "CUSTOM_NUMA_CELL_1"}
     assert device.numa_node == 1
     assert len(device.handles) == 1
 

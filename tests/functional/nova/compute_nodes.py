@@ -111,6 +111,16 @@ class ComputeNode:
         }
         return found
 
+    def cell(self, gpu: str) -> int | None:
+        """Return the NUMA cell of a GPU."""
+        (found,) = {
+            handle.numa_node
+            for each in self.manager.providers()
+            for handle in each.device.handles
+            if str(handle.address) == gpu
+        }
+        return found
+
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, ComputeNode]]:

@@ -27,8 +27,7 @@ from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
 from nova.virt.libvirt import driver
 
-from os_acc import conf
-from os_acc.nova import loading
+from os_acc.nova import loading, options
 from os_acc.nova.initialization import DeferredNode
 
 _FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
@@ -65,7 +64,7 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         # A server is offloaded by the operation alone, never by the time.
         self.flags(shelved_offload_time=-1)
         super().setUp()
-        conf.register_driver(CONF)
+        options.register_driver(CONF)
         loading.extend_nova_virt()
         self.useFixture(served_by(self._nodes))
 

@@ -159,7 +159,7 @@ def test_providers_say_how_much_of_them_is_used(console: Console) -> None:
     (row,) = (row for row in console.json("provider", "list") if row["UUID"] == uuid)
     assert (row["Total"], row["Used"]) == (1, 1)
     assert row["Resource Class"] == "CUSTOM_ACCELERATOR_GPU"
-    assert row["Traits"] == ["CUSTOM_PCI_10DE_2235"]
+    assert row["Traits"] == ["CUSTOM_NUMA_CELL_0", "CUSTOM_PCI_10DE_2235"]
 
 
 def test_the_networks_of_a_guest_are_those_of_its_cells(console: Console) -> None:

@@ -34,21 +34,22 @@ def test_each_card_is_a_provider_named_by_its_node_and_identity(bench):
 
 
 @pytest.mark.parametrize(
-    ("address", "resource_class", "trait"),
+    ("address", "resource_class", "traits"),
     [
-        (GPU, "CUSTOM_ACCELERATOR_GPU", "CUSTOM_PCI_10DE_2235"),
-        (FPGA, "CUSTOM_ACCELERATOR_FPGA", "CUSTOM_PCI_10EE_5000"),
-        ("0000:3b:00.0", "CUSTOM_ACCELERATOR_NIC", "CUSTOM_PCI_8086_1592"),
-        ("0000:d8:00.0", "CUSTOM_ACCELERATOR_QAT", "CUSTOM_PCI_8086_4940"),
-        ("0000:d9:00.0", "CUSTOM_ACCELERATOR_SSD", "CUSTOM_PCI_144D_A824"),
+        (GPU, "GPU", {"CUSTOM_PCI_10DE_2235", "CUSTOM_NUMA_CELL_0"}),
+        (FPGA, "FPGA", {"CUSTOM_PCI_10EE_5000", "CUSTOM_NUMA_CELL_0"}),
+        ("0000:3b:00.0", "NIC", {"CUSTOM_PCI_8086_1592", "CUSTOM_NUMA_CELL_0"}),
+        ("0000:d8:00.0", "QAT", {"CUSTOM_PCI_8086_4940", "CUSTOM_NUMA_CELL_1"}),
+        ("0000:d9:00.0", "SSD", {"CUSTOM_PCI_144D_A824", "CUSTOM_NUMA_CELL_1"}),
+        ("0000:e3:00.0", "FPGA", {"CUSTOM_PCI_10EE_5000"}),
     ],
 )
-def test_a_card_offers_what_its_class_and_ids_say(
-    bench, address, resource_class, trait
+def test_a_card_offers_what_its_class_ids_and_cell_say(
+    bench, address, resource_class, traits
 ):
     device = bench.provider(address).device
-    assert device.resource_class == resource_class
-    assert device.traits == {trait}
+    assert device.resource_class == f"CUSTOM_ACCELERATOR_{resource_class}"
+    assert device.traits == traits
 
 
 def test_the_operator_names_class_and_traits(make_bench):
@@ -63,6 +64,7 @@ def test_the_operator_names_class_and_traits(make_bench):
     assert device.traits == {
         "CUSTOM_FAST",
         "CUSTOM_COOL",
+        "CUSTOM_NUMA_CELL_0",
         "CUSTOM_PCI_10EE_5000",
     }
 

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The accelerators of hosts as published in Placement, cached for Nova's scheduler.
+
+Nova passes neither the traits nor the usage of providers to filters and weighers. One
+request reads those of all providers of a host.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from types import MappingProxyType
+from typing import Any, Final
+
+from os_acc import deadlines, exception
+from os_acc.objects import bitstream_requests
+from os_acc.placement import cell_traits, region_traits
+from os_acc.scheduling.candidate_order import ProviderState
+
+#: Requests of a process that have no answer yet, at most. A request that hangs
+#: occupies a thread.
+_MOST_PENDING: Final = 16
+
+Providers = Mapping[str, ProviderState]
+#: Reads the ``provider_summaries`` of one host: the UUID of its root provider, and a
+#: resource class with a free unit there. It raises ServiceUnavailable.
+Read = Callable[[str, str], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _CachedHost:
+    providers: Providers
+    read_at: float
+
+
+class HostProviders:
+    """The providers of hosts; thread-safe.
+
+    :param size: the number of hosts that are kept; those unused for the longest time
+        are dropped.
+    :param clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, read: Read, size: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._size, self._clock = read, size, clock
+        self._lock = threading.Lock()
+        self._hosts: collections.OrderedDict[str, _CachedHost] = (
+            collections.OrderedDict()
+        )
+        self._pending: dict[str, futures.Future[Providers]] = {}
+        deadlines.reset_after_fork(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child, replace the lock, and the requests of the parent."""
+        self._lock, self._pending = threading.Lock(), {}
+
+    def get(
+        self, host: str, resource_class: str, max_age: float, deadline: float
+    ) -> Providers:
+        """Return the providers of a host.
+
+        :param host: the UUID of the root provider.
+        :param resource_class: a class with a free unit on the host.
+        :param max_age: the age in seconds that a cached answer may have.
+        :param deadline: the latest end, on the clock of :func:`time.monotonic`.
+        :raises ServiceUnavailable: Placement gives no usable answer in time.
+        :raises DeviceStuck: there is no thread for the request.
+        """
+        with self._lock:
+            cached = self._hosts.get(host)
+            if cached is not None and self._clock() - cached.read_at < max_age:
+                self._hosts.move_to_end(host)
+                return cached.providers
+        answer = self._begin(host, resource_class)
+        try:
+            return answer.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError as error:
+            raise _unavailable("no answer in time") from error
+
+    def _begin(self, host: str, resource_class: str) -> futures.Future[Providers]:
+        """Start a request, or return the one that another thread has started."""
+        with self._lock:
+            pending = self._pending.get(host)
+            if pending is not None and not pending.done():
+                return pending
+            if len(self._pending) >= _MOST_PENDING:
+                raise _unavailable(f"{_MOST_PENDING} requests have no answer yet")
+            started = deadlines.begin(self._refresh, host, resource_class)
+            self._pending[host] = started
+            return started
+
+    def _refresh(self, host: str, resource_class: str) -> Providers:
+        """Read a host, and keep the answer even if no caller waits for it."""
+        began = self._clock()
+        try:
+            found = parse(self._read(host, resource_class))
+        except BaseException:
+            with self._lock:
+                self._pending.pop(host, None)
+            raise
+        with self._lock:
+            self._pending.pop(host, None)
+            self._hosts[host] = _CachedHost(found, began)
+            self._hosts.move_to_end(host)
+            while len(self._hosts) > self._size:
+                self._hosts.popitem(last=False)
+        return found
+
+
+def parse(summaries: Mapping[str, Any]) -> Providers:
+    """Return the providers in the ``provider_summaries`` of Placement.
+
+    :raises ServiceUnavailable: the answer is not one of Placement.
+    """
+    try:
+        return MappingProxyType(
+            {uuid: _provider(summary) for uuid, summary in summaries.items()}
+        )
+    except (AttributeError, LookupError, TypeError) as error:
+        raise _unavailable(f"the answer is malformed ({error!r})") from error
+
+
+def _provider(summary: Mapping[str, Any]) -> ProviderState:
+    traits = frozenset(summary["traits"])
+    return ProviderState(
+        cells=cell_traits.cells_of(traits),
+        functions=frozenset(
+            bitstream_requests.function_id(trait)
+            for trait in traits
+            if bitstream_requests.names_function(trait)
+        ),
+        is_programmable=region_traits.PROGRAMMABLE in traits,
+        free={
+            name: each["capacity"] - each["used"]
+            for name, each in summary["resources"].items()
+        },
+    )
+
+
+def _unavailable(detail: str) -> exception.ServiceUnavailable:
+    return exception.ServiceUnavailable(
+        f"cannot read providers from Placement: {detail}",
+        service=exception.ServiceType.PLACEMENT,
+    )

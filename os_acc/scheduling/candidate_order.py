@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Order the allocation candidates of a host by cells and functions of accelerators.
+
+Nova claims the first candidate of a host, and chooses the guest's cells without regard
+to accelerators. A candidate is an element of Placement's ``allocation_requests``
+(microversion 1.34 or newer).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from os_acc.numa import affinity, nearest
+from os_acc.numa.affinity import GuestCells
+from os_acc.objects.numa import Affinity, NUMAPolicy, NUMATopology
+
+#: Combinations of cells that are tried for a candidate at most, by kind.
+_MOST_COMBINATIONS: Final = 64
+
+Candidate = Mapping[str, Any]
+#: Returns the host cells that Nova chooses for a guest with a candidate, if the guest
+#: must include the given ones; None: the guest does not fit.
+Fit = Callable[[Candidate, frozenset[int]], tuple[int, ...] | None]
+
+
+class FunctionState(enum.IntEnum):
+    """The state of a region for a requested function; best first."""
+
+    PROGRAMMED = 0
+    TO_BE_PROGRAMMED = 1
+    OCCUPIED = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProviderState:
+    """The state of a provider in Placement.
+
+    :ivar cells: the NUMA cells of its accelerators; empty: unknown.
+    :ivar functions: canonical ids of the functions of its region.
+    :ivar is_programmable: whether its region can be programmed.
+    :ivar free: the free units of each resource class.
+    """
+
+    cells: frozenset[int] = frozenset()
+    functions: frozenset[str] = frozenset()
+    is_programmable: bool = False
+    free: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupRequirements:
+    """The requirements of a request group on its accelerators.
+
+    :ivar classes: the resource classes of its accelerators.
+    :ivar function: the canonical id of the requested function; empty: any.
+    """
+
+    classes: frozenset[str]
+    policy: NUMAPolicy
+    function: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """A provider that a candidate has for a request group."""
+
+    provider: str
+    units: Mapping[str, int]
+    requirements: GroupRequirements
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate that can serve a guest.
+
+    :ivar cells: host cells that the guest must include; empty: any.
+    """
+
+    candidate: Candidate
+    cells: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostView:
+    """The facts about a host that decide on its candidates.
+
+    :ivar topology: its NUMA cells.
+    :ivar providers: its known providers, by UUID.
+    :ivar claimed: units that other servers of the same request have claimed, by
+        provider and resource class.
+    """
+
+    topology: NUMATopology
+    providers: Mapping[str, ProviderState]
+    claimed: Mapping[tuple[str, str], int]
+
+    def is_exhausted(self, use: Use) -> bool:
+        """Return whether earlier servers of the request leave too little."""
+        state = self.providers.get(use.provider)
+        return any(
+            (claimed := self.claimed.get((use.provider, name), 0))
+            and (state is None or claimed + units > state.free.get(name, 0))
+            for name, units in use.units.items()
+        )
+
+    def function_state(self, use: Use) -> FunctionState:
+        """Return the state of a provider's region for the requested function."""
+        state = self.providers.get(use.provider)
+        if state is None or not use.requirements.function:
+            return FunctionState.TO_BE_PROGRAMMED
+        if use.requirements.function in state.functions:
+            return FunctionState.PROGRAMMED
+        if state.is_programmable:
+            return FunctionState.TO_BE_PROGRAMMED
+        return FunctionState.OCCUPIED
+
+    def cells(self, use: Use) -> frozenset[int]:
+        """Return the known cells of a provider."""
+        state = self.providers.get(use.provider)
+        return frozenset() if state is None else state.cells
+
+    def affinity(self, use: Use, guest: GuestCells) -> Affinity | None:
+        """Return the best allowed affinity of a provider to a guest.
+
+        A provider whose cells are not known is allowed: the claim decides.
+
+        :returns: None: the policy allows none of its cells.
+        """
+        if not guest.cells:
+            return Affinity.LOCAL
+        found = [guest.affinity(cell) for cell in self.cells(use)]
+        allowed = [each for each in found if affinity.allows(_policy(use), each)]
+        if not found:
+            return Affinity.UNKNOWN
+        return min(allowed, key=nearest.ORDER.index, default=None)
+
+
+def uses_of(
+    candidate: Candidate, groups: Mapping[str, GroupRequirements]
+) -> tuple[Use, ...]:
+    """Return the providers that a candidate has for the accelerators of groups.
+
+    :param groups: the requirements, by the suffix of the group.
+    """
+    return tuple(
+        Use(provider, units, groups[suffix])
+        for suffix, providers in sorted(candidate["mappings"].items())
+        if suffix in groups
+        for provider in providers
+        if (units := _units(candidate, provider, groups[suffix].classes))
+    )
+
+
+def order(
+    candidates: Iterable[Candidate],
+    groups: Mapping[str, GroupRequirements],
+    view: HostView,
+    fit: Fit,
+) -> tuple[Choice, ...]:
+    """Return the candidates that can serve a guest, best first.
+
+    The order is by units left by the same request, NUMA affinity, and function. Equal
+    candidates keep their order.
+    """
+    ranked = [
+        (rank, choice)
+        for candidate in candidates
+        if (judged := _judge(candidate, uses_of(candidate, groups), view, fit))
+        for rank, choice in [judged]
+    ]
+    return tuple(choice for _rank, choice in sorted(ranked, key=lambda each: each[0]))
+
+
+_Rank = tuple[bool, int, int]
+
+
+def _judge(
+    candidate: Candidate, uses: Sequence[Use], view: HostView, fit: Fit
+) -> tuple[_Rank, Choice] | None:
+    placed = _place(candidate, uses, view, fit)
+    if placed is None:
+        return None
+    tier, cells = placed
+    rank = (
+        any(map(view.is_exhausted, uses)),
+        tier,
+        sum(map(view.function_state, uses)),
+    )
+    return rank, Choice(candidate, cells)
+
+
+def _place(
+    candidate: Candidate, uses: Sequence[Use], view: HostView, fit: Fit
+) -> tuple[int, frozenset[int]] | None:
+    """Return the sum of the tiers of affinity, and the cells to ask Nova for."""
+    best: tuple[int, frozenset[int]] | None = None
+    for wanted in itertools.chain([frozenset[int]()], _combinations(uses, view)):
+        cells = fit(candidate, wanted)
+        if cells is None:
+            continue
+        tier = _tier(uses, view, GuestCells(view.topology, cells))
+        if tier is None or (best is not None and tier >= best[0]):
+            continue
+        best = tier, wanted or _bound(uses, view, cells)
+        if not tier:
+            break
+    return best
+
+
+def _tier(uses: Sequence[Use], view: HostView, guest: GuestCells) -> int | None:
+    found = [view.affinity(use, guest) for use in uses]
+    if None in found:
+        return None
+    return sum(nearest.ORDER.index(each) for each in found if each is not None)
+
+
+def _combinations(uses: Sequence[Use], view: HostView) -> Iterator[frozenset[int]]:
+    """Yield cells of the guest that would be near all known providers."""
+    known = [use for use in uses if view.cells(use)]
+    local = itertools.product(*(sorted(view.cells(use)) for use in known))
+    near = itertools.product(
+        *(_allowed_cells(use, view.topology, view.cells(use)) for use in known)
+    )
+    for combinations in (local, near):
+        some = itertools.islice(combinations, _MOST_COMBINATIONS)
+        yield from dict.fromkeys(map(frozenset, filter(None, some)))
+
+
+def _allowed_cells(
+    use: Use, topology: NUMATopology, cells: frozenset[int]
+) -> list[int]:
+    """Return the cells of a guest to which a policy allows a provider."""
+    return [
+        host.id
+        for host in topology.cells
+        if any(
+            affinity.allows(
+                _policy(use), GuestCells(topology, (host.id,)).affinity(cell)
+            )
+            for cell in cells
+        )
+    ]
+
+
+def _bound(
+    uses: Sequence[Use], view: HostView, cells: tuple[int, ...]
+) -> frozenset[int]:
+    """Return the cells without which the policies do not allow the providers.
+
+    Nova's own choice is kept only if it has to stay: the claim on the host may come
+    after that of another guest.
+    """
+    return frozenset(
+        min(local)
+        for use in uses
+        if _policy(use) is not NUMAPolicy.PREFERRED
+        and (local := view.cells(use).intersection(cells))
+    )
+
+
+def _policy(use: Use) -> NUMAPolicy:
+    return use.requirements.policy
+
+
+def _units(
+    candidate: Candidate, provider: str, classes: frozenset[str]
+) -> dict[str, int]:
+    resources = candidate["allocations"].get(provider, {}).get("resources", {})
+    return {name: units for name, units in resources.items() if name in classes}
