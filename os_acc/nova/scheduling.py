@@ -30,7 +30,7 @@ from os_acc.numa.fit import convert
 from os_acc.scheduling import candidate_order
 from os_acc.scheduling.candidate_order import (
     Candidate,
-    Choice,
+    ChosenCandidate,
     GroupRequirements,
     HostView,
     Use,
@@ -185,7 +185,7 @@ class ServerRequest:
         return fit
 
 
-def _bind(host_state: Any, choice: Choice) -> None:
+def _bind(host_state: Any, choice: ChosenCandidate) -> None:
     """Bind the claim of a server to the cells of a choice."""
     limits = host_state.limits.get("numa_topology")
     if choice.cells and limits is not None:

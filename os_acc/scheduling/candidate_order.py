@@ -29,7 +29,7 @@ Candidate = Mapping[str, Any]
 Fit = Callable[[Candidate, frozenset[int]], tuple[int, ...] | None]
 
 
-class FunctionState(enum.IntEnum):
+class FunctionReadiness(enum.IntEnum):
     """The state of a region for a requested function; best first."""
 
     PROGRAMMED = 0
@@ -78,7 +78,7 @@ class Use:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenCandidate:
     """A candidate that can serve a guest.
 
     :ivar cells: host cells that the guest must include; empty: any.
@@ -111,16 +111,16 @@ class HostView:
             for name, units in use.units.items()
         )
 
-    def function_state(self, use: Use) -> FunctionState:
+    def function_readiness(self, use: Use) -> FunctionReadiness:
         """Return the state of a provider's region for the requested function."""
         state = self.providers.get(use.provider)
         if state is None or not use.requirements.function:
-            return FunctionState.TO_BE_PROGRAMMED
+            return FunctionReadiness.TO_BE_PROGRAMMED
         if use.requirements.function in state.functions:
-            return FunctionState.PROGRAMMED
+            return FunctionReadiness.PROGRAMMED
         if state.is_programmable:
-            return FunctionState.TO_BE_PROGRAMMED
-        return FunctionState.OCCUPIED
+            return FunctionReadiness.TO_BE_PROGRAMMED
+        return FunctionReadiness.OCCUPIED
 
     def cells(self, use: Use) -> frozenset[int]:
         """Return the known cells of a provider."""
@@ -164,7 +164,7 @@ def order(
     groups: Mapping[str, GroupRequirements],
     view: HostView,
     fit: Fit,
-) -> tuple[Choice, ...]:
+) -> tuple[ChosenCandidate, ...]:
     """Return the candidates that can serve a guest, best first.
 
     The order is by units left by the same request, NUMA affinity, and function. Equal
@@ -184,7 +184,7 @@ _Rank = tuple[bool, int, int]
 
 def _judge(
     candidate: Candidate, uses: Sequence[Use], view: HostView, fit: Fit
-) -> tuple[_Rank, Choice] | None:
+) -> tuple[_Rank, ChosenCandidate] | None:
     placed = _place(candidate, uses, view, fit)
     if placed is None:
         return None
@@ -192,9 +192,9 @@ def _judge(
     rank = (
         any(map(view.is_exhausted, uses)),
         tier,
-        sum(map(view.function_state, uses)),
+        sum(map(view.function_readiness, uses)),
     )
-    return rank, Choice(candidate, cells)
+    return rank, ChosenCandidate(candidate, cells)
 
 
 def _place(
