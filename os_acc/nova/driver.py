@@ -10,7 +10,7 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
@@ -144,7 +144,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             restarts=self._restarts.has(context, instance),
         )
         self._restarts.end()
-        with servers.undone(self._servers, instance, is_new, self._runs(instance)):
+        with self._servers.undone(
+            instance, is_new, functools.partial(self._is_running, instance)
+        ):
             if self._servers.accel_info(instance):
                 snapshots.mark(instance)
             super().spawn(
@@ -177,7 +179,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         is_new = self._servers.attach(
             context, instance, info, allocations, restarts=True
         )
-        with servers.undone(self._servers, instance, is_new, self._runs(instance)):
+        with self._servers.undone(
+            instance, is_new, functools.partial(self._is_running, instance)
+        ):
             super().finish_migration(
                 context,
                 migration,
@@ -191,16 +195,12 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 **kwargs,
             )
 
-    def _runs(self, instance: Any) -> Callable[[], bool]:
-        """Return a function: whether libvirt runs the guest of a server."""
-
-        def is_running() -> bool:
-            try:
-                return bool(self._host.get_guest(instance).is_active())
-            except nova_exception.InstanceNotFound:
-                return False
-
-        return is_running
+    def _is_running(self, instance: Any) -> bool:
+        """Return whether libvirt runs the guest of a server."""
+        try:
+            return bool(self._host.get_guest(instance).is_active())
+        except nova_exception.InstanceNotFound:
+            return False
 
     def _get_guest_xml(
         self,

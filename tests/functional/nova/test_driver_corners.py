@@ -51,7 +51,7 @@ def test_after_a_failed_rebuild_the_server_does_not_start_without_its_accelerato
 ) -> None:
     """Nova deletes the allocation of a server whose rebuild fails."""
     error = exception.HelperUnavailable("the helper has ended")
-    with mock.patch.object(DeferredNode, "plug", side_effect=error):
+    with mock.patch("os_acc.node.Node.plug", side_effect=error):
         cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
     cloud.nova.reconcile(FIRST)
     assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
