@@ -10,7 +10,6 @@ rescheduled, which nova-compute never does.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,11 +28,10 @@ from nova.virt.libvirt import driver
 
 from os_acc.nova import loading, options
 from os_acc.nova.initialization import DeferredNode
+from tests.functional.nova import operations
 
-_FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
 
-
-class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
+class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type: ignore[misc]
     """Compute services, and the operations of ``openstack server`` on them.
 
     :param nodes: returns the handle of os_acc for the name of a compute node, and the
@@ -42,18 +40,12 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     ADMIN_API = True
     CAST_AS_CALL = False
-    microversion = "latest"
 
     def __init__(self, nodes: Callable[[str, float], DeferredNode]) -> None:
         super().__init__()
         self._nodes = nodes
 
     def setUp(self) -> None:
-        self.flags(
-            api_paste_config=f"{sys.prefix}/etc/nova/api-paste.ini", group="wsgi"
-        )
-        # A server is offloaded by the operation alone, never by the time.
-        self.flags(shelved_offload_time=-1)
         super().setUp()
         options.register(CONF)
         loading.extend_nova_virt()
@@ -80,9 +72,6 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver=loading.DRIVER)
 
-    def runTest(self) -> None:
-        """Do nothing: the tests are in other classes."""
-
     # -- what is there ---------------------------------------------------------
 
     def driver(self, host: str) -> Any:
@@ -96,26 +85,11 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         found = etree.fromstring(guest.XMLDesc(0)).findall("devices/hostdev/source")
         return [_address(source.find("address")) for source in found]
 
-    def allocations(self, consumer: str) -> dict[str, dict[str, int]]:
-        """Return the amounts that Placement has for a consumer, by provider."""
-        found = self.placement.get(f"/allocations/{consumer}").body["allocations"]
-        return {provider: each["resources"] for provider, each in found.items()}
-
     # -- operations ------------------------------------------------------------
-
-    def create(
-        self, extra_specs: dict[str, str], state: str = "ACTIVE", **more: Any
-    ) -> dict[str, Any]:
-        flavor = self._create_flavor(**_FLAVOR, extra_spec=extra_specs)
-        server: dict[str, Any] = self._create_server(
-            flavor_id=flavor, networks="none", expected_state=state, **more
-        )
-        return server
 
     def begin(self, extra_specs: dict[str, str]) -> dict[str, Any]:
         """Create a server, and do not wait."""
-        flavor = self._create_flavor(**_FLAVOR, extra_spec=extra_specs)
-        body = self._build_server(flavor_id=flavor, networks="none")
+        body = self._build_server(flavor_id=self.flavor(extra_specs), networks="none")
         server: dict[str, Any] = self.api.post_server({"server": body})
         return server
 
@@ -126,23 +100,11 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
             found = self.api.get_server(server["id"])["status"]
         return found
 
-    def stop(self, server: dict[str, Any]) -> None:
-        self._stop_server(server)
-
-    def start(self, server: dict[str, Any]) -> None:
-        self._start_server(server)
-
     def reboot(self, server: dict[str, Any], *, hard: bool = True) -> None:
         self._reboot_server(server, hard=hard)
 
     def rebuild(self, server: dict[str, Any], image: str) -> None:
         self._rebuild_server(server, image)
-
-    def pause(self, server: dict[str, Any]) -> None:
-        self._act(server, "pause", "PAUSED")
-
-    def unpause(self, server: dict[str, Any]) -> None:
-        self._act(server, "unpause", "ACTIVE")
 
     def rescue(self, server: dict[str, Any]) -> None:
         # Nova's tests replace the function that creates the directory of a server.
@@ -152,36 +114,12 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def unrescue(self, server: dict[str, Any]) -> None:
         self._act(server, "unrescue", "ACTIVE")
 
-    def shelve(self, server: dict[str, Any]) -> None:
-        self._shelve_server(server, expected_state="SHELVED")
-
-    def offload(self, server: dict[str, Any]) -> None:
-        self._shelve_offload_server(server)
-
-    def unshelve(self, server: dict[str, Any]) -> None:
-        self._unshelve_server(server)
-
-    def delete_softly(self, server: dict[str, Any]) -> None:
-        self.flags(reclaim_instance_interval=60)
-        self.api.delete_server(server["id"])
-        self._wait_for_state_change(server, "SOFT_DELETED")
-
-    def restore(self, server: dict[str, Any]) -> None:
-        self._act(server, "restore", "ACTIVE")
-
     def migrate(self, server: dict[str, Any], host: str | None = None) -> None:
         """Move a server to another host, undecided."""
         self._migrate_server(server, host)
 
     def resize(self, server: dict[str, Any], extra_specs: dict[str, str]) -> None:
-        flavor = self._create_flavor(**_FLAVOR | {"vcpu": 2}, extra_spec=extra_specs)
-        self._resize_server(server, flavor)
-
-    def suspend(self, server: dict[str, Any]) -> None:
-        self._suspend_server(server)
-
-    def resume(self, server: dict[str, Any]) -> None:
-        self._resume_server(server)
+        self._resize_server(server, self.flavor(extra_specs, vcpu=2))
 
     def evacuate(self, server: dict[str, Any]) -> None:
         # Nova leaves an evacuated server stopped.
@@ -191,15 +129,6 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def fail_to_move(self, server: dict[str, Any]) -> None:
         """Migrate a running server; the check on its host fails."""
         self._live_migrate(server, migration_expected_state="error")
-
-    def snapshot(self, server: dict[str, Any]) -> str:
-        """Return the UUID of a new image of a server."""
-        before = set(self.glance.images)
-        self._snapshot_server(server, "snapshot")
-        self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
-        (image,) = set(self.glance.images) - before
-        self.glance.images[image]["status"] = "active"
-        return str(image)
 
     def confirm(self, server: dict[str, Any]) -> None:
         self._confirm_resize(server)
@@ -277,8 +206,7 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def fail_to_resize(
         self, server: dict[str, Any], extra_specs: dict[str, str]
     ) -> None:
-        flavor = self._create_flavor(**_FLAVOR | {"vcpu": 2}, extra_spec=extra_specs)
-        body = {"resize": {"flavorRef": flavor}}
+        body = {"resize": {"flavorRef": self.flavor(extra_specs, vcpu=2)}}
         self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
 
@@ -352,13 +280,6 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def update_inventory(self) -> None:
         """Run Nova's periodic update of Placement."""
         self._run_periodics()
-
-    def delete(self, server: dict[str, Any]) -> None:
-        self._delete_server(server)
-
-    def _act(self, server: dict[str, Any], action: str, state: str) -> None:
-        self.api.post_server_action(server["id"], {action: None})
-        self._wait_for_state_change(server, state)
 
 
 def _upload(_context: Any, _instance: Any, _image: str, update: Any) -> None:
