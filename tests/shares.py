@@ -31,7 +31,7 @@ DIVISORS = {
     "tests/unit/": 5,
     "tests/functional/kernel/": 2,
     # Each starts Nova's services: five seconds.
-    "tests/functional/nova/test_driver": 4,
+    "tests/functional/nova/test_driver": 6,
     "tests/functional/nova/": 2,
     "tests/functional/openstack/": 2,
     "tests/stress/test_fault_": 2,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,9 +23,10 @@ from lxml import etree
 from nova import context, objects
 from nova.compute import task_states, vm_states
 from nova.conf import CONF
+from nova.policies import base as base_policies
+from nova.policies import servers as server_policies
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
-from nova.virt.libvirt import driver
 
 from os_acc.nova import loading, options
 from os_acc.nova.initialization import DeferredNode
@@ -59,13 +61,12 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
         # There are no files of disks that could be moved or copied.
         for method, replacement in (
-            ("migrate_disk_and_power_off", lambda *_, **__: "[]"),
+            ("migrate_disk_and_power_off", _power_off),
             ("snapshot", _upload),
         ):
             self.useFixture(
-                fixtures.MockPatch(
-                    f"nova.virt.libvirt.driver.LibvirtDriver.{method}",
-                    side_effect=replacement,
+                fixtures.MonkeyPatch(
+                    f"nova.virt.libvirt.driver.LibvirtDriver.{method}", replacement
                 )
             )
 
@@ -82,8 +83,27 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
         """Return the PCI addresses in the definition of a guest."""
         connection = self.driver(host)._host.get_connection()
         guest = connection.lookupByUUIDString(server["id"])
-        found = etree.fromstring(guest.XMLDesc(0)).findall("devices/hostdev/source")
-        return [_address(source.find("address")) for source in found]
+        return _hostdevs(guest)
+
+    def is_running(self, host: str, server: dict[str, Any]) -> bool:
+        """Return whether libvirt runs the guest of a server, be it paused."""
+        return any(guest.UUIDString() == server["id"] for guest in self._running(host))
+
+    def devices_in_use(self, host: str) -> set[str]:
+        """Return the PCI addresses in the definitions of the guests that run."""
+        return {each for guest in self._running(host) for each in _hostdevs(guest)}
+
+    def _running(self, host: str) -> list[Any]:
+        # The state of a saved guest is "running" in Nova's fake.
+        return list(self.driver(host)._host.get_connection()._running_vms.values())
+
+    def consumers(self, providers: Iterable[str]) -> set[str]:
+        """Return the consumers of these providers in Placement."""
+        return {
+            consumer
+            for provider in providers
+            for consumer in self._get_allocations_by_provider_uuid(provider)
+        }
 
     # -- operations ------------------------------------------------------------
 
@@ -113,6 +133,18 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def unrescue(self, server: dict[str, Any]) -> None:
         self._act(server, "unrescue", "ACTIVE")
+
+    def reclaim(self, host: str, server: dict[str, Any]) -> None:
+        """Run Nova's periodic task an hour later."""
+        self._reclaim(self.computes[host], server)
+
+    def image_with(self, **properties: str) -> str:
+        """Return the UUID of a new image with these properties."""
+        image = dict(
+            self.glance.images[self.glance.auto_disk_config_enabled_image["id"]]
+        )
+        image |= {"id": str(uuid.uuid4()), "properties": properties}
+        return str(self.glance.create(None, image)["id"])
 
     def migrate(self, server: dict[str, Any], host: str | None = None) -> None:
         """Move a server to another host, undecided."""
@@ -173,6 +205,11 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
             guest.destroy()
             guest.undefine()
 
+    def run_guests(self, host: str) -> None:
+        """Start the guests of a host without Nova."""
+        for guest in self._guests(host):
+            guest.create()
+
     def end_guests(self, host: str) -> None:
         """Let the guests of a host end; libvirt keeps their definitions."""
         for guest in self._guests(host):
@@ -202,6 +239,7 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def fail_to_migrate(self, server: dict[str, Any]) -> None:
         self._migrate_server(server, expected_state="ERROR")
+        self._wait_until_idle(server)
 
     def fail_to_resize(
         self, server: dict[str, Any], extra_specs: dict[str, str]
@@ -209,16 +247,14 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
         body = {"resize": {"flavorRef": self.flavor(extra_specs, vcpu=2)}}
         self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
+        self._wait_until_idle(server)
 
-    def fail_to_leave(self, server: dict[str, Any]) -> bool:
-        """Migrate a server; return whether its disks have moved."""
-        move = driver.LibvirtDriver.migrate_disk_and_power_off
-        count = move.call_count
+    def fail_to_leave(self, server: dict[str, Any]) -> None:
+        """Migrate a server, which its host refuses."""
         self.api.post_server_action(server["id"], {"migrate": None})
         self._wait_for_action_fail_completion(
             server, "migrate", "compute_resize_instance"
         )
-        return bool(move.call_count - count)
 
     def begin_migration(self, server: dict[str, Any]) -> None:
         """Migrate a server, and do not wait."""
@@ -242,26 +278,21 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
         self.reset_state(server)
         self.reboot(server)
 
-    def wait_for_end(self, server: dict[str, Any], name: str) -> None:
-        """Wait until the newest action of this name has ended, well or not."""
-        action = next(
+    def wait_for_end(self, server: dict[str, Any], action: str, event: str) -> None:
+        """Wait until an event of the newest action of this name has ended."""
+        newest = next(
             each
             for each in self.api.get_instance_actions(server["id"])
-            if each["action"] == name
+            if each["action"] == action
         )
-        request = action["request_id"]
+        request = newest["request_id"]
         while True:
             found = self.api.get_instance_action_details(server["id"], request)
-            if all(event["result"] for event in found["events"]):
+            if any(
+                each["event"] == event and each["result"] for each in found["events"]
+            ):
                 return
             time.sleep(0.1)
-
-    def is_running(self, host: str, server: dict[str, Any]) -> bool:
-        """Return whether libvirt runs the guest of a server."""
-        return any(
-            guest.UUIDString() == server["id"] and guest.isActive()
-            for guest in self._guests(host)
-        )
 
     @contextlib.contextmanager
     def placement_down(self) -> Iterator[None]:
@@ -282,8 +313,34 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
         self._run_periodics()
 
 
-def _upload(_context: Any, _instance: Any, _image: str, update: Any) -> None:
+class TwoCells(LibvirtServers):
+    """Services of two cells, and the permission to resize between the cells."""
+
+    NUMBER_OF_CELLS = 2
+
+    def setUp(self) -> None:
+        super().setUp()
+        rule = {server_policies.CROSS_CELL_RESIZE: base_policies.RULE_ADMIN_API}
+        self.policy.set_rules(rule, overwrite=False)
+
+    def confirm(self, server: dict[str, Any]) -> None:
+        self._confirm_resize(server, cross_cell=True)
+
+
+def _power_off(host: Any, _context: Any, instance: Any, *_: Any) -> str:
+    host.power_off(instance)
+    return "[]"
+
+
+def _upload(
+    _host: Any, _context: Any, _instance: Any, _image: str, update: Any
+) -> None:
     update(task_state=task_states.IMAGE_UPLOADING)
+
+
+def _hostdevs(guest: Any) -> list[str]:
+    found = etree.fromstring(guest.XMLDesc(0)).findall("devices/hostdev/source")
+    return [_address(source.find("address")) for source in found]
 
 
 def _address(source: Any) -> str:

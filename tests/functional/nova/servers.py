@@ -7,15 +7,12 @@ The virt driver is Nova's fake one, and os_acc adds its providers to the tree.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from typing import Any
 
 import fixtures
-from nova import context
 from nova.tests.functional import integrated_helpers
 from nova.virt import fake
-from oslo_utils import timeutils
 
 from tests.functional.nova import operations
 from tests.functional.nova.compute import Update
@@ -88,9 +85,4 @@ class Servers(
 
     def reclaim(self, server: dict[str, Any]) -> None:
         """Run Nova's periodic task an hour later."""
-        timeutils.set_time_override(timeutils.utcnow() + datetime.timedelta(hours=1))
-        try:
-            self._compute.manager._reclaim_queued_deletes(context.get_admin_context())
-        finally:
-            timeutils.clear_time_override()
-        self._wait_until_deleted(server)
+        self._reclaim(self._compute, server)
