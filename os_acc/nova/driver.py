@@ -307,11 +307,14 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Return the accelerators to the host, unless the guest starts again."""
+        # A resize to another cell: nova-compute destroys the guest, not its disks.
+        leaves_cell = instance.task_state == task_states.RESIZE_MIGRATING
+        if leaves_cell:
+            self._servers.check_can_leave(instance)
         super().destroy(context, instance, network_info, *args, **kwargs)
         if self._restarts.has(context, instance):
             return
-        if instance.task_state == task_states.RESIZE_MIGRATING:
-            # A resize to another cell: nova-compute destroys the guest, not its disks.
+        if leaves_cell:
             self._servers.keep_for_migration(context, instance)
         else:
             self._servers.release(instance)
