@@ -11,7 +11,8 @@ at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -175,7 +176,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             restarts=self._restarts.has(context, instance),
         )
         self._restarts.end()
-        with servers.undone(self._servers, instance, is_new, self._runs(instance)):
+        with self._servers.undone(
+            instance, is_new, functools.partial(self._is_running, instance)
+        ):
             if self._servers.accel_info(instance):
                 snapshots.mark(instance)
             super().spawn(
@@ -208,7 +211,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         is_new = self._servers.attach(
             context, instance, info, allocations, restarts=True
         )
-        with servers.undone(self._servers, instance, is_new, self._runs(instance)):
+        with self._servers.undone(
+            instance, is_new, functools.partial(self._is_running, instance)
+        ):
             super().finish_migration(
                 context,
                 migration,
@@ -222,16 +227,12 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 **kwargs,
             )
 
-    def _runs(self, instance: Any) -> Callable[[], bool]:
-        """Return a function: whether libvirt runs the guest of a server."""
-
-        def is_running() -> bool:
-            try:
-                return bool(self._host.get_guest(instance).is_active())
-            except nova_exception.InstanceNotFound:
-                return False
-
-        return is_running
+    def _is_running(self, instance: Any) -> bool:
+        """Return whether libvirt runs the guest of a server."""
+        try:
+            return bool(self._host.get_guest(instance).is_active())
+        except nova_exception.InstanceNotFound:
+            return False
 
     def _get_guest_xml(
         self,
@@ -366,11 +367,14 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Return the accelerators to the host, unless the guest starts again."""
+        # A resize to another cell: nova-compute destroys the guest, not its disks.
+        leaves_cell = instance.task_state == task_states.RESIZE_MIGRATING
+        if leaves_cell:
+            self._servers.check_can_leave(instance)
         super().destroy(context, instance, network_info, *args, **kwargs)
         if self._restarts.has(context, instance):
             return
-        if instance.task_state == task_states.RESIZE_MIGRATING:
-            # A resize to another cell: nova-compute destroys the guest, not its disks.
+        if leaves_cell:
             self._servers.keep_for_migration(context, instance)
         else:
             self._servers.release(instance)

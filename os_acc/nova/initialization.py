@@ -81,36 +81,16 @@ class DeferredNode:
                 LOG.error("os_acc is not initialized until a restart: %s", error)
                 return
 
-    def check_ready(self) -> None:
-        """Check that the node serves.
+    def ready(self) -> os_acc.Node:
+        """Return the node.
 
-        :raises OsAccError: the error of the last attempt.
+        :raises OsAccError: it cannot serve; the error of the last attempt.
         """
-        self._ready()
-
-    def _ready(self) -> os_acc.Node:
         if self._node is None:
             raise self._failure or exception.NotInitialized("os_acc is not initialized")
         return self._node
 
-    # -- questions of the driver ---------------------------------------------------
-
-    def plug(
-        self,
-        instance_info: InstanceDict,
-        selected_rp: Mapping[str, Any] | None,
-        flavor_extra_specs: Mapping[str, str] | None,
-    ) -> list[AcceleratorEntry]:
-        """See :func:`os_acc.plug`."""
-        return self._ready().plug(instance_info, selected_rp, flavor_extra_specs)
-
-    def unplug(self, instance_info: InstanceDict) -> int:
-        """See :func:`os_acc.unplug`."""
-        return self._ready().unplug(instance_info)
-
-    def rekey(self, consumer: str, new_consumer: str) -> int:
-        """See :func:`os_acc.rekey`."""
-        return self._ready().rekey(consumer, new_consumer)
+    # -- answers without a node ----------------------------------------------------
 
     def attached(
         self, instance_info: InstanceDict | None = None
@@ -132,10 +112,6 @@ class DeferredNode:
         if self._node is not None:
             return self._node.owns_any(allocations)
         return bool(conversion.accelerator_amounts(allocations))
-
-    def requests_accelerators(self, extra_specs: Mapping[str, str]) -> bool:
-        """See :func:`os_acc.requests_accelerators`."""
-        return self._ready().requests_accelerators(extra_specs)
 
     def update_provider_tree(self, provider_tree: Any, nodename: str) -> None:
         """Publish the accelerators, or reserve them while os_acc cannot serve."""

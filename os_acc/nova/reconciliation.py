@@ -109,7 +109,7 @@ class LeaseReconciler:
     def run_once(self, context: Any) -> None:
         """Release the leases of each consumer that is proven to have left."""
         try:
-            self._node.check_ready()
+            node = self._node.ready()
             held = self._node.attached()
         except exception.OsAccError as error:
             LOG.debug("leases are not compared with Nova's servers: %s", error)
@@ -119,7 +119,7 @@ class LeaseReconciler:
                 continue
             try:
                 if self._has_left(context, consumer, entries):
-                    released = self._node.unplug({"uuid": consumer})
+                    released = node.unplug({"uuid": consumer})
                     LOG.warning(
                         "consumer %s has left this host: released %d accelerators",
                         consumer,

@@ -84,7 +84,23 @@ class ServerAccelerators:
         self, instance: Any, info: InstanceDict, allocations: Mapping[str, Any]
     ) -> None:
         request = conversion.allocation_request(allocations)
-        self._node.plug(info, request, instance.flavor.extra_specs)
+        self._node.ready().plug(info, request, instance.flavor.extra_specs)
+
+    @contextlib.contextmanager
+    def undone(
+        self, instance: Any, is_new: bool, is_running: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Release new accelerators if the block fails before the guest runs.
+
+        :param is_running: returns whether libvirt runs the guest: its accelerators
+            stay until Nova ends it.
+        """
+        try:
+            yield
+        except BaseException:
+            if is_new and not is_running():
+                self.release(instance)
+            raise
 
     # -- a guest that starts again ---------------------------------------------
 
@@ -108,14 +124,14 @@ class ServerAccelerators:
                 return
             _check_one_service(instance)
             if self._take_back(context, instance, allocations):
-                self._node.plug(info, None, None)
+                self._node.ready().plug(info, None, None)
             else:
                 self._plug(instance, info, allocations)
 
     def _confirm(self, info: InstanceDict) -> bool:
         """Confirm the leases; return False if all were about to be released."""
         try:
-            self._node.plug(info, None, None)
+            self._node.ready().plug(info, None, None)
         except exception.NotFound as error:
             if error.reason is not exception.ObjectKind.LEASE:
                 raise
@@ -130,7 +146,7 @@ class ServerAccelerators:
 
         :raises Conflict: its flavor requests accelerators of this host.
         """
-        if self._node.requests_accelerators(instance.flavor.extra_specs):
+        if self._node.ready().requests_accelerators(instance.flavor.extra_specs):
             raise exception.Conflict(
                 f"the flavor of instance {instance.uuid} requests accelerators, but "
                 "Placement has no allocation of os_acc's providers for it",
@@ -160,9 +176,9 @@ class ServerAccelerators:
             if migration not in held or self._allocations_of(context, migration):
                 continue
             if Counter(each["device_rp_uuid"] for each in held[migration]) == wanted:
-                self._node.rekey(migration, instance.uuid)
+                self._node.ready().rekey(migration, instance.uuid)
                 return True
-            self._node.unplug({"uuid": migration})
+            self._node.ready().unplug({"uuid": migration})
         return False
 
     def accel_info(self, instance: Any) -> list[dict[str, Any]]:
@@ -209,7 +225,7 @@ class ServerAccelerators:
     def _release(self, consumer: str, instance: Any) -> None:
         try:
             if self._node.attached({"uuid": consumer}):
-                self._node.unplug({"uuid": consumer})
+                self._node.ready().unplug({"uuid": consumer})
         except exception.OsAccError as error:
             LOG.error(
                 "cannot release the accelerators of consumer %s: %s",
@@ -229,7 +245,7 @@ class ServerAccelerators:
             return
         try:
             if self._node.attached({"uuid": instance.uuid}):
-                self._node.check_ready()
+                self._node.ready()
         except exception.OsAccError as error:
             reason = nova_exception.MigrationPreCheckError(reason=str(error))
             raise nova_exception.InstanceFaultRollback(
@@ -248,7 +264,7 @@ class ServerAccelerators:
             context, instance.migration_context.migration_id, instance.uuid
         )
         with errors.converted(instance, restarts=True):
-            self._node.rekey(instance.uuid, migration.uuid)
+            self._node.ready().rekey(instance.uuid, migration.uuid)
 
     def take_back(self, instance: Any, migration: Any) -> None:
         """Move the leases of a reverted migration back to the server.
@@ -257,7 +273,7 @@ class ServerAccelerators:
         """
         with errors.converted(instance, restarts=True):
             if self._node.attached({"uuid": migration.uuid}):
-                self._node.rekey(migration.uuid, instance.uuid)
+                self._node.ready().rekey(migration.uuid, instance.uuid)
 
 
 def _check_one_service(instance: Any) -> None:
@@ -271,26 +287,6 @@ def _check_one_service(instance: Any) -> None:
             "groups request accelerators of os_acc",
             hint="use one of both in a flavor",
         )
-
-
-@contextlib.contextmanager
-def undone(
-    accelerators: ServerAccelerators,
-    instance: Any,
-    is_new: bool,
-    is_running: Callable[[], bool],
-) -> Iterator[None]:
-    """Release new accelerators if the block fails before the guest runs.
-
-    :param is_running: returns whether libvirt runs the guest: its accelerators stay
-        until Nova ends it.
-    """
-    try:
-        yield
-    except BaseException:
-        if is_new and not is_running():
-            accelerators.release(instance)
-        raise
 
 
 def _migrations(context: Any, instance: Any) -> list[str]:

@@ -23,12 +23,18 @@ from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.lease import Lease
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import record
+from os_acc.store.journal import KEPT, Operation
 from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing.kernel import FunctionState
+
+_VFIO = "vfio-pci"
 
 #: The GPUs of each node.
 GPUS: Mapping[str, Sequence[str]] = {
-    "compute1": ("0000:17:00.0", "0000:18:00.0"),
-    "compute2": ("0000:27:00.0", "0000:28:00.0"),
+    "compute1": ("0000:17:00.0", "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"),
+    "compute2": ("0000:27:00.0", "0000:28:00.0", "0000:29:00.0", "0000:2a:00.0"),
 }
 
 
@@ -37,11 +43,13 @@ class ComputeNode:
     """One node of a simulated kernel.
 
     :ivar gpus: the addresses of its GPUs.
+    :ivar before: the functions of the kernel before os_acc has changed any.
     """
 
     name: str
     bench: TestHost
     gpus: Sequence[str]
+    before: Mapping[str, FunctionState]
     _manager: Manager | None = None
     _error: exception.OsAccError | None = None
 
@@ -102,6 +110,66 @@ class ComputeNode:
         while consumer not in self.leases():
             time.sleep(0.1)
 
+    def check_journal(self) -> None:
+        """Check the leases as the record of what is to be restored.
+
+        No operation is unfinished; each lease has the binding of each member of its
+        IOMMU group before os_acc changed it; the helper has recorded these members
+        and no others; the log of changes ends with the lease, or with its deletion.
+        """
+        leases = self.manager.store.leases()
+        for lease in leases:
+            assert not lease.is_unfinished
+            assert not lease.reason
+            for prior in lease.prior:
+                state = self.before[str(prior.address)]
+                assert prior.driver == state.driver
+                assert (prior.driver_override or None) == state.driver_override
+        held = {str(each): lease.uuid for lease in leases for each in lease.members}
+        assert self._claimed() == held
+        self._check_log({str(lease.address): lease for lease in leases})
+
+    def _claimed(self) -> dict[str, str]:
+        """Return the lease of each function of this node in the helper's record."""
+        found = (
+            (str(PciAddress(*parts)), lease) for parts, lease, *_ in record.claimed()
+        )
+        return {address: lease for address, lease in found if self._has(address)}
+
+    def _check_log(self, leases: Mapping[str, Lease]) -> None:
+        newest = {each.address: each for each in self.manager.store.events(KEPT)}
+        for gpu in self.gpus:
+            if gpu in leases:
+                lease, event = leases[gpu], newest[gpu]
+                assert event.consumer == lease.consumer
+                assert event.state == lease.state.value
+            elif gpu in newest:
+                assert newest[gpu].operation == Operation.DELETE.value
+
+    def check_host(self) -> None:
+        """Check the driver and the override of every function of this node."""
+        held = {
+            str(each) for lease in self.manager.store.leases() for each in lease.members
+        }
+        for state in self.bench.kernel.snapshot():
+            if not self._has(state.address):
+                continue
+            found = (state.driver, state.driver_override)
+            if state.address in held:
+                assert found == (_VFIO, _VFIO), state.address
+            else:
+                assert state == self.before[state.address]
+
+    def _has(self, address: str) -> bool:
+        """Return whether a function is in the slot of a GPU of this node."""
+        slot = address.rpartition(".")[0]
+        return any(gpu.rpartition(".")[0] == slot for gpu in self.gpus)
+
+    @property
+    def providers(self) -> frozenset[str]:
+        """The UUIDs of the providers of its GPUs."""
+        return frozenset(each.uuid for each in self.manager.providers())
+
     def provider(self, gpu: str) -> str:
         """Return the UUID of the provider of a GPU."""
         (found,) = {
@@ -124,8 +192,11 @@ class ComputeNode:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, ComputeNode]]:
-    """Yield two nodes, each with two GPUs."""
+    """Yield two nodes, each with four GPUs."""
     slots = [gpu.rpartition(":")[0] for gpus in GPUS.values() for gpu in gpus]
     spec = HostSpec(tuple(each for slot in slots for each in hosts.gpu(slot, 0)))
     with TestHost(tmp_path, spec) as bench:
-        yield {name: ComputeNode(name, bench, gpus) for name, gpus in GPUS.items()}
+        before = {each.address: each for each in bench.kernel.snapshot()}
+        yield {
+            name: ComputeNode(name, bench, gpus, before) for name, gpus in GPUS.items()
+        }

@@ -10,9 +10,9 @@ rescheduled, which nova-compute never does.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,15 +23,14 @@ from lxml import etree
 from nova import context, objects
 from nova.compute import task_states, vm_states
 from nova.conf import CONF
+from nova.policies import base as base_policies
+from nova.policies import servers as server_policies
 from nova.tests.fixtures import libvirt
 from nova.tests.functional.libvirt import base
-from nova.virt.libvirt import driver
 
 from os_acc.nova import loading, options
 from os_acc.nova.initialization import DeferredNode
-
-_FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
-
+from tests.functional.nova import operations
 
 #: Returns the handle of os_acc for the name of a compute node, and the seconds between
 #: two attempts to initialize it.
@@ -46,23 +45,17 @@ def served_by(nodes: Nodes) -> fixtures.MonkeyPatch:
     )
 
 
-class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
+class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type: ignore[misc]
     """Compute services, and the operations of ``openstack server`` on them."""
 
     ADMIN_API = True
     CAST_AS_CALL = False
-    microversion = "latest"
 
     def __init__(self, nodes: Nodes) -> None:
         super().__init__()
         self._nodes = nodes
 
     def setUp(self) -> None:
-        self.flags(
-            api_paste_config=f"{sys.prefix}/etc/nova/api-paste.ini", group="wsgi"
-        )
-        # A server is offloaded by the operation alone, never by the time.
-        self.flags(shelved_offload_time=-1)
         super().setUp()
         options.register_driver(CONF)
         loading.extend_nova_virt()
@@ -70,21 +63,17 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
         # There are no files of disks that could be moved or copied.
         for method, replacement in (
-            ("migrate_disk_and_power_off", lambda *_, **__: "[]"),
+            ("migrate_disk_and_power_off", _power_off),
             ("snapshot", _upload),
         ):
             self.useFixture(
-                fixtures.MockPatch(
-                    f"nova.virt.libvirt.driver.LibvirtDriver.{method}",
-                    side_effect=replacement,
+                fixtures.MonkeyPatch(
+                    f"nova.virt.libvirt.driver.LibvirtDriver.{method}", replacement
                 )
             )
 
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver=loading.DRIVER)
-
-    def runTest(self) -> None:
-        """Do nothing: the tests are in other classes."""
 
     # -- what is there ---------------------------------------------------------
 
@@ -94,8 +83,7 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     def hostdevs(self, host: str, server: dict[str, Any]) -> list[str]:
         """Return the PCI addresses in the definition of a guest."""
-        found = self._sources(host, server, "pci")
-        return [_address(source) for source in found]
+        return [_address(each) for each in self._sources(host, server, "pci")]
 
     def mdevs(self, host: str, server: dict[str, Any]) -> list[str]:
         """Return the UUIDs of the mediated devices in the definition of a guest."""
@@ -103,31 +91,37 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     def _sources(self, host: str, server: dict[str, Any], kind: str) -> list[Any]:
         connection = self.driver(host)._host.get_connection()
-        guest = connection.lookupByUUIDString(server["id"])
-        path = f"devices/hostdev[@type='{kind}']/source/address"
-        found: list[Any] = etree.fromstring(guest.XMLDesc(0)).findall(path)
-        return found
+        return _hostdevs(connection.lookupByUUIDString(server["id"]), kind)
 
-    def allocations(self, consumer: str) -> dict[str, dict[str, int]]:
-        """Return the amounts that Placement has for a consumer, by provider."""
-        found = self.placement.get(f"/allocations/{consumer}").body["allocations"]
-        return {provider: each["resources"] for provider, each in found.items()}
+    def is_running(self, host: str, server: dict[str, Any]) -> bool:
+        """Return whether libvirt runs the guest of a server, be it paused."""
+        return any(guest.UUIDString() == server["id"] for guest in self._running(host))
+
+    def devices_in_use(self, host: str) -> set[str]:
+        """Return the PCI addresses in the definitions of the guests that run."""
+        return {
+            _address(each)
+            for guest in self._running(host)
+            for each in _hostdevs(guest, "pci")
+        }
+
+    def _running(self, host: str) -> list[Any]:
+        # The state of a saved guest is "running" in Nova's fake.
+        return list(self.driver(host)._host.get_connection()._running_vms.values())
+
+    def consumers(self, providers: Iterable[str]) -> set[str]:
+        """Return the consumers of these providers in Placement."""
+        return {
+            consumer
+            for provider in providers
+            for consumer in self._get_allocations_by_provider_uuid(provider)
+        }
 
     # -- operations ------------------------------------------------------------
 
-    def create(
-        self, extra_specs: dict[str, str], state: str = "ACTIVE", **more: Any
-    ) -> dict[str, Any]:
-        flavor = self._create_flavor(**_FLAVOR, extra_spec=extra_specs)
-        server: dict[str, Any] = self._create_server(
-            flavor_id=flavor, networks="none", expected_state=state, **more
-        )
-        return server
-
     def begin(self, extra_specs: dict[str, str]) -> dict[str, Any]:
         """Create a server, and do not wait."""
-        flavor = self._create_flavor(**_FLAVOR, extra_spec=extra_specs)
-        body = self._build_server(flavor_id=flavor, networks="none")
+        body = self._build_server(flavor_id=self.flavor(extra_specs), networks="none")
         server: dict[str, Any] = self.api.post_server({"server": body})
         return server
 
@@ -138,23 +132,11 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
             found = self.api.get_server(server["id"])["status"]
         return found
 
-    def stop(self, server: dict[str, Any]) -> None:
-        self._stop_server(server)
-
-    def start(self, server: dict[str, Any]) -> None:
-        self._start_server(server)
-
     def reboot(self, server: dict[str, Any], *, hard: bool = True) -> None:
         self._reboot_server(server, hard=hard)
 
     def rebuild(self, server: dict[str, Any], image: str) -> None:
         self._rebuild_server(server, image)
-
-    def pause(self, server: dict[str, Any]) -> None:
-        self._act(server, "pause", "PAUSED")
-
-    def unpause(self, server: dict[str, Any]) -> None:
-        self._act(server, "unpause", "ACTIVE")
 
     def rescue(self, server: dict[str, Any]) -> None:
         # Nova's tests replace the function that creates the directory of a server.
@@ -164,36 +146,24 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def unrescue(self, server: dict[str, Any]) -> None:
         self._act(server, "unrescue", "ACTIVE")
 
-    def shelve(self, server: dict[str, Any]) -> None:
-        self._shelve_server(server, expected_state="SHELVED")
+    def reclaim(self, host: str, server: dict[str, Any]) -> None:
+        """Run Nova's periodic task an hour later."""
+        self._reclaim(self.computes[host], server)
 
-    def offload(self, server: dict[str, Any]) -> None:
-        self._shelve_offload_server(server)
-
-    def unshelve(self, server: dict[str, Any]) -> None:
-        self._unshelve_server(server)
-
-    def delete_softly(self, server: dict[str, Any]) -> None:
-        self.flags(reclaim_instance_interval=60)
-        self.api.delete_server(server["id"])
-        self._wait_for_state_change(server, "SOFT_DELETED")
-
-    def restore(self, server: dict[str, Any]) -> None:
-        self._act(server, "restore", "ACTIVE")
+    def image_with(self, **properties: str) -> str:
+        """Return the UUID of a new image with these properties."""
+        image = dict(
+            self.glance.images[self.glance.auto_disk_config_enabled_image["id"]]
+        )
+        image |= {"id": str(uuid.uuid4()), "properties": properties}
+        return str(self.glance.create(None, image)["id"])
 
     def migrate(self, server: dict[str, Any], host: str | None = None) -> None:
         """Move a server to another host, undecided."""
         self._migrate_server(server, host)
 
     def resize(self, server: dict[str, Any], extra_specs: dict[str, str]) -> None:
-        flavor = self._create_flavor(**_FLAVOR | {"vcpu": 2}, extra_spec=extra_specs)
-        self._resize_server(server, flavor)
-
-    def suspend(self, server: dict[str, Any]) -> None:
-        self._suspend_server(server)
-
-    def resume(self, server: dict[str, Any]) -> None:
-        self._resume_server(server)
+        self._resize_server(server, self.flavor(extra_specs, vcpu=2))
 
     def evacuate(self, server: dict[str, Any]) -> None:
         # Nova leaves an evacuated server stopped.
@@ -203,15 +173,6 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
     def fail_to_move(self, server: dict[str, Any]) -> None:
         """Migrate a running server; the check on its host fails."""
         self._live_migrate(server, migration_expected_state="error")
-
-    def snapshot(self, server: dict[str, Any]) -> str:
-        """Return the UUID of a new image of a server."""
-        before = set(self.glance.images)
-        self._snapshot_server(server, "snapshot")
-        self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
-        (image,) = set(self.glance.images) - before
-        self.glance.images[image]["status"] = "active"
-        return str(image)
 
     def confirm(self, server: dict[str, Any]) -> None:
         self._confirm_resize(server)
@@ -256,6 +217,11 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
             guest.destroy()
             guest.undefine()
 
+    def run_guests(self, host: str) -> None:
+        """Start the guests of a host without Nova."""
+        for guest in self._guests(host):
+            guest.create()
+
     def end_guests(self, host: str) -> None:
         """Let the guests of a host end; libvirt keeps their definitions."""
         for guest in self._guests(host):
@@ -285,24 +251,22 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
 
     def fail_to_migrate(self, server: dict[str, Any]) -> None:
         self._migrate_server(server, expected_state="ERROR")
+        self._wait_until_idle(server)
 
     def fail_to_resize(
         self, server: dict[str, Any], extra_specs: dict[str, str]
     ) -> None:
-        flavor = self._create_flavor(**_FLAVOR | {"vcpu": 2}, extra_spec=extra_specs)
-        body = {"resize": {"flavorRef": flavor}}
+        body = {"resize": {"flavorRef": self.flavor(extra_specs, vcpu=2)}}
         self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
+        self._wait_until_idle(server)
 
-    def fail_to_leave(self, server: dict[str, Any]) -> bool:
-        """Migrate a server; return whether its disks have moved."""
-        move = driver.LibvirtDriver.migrate_disk_and_power_off
-        count = move.call_count
+    def fail_to_leave(self, server: dict[str, Any]) -> None:
+        """Migrate a server, which its host refuses."""
         self.api.post_server_action(server["id"], {"migrate": None})
         self._wait_for_action_fail_completion(
             server, "migrate", "compute_resize_instance"
         )
-        return bool(move.call_count - count)
 
     def begin_migration(self, server: dict[str, Any]) -> None:
         """Migrate a server, and do not wait."""
@@ -326,26 +290,21 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         self.reset_state(server)
         self.reboot(server)
 
-    def wait_for_end(self, server: dict[str, Any], name: str) -> None:
-        """Wait until the newest action of this name has ended, well or not."""
-        action = next(
+    def wait_for_end(self, server: dict[str, Any], action: str, event: str) -> None:
+        """Wait until an event of the newest action of this name has ended."""
+        newest = next(
             each
             for each in self.api.get_instance_actions(server["id"])
-            if each["action"] == name
+            if each["action"] == action
         )
-        request = action["request_id"]
+        request = newest["request_id"]
         while True:
             found = self.api.get_instance_action_details(server["id"], request)
-            if all(event["result"] for event in found["events"]):
+            if any(
+                each["event"] == event and each["result"] for each in found["events"]
+            ):
                 return
             time.sleep(0.1)
-
-    def is_running(self, host: str, server: dict[str, Any]) -> bool:
-        """Return whether libvirt runs the guest of a server."""
-        return any(
-            guest.UUIDString() == server["id"] and guest.isActive()
-            for guest in self._guests(host)
-        )
 
     def is_defined(self, host: str, server: dict[str, Any]) -> bool:
         """Return whether libvirt has a guest of a server."""
@@ -369,16 +328,37 @@ class LibvirtServers(base.ServersTestBase):  # type: ignore[misc]
         """Run Nova's periodic update of Placement."""
         self._run_periodics()
 
-    def delete(self, server: dict[str, Any]) -> None:
-        self._delete_server(server)
 
-    def _act(self, server: dict[str, Any], action: str, state: str) -> None:
-        self.api.post_server_action(server["id"], {action: None})
-        self._wait_for_state_change(server, state)
+class TwoCells(LibvirtServers):
+    """Services of two cells, and the permission to resize between the cells."""
+
+    NUMBER_OF_CELLS = 2
+
+    def setUp(self) -> None:
+        super().setUp()
+        rule = {server_policies.CROSS_CELL_RESIZE: base_policies.RULE_ADMIN_API}
+        self.policy.set_rules(rule, overwrite=False)
+
+    def confirm(self, server: dict[str, Any]) -> None:
+        self._confirm_resize(server, cross_cell=True)
 
 
-def _upload(_context: Any, _instance: Any, _image: str, update: Any) -> None:
+def _power_off(host: Any, _context: Any, instance: Any, *_: Any) -> str:
+    host.power_off(instance)
+    return "[]"
+
+
+def _upload(
+    _host: Any, _context: Any, _instance: Any, _image: str, update: Any
+) -> None:
     update(task_state=task_states.IMAGE_UPLOADING)
+
+
+def _hostdevs(guest: Any, kind: str) -> list[Any]:
+    """Return the addresses of the devices of a kind in the definition of a guest."""
+    path = f"devices/hostdev[@type='{kind}']/source/address"
+    found: list[Any] = etree.fromstring(guest.XMLDesc(0)).findall(path)
+    return found
 
 
 def _address(source: Any) -> str:

@@ -18,9 +18,11 @@ import pytest
 from os_acc import exception
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
+server, specs, number = clouds.server, clouds.specs, clouds.number
+immediately = clouds.immediately
 
 _DRIVER = "nova.virt.libvirt.driver.LibvirtDriver."
 
@@ -32,34 +34,34 @@ def failing(method: str) -> Iterator[mock.Mock]:
         yield failed
 
 
-@pytest.fixture
-def server(cloud: Cloud) -> dict[str, Any]:
-    """Return an active server on the first host, with one accelerator."""
-    return cloud.nova.create(ONE, host=FIRST)
-
-
 # -- a guest that is not created -----------------------------------------------
 
 
-def test_a_guest_that_cannot_be_defined_leaves_nothing(cloud: Cloud) -> None:
+def test_a_guest_that_cannot_be_defined_leaves_nothing(
+    cloud: Cloud, specs: dict[str, str]
+) -> None:
     with failing("_create_guest_with_network") as failed:
-        cloud.nova.create(TWO, state="ERROR")
+        cloud.nova.create(specs, state="ERROR")
     assert failed.called
     cloud.check_free()
 
 
-def test_the_second_host_serves_if_the_first_fails(pair: Cloud) -> None:
+def test_the_second_host_serves_if_the_first_fails(
+    pair: Cloud, specs: dict[str, str], number: int
+) -> None:
     node = pair.nodes[FIRST]
     for gpu in node.gpus:
         node.bench.kernel.fail(gpu, "drivers_probe")
-    server = pair.nova.create(TWO, host=None)
+    server = pair.nova.create(specs, host=None)
     assert pair.nova.host_of(server) == SECOND
-    pair.check_attached(server, 2, SECOND)
+    pair.check_attached(server, number, SECOND)
 
 
-def test_a_request_that_no_host_serves_is_not_rescheduled(pair: Cloud) -> None:
+def test_a_request_that_no_host_serves_is_not_rescheduled(
+    pair: Cloud, specs: dict[str, str]
+) -> None:
     server = pair.nova.create(
-        ONE | {"accel9:bitstream_id": "11111111-2222-4333-8444-555555555555"},
+        specs | {"accel9:bitstream_id": "11111111-2222-4333-8444-555555555555"},
         state="ERROR",
     )
     assert "group '9'" in server["fault"]["message"]
@@ -67,55 +69,54 @@ def test_a_request_that_no_host_serves_is_not_rescheduled(pair: Cloud) -> None:
     pair.check_free(SECOND)
 
 
-def test_the_last_accelerator_goes_to_one_of_two_servers(cloud: Cloud) -> None:
-    cloud.nova.create(ONE)
-    made = [cloud.nova.begin(ONE) for _ in range(3)]
+def test_the_last_accelerators_go_to_one_of_three_servers(
+    cloud: Cloud, specs: dict[str, str], number: int
+) -> None:
+    node = cloud.nodes[FIRST]
+    for _ in range(len(node.gpus) - number):
+        cloud.nova.create(ONE)
+    made = [cloud.nova.begin(specs) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        states = sorted(pool.map(cloud.nova.settled, made))
-    assert states == ["ACTIVE", "ERROR", "ERROR"]
-    assert sorted(map(len, cloud.nodes[FIRST].leases().values())) == [1, 1]
+        states = list(pool.map(cloud.nova.settled, made))
+    assert sorted(states) == ["ACTIVE", "ERROR", "ERROR"]
+    cloud.check_attached(made[states.index("ACTIVE")], number)
+    assert sum(map(len, node.leases().values())) == len(node.gpus)
 
 
 # -- a guest that does not start again -----------------------------------------
 
 
 def test_a_device_that_cannot_be_prepared_keeps_the_server_down(
-    cloud: Cloud, server: dict[str, Any]
+    cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     cloud.nova.stop(server)
     bench = cloud.nodes[FIRST].bench
-    (gpu,) = cloud.check_held(server["id"], 1)
+    gpus = cloud.check_held(server["id"], number)
     bench.kernel.reboot()
     cloud.nodes[FIRST].restart()
-    bench.kernel.fail(gpu, "drivers_probe")
+    bench.kernel.fail(gpus[-1], "drivers_probe")
     cloud.nova.fail_to_start(server)
     bench.kernel.lift()
     cloud.nova.start(server)
-    cloud.check_attached(server, 1)
+    cloud.check_attached(server, number)
 
 
 def test_after_a_reboot_of_the_host_its_servers_start(
-    cloud: Cloud, server: dict[str, Any]
+    cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     cloud.nova.flags(resume_guests_state_on_host_boot=True)
     cloud.nodes[FIRST].bench.kernel.reboot()
     cloud.nodes[FIRST].restart()
     cloud.nova.reboot_host(FIRST)
-    cloud.check_attached(server, 1)
+    cloud.check_attached(server, number)
 
 
 # -- what Nova does without the driver -----------------------------------------
 
 
-@pytest.fixture
-def immediately(cloud: Cloud) -> None:
-    """Release a lease that is proven unused without a delay."""
-    cloud.nova.flags(reconcile_age=0.0, group="os_acc_driver")
-
-
 @pytest.mark.usefixtures("immediately")
 def test_a_server_deleted_while_its_host_is_down_is_released_at_the_start(
-    cloud: Cloud, server: dict[str, Any]
+    cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     cloud.nova.stop_host(FIRST)
     cloud.nova.delete(server)
@@ -127,37 +128,41 @@ def test_a_server_deleted_while_its_host_is_down_is_released_at_the_start(
 
 @pytest.mark.usefixtures("immediately")
 def test_the_source_releases_after_a_failure_on_the_destination(
-    pair: Cloud, server: dict[str, Any]
+    pair: Cloud, server: dict[str, Any], number: int
 ) -> None:
     with failing("finish_migration"):
         pair.nova.fail_to_migrate(server)
     assert pair.nova.migration(server) in pair.nodes[FIRST].leases()
-    pair.check_free(SECOND)
+    # Nova leaves the server, and its allocation, on the destination.
+    pair.check_free(SECOND, allocated_to=[server["id"]])
     pair.nova.forget_guests(FIRST)
     pair.nova.reconcile(FIRST)
     pair.check_free(FIRST)
-    # Nova leaves the server, and its allocation, on the destination.
     pair.nova.reboot(server)
-    pair.check_attached(server, 1, SECOND)
+    pair.check_attached(server, number, SECOND)
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_lease_in_use_stays(cloud: Cloud, server: dict[str, Any]) -> None:
+def test_a_lease_in_use_stays(
+    cloud: Cloud, server: dict[str, Any], number: int
+) -> None:
     cloud.nova.reconcile(FIRST)
-    cloud.check_attached(server, 1)
+    cloud.check_attached(server, number)
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_stopped_server_keeps_its_lease(cloud: Cloud, server: dict[str, Any]) -> None:
+def test_a_stopped_server_keeps_its_lease(
+    cloud: Cloud, server: dict[str, Any], number: int
+) -> None:
     cloud.nova.stop(server)
     cloud.nova.forget_guests(FIRST)
     cloud.nova.reconcile(FIRST)
-    cloud.check_held(server["id"], 1)
+    cloud.check_kept(server, number)
 
 
 @pytest.mark.usefixtures("immediately")
 def test_without_an_answer_of_placement_every_lease_stays(
-    cloud: Cloud, server: dict[str, Any]
+    cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     cloud.nova.stop_host(FIRST)
     cloud.nova.delete(server)
@@ -172,9 +177,9 @@ def test_without_an_answer_of_placement_every_lease_stays(
 
 @pytest.mark.usefixtures("immediately")
 def test_a_failed_release_does_not_stop_the_deletion(
-    cloud: Cloud, server: dict[str, Any]
+    cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
-    (gpu,) = cloud.check_held(server["id"], 1)
+    gpu, *_ = cloud.check_held(server["id"], number)
     cloud.nodes[FIRST].bench.kernel.hold(gpu)
     cloud.nova.delete(server)
     assert list(cloud.nodes[FIRST].leases()) == [server["id"]]
@@ -188,7 +193,10 @@ def test_a_failed_release_does_not_stop_the_deletion(
 
 
 def test_without_the_helper_compute_refuses_accelerators_alone(
-    nodes: dict[str, compute_nodes.ComputeNode], cloud: Cloud, server: dict[str, Any]
+    nodes: dict[str, compute_nodes.ComputeNode],
+    cloud: Cloud,
+    server: dict[str, Any],
+    number: int,
 ) -> None:
     error = exception.HelperUnavailable("the helper does not start")
     with nodes[FIRST].unavailable(error):
@@ -200,10 +208,11 @@ def test_without_the_helper_compute_refuses_accelerators_alone(
         assert cloud.nova.hostdevs(FIRST, other) == []
         cloud.nova.stop(server)
         cloud.nova.fail_to_start(server)
+        cloud.check_kept(server, number)
     cloud.nova.driver(FIRST)._node._attempt()
     cloud.nova.update_inventory()
     cloud.nova.start(server)
-    cloud.check_attached(server, 1)
+    cloud.check_attached(server, number)
     cloud.check_attached(cloud.nova.create(ONE), 1)
 
 
@@ -218,37 +227,62 @@ def test_an_invalid_option_ends_compute(
 # -- nova-compute ends in the middle ------------------------------------------------
 
 
+_BUILD = "compute__do_build_and_run_instance"
+
+
 class Killed(BaseException):
     """nova-compute ends here: no handler of Nova runs to its end."""
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_build_that_a_restart_interrupts_leaves_nothing(cloud: Cloud) -> None:
+def test_a_build_that_a_restart_interrupts_leaves_nothing(
+    cloud: Cloud, specs: dict[str, str]
+) -> None:
     """Nova sets a server that was being built to ERROR when it starts."""
     with mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed):
-        server = cloud.nova.begin(ONE)
+        server = cloud.nova.begin(specs)
         cloud.nodes[FIRST].wait_for_lease(server["id"])
-        cloud.nova.wait_for_end(server, "create")
+        cloud.nova.wait_for_end(server, "create", _BUILD)
     cloud.nova.restart_compute_service(FIRST)
     cloud.nova.delete(server)
     cloud.check_free()
 
 
+def test_a_resize_that_a_restart_of_the_destination_interrupts_can_be_repaired(
+    pair: Cloud, server: dict[str, Any], number: int
+) -> None:
+    """Nova leaves the server, and both allocations, as they were."""
+    release = "os_acc.nova.servers.ServerAccelerators.release"
+    with (
+        mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed),
+        mock.patch(release),
+    ):
+        pair.nova.begin_migration(server)
+        pair.nodes[SECOND].wait_for_lease(server["id"])
+        pair.nova.wait_for_end(server, "migrate", "compute_finish_resize")
+    pair.nova.restart_compute_service(SECOND)
+    pair.check_held(pair.nova.migration(server), number, FIRST)
+    pair.nova.reboot_in_error(server)
+    pair.check_attached(server, number, SECOND)
+
+
 @pytest.mark.usefixtures("immediately")
 def test_a_resize_that_a_restart_interrupts_is_rolled_back(
-    pair: Cloud, server: dict[str, Any]
+    pair: Cloud, server: dict[str, Any], number: int
 ) -> None:
     """Nova does so when it starts on the source. The migration keeps the allocation."""
     name = "nova.compute.manager.ComputeManager._terminate_volume_connections"
     with mock.patch(name, side_effect=Killed):
         pair.nova.begin_migration(server)
-        pair.nova.wait_for_end(server, "migrate")
+        pair.nova.wait_for_end(server, "migrate", "compute_resize_instance")
     migration = pair.nova.migration(server)
-    (gpu,) = pair.check_held(migration, 1)
+    gpus = pair.check_held(migration, number)
     pair.nova.interrupt(server)
     pair.nova.restart_compute_service(FIRST)
     assert list(pair.nodes[FIRST].leases()) == [server["id"]]
-    assert pair.nova.hostdevs(FIRST, server) == [gpu]
-    assert pair.nodes[FIRST].provider(gpu) in pair.nova.allocations(migration)
+    assert sorted(pair.nova.hostdevs(FIRST, server)) == gpus
+    assert {pair.nodes[FIRST].provider(gpu) for gpu in gpus} <= set(
+        pair.nova.allocations(migration)
+    )
     pair.nova.reconcile(FIRST)
     assert list(pair.nodes[FIRST].leases()) == [server["id"]]

@@ -20,7 +20,6 @@ cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 SERVERS = 50
 #: The servers of a share.
 FEW = 10
-IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 Server = dict[str, Any]
 
 
@@ -30,7 +29,7 @@ def _restart(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
 
 
 def _rebuild(nova: libvirt_servers.LibvirtServers, server: Server) -> None:
-    nova.rebuild(server, IMAGE)
+    nova.rebuild(server, clouds.OTHER_IMAGE)
 
 
 def _offload(nova: libvirt_servers.LibvirtServers, server: Server) -> None:

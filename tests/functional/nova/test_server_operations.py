@@ -57,7 +57,7 @@ def has_gpu(
     provider = bench.provider(GPU).uuid
 
     def is_allocated() -> bool:
-        found = nova.allocations(server).get(provider)
+        found = nova.allocations(server["id"]).get(provider)
         assert found in (None, UNIT)
         return found is not None
 
@@ -176,10 +176,10 @@ def test_a_soft_deleted_server_keeps_its_allocation_until_it_is_reclaimed(
 def test_a_restored_server_has_kept_its_allocation(
     nova: servers.Servers, server: dict[str, Any], has_gpu: Callable[[], bool]
 ) -> None:
-    before = nova.allocations(server)
+    before = nova.allocations(server["id"])
     nova.delete_softly(server)
     nova.restore(server)
-    assert nova.allocations(server) == before
+    assert nova.allocations(server["id"]) == before
     assert has_gpu()
 
 

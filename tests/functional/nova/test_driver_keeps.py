@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Operations that leave the guest of a server and its accelerators as they are.
+
+os_acc has no part in them: they write nothing to the host. The rows are those of
+doc/source/admin/nova-server-operations.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+from nova.tests.fixtures import libvirt
+from nova.tests.functional.api import client
+
+from tests.functional.nova import cloud as clouds
+from tests.functional.nova import compute_nodes
+from tests.functional.nova.cloud import FIRST, Cloud
+
+cloud, nodes = clouds.cloud, compute_nodes.nodes
+server, specs, number = clouds.server, clouds.specs, clouds.number
+Operation = Callable[[dict[str, Any]], object]
+Check = Callable[[Operation], None]
+
+
+@pytest.fixture
+def check(cloud: Cloud, server: dict[str, Any], number: int) -> Check:
+    """Return a check that an operation on a server keeps its accelerators."""
+
+    def check(operation: Operation) -> None:
+        with cloud.no_privileged_write():
+            operation(server)
+        cloud.check_attached(server, number)
+
+    return check
+
+
+def test_lock_and_unlock(cloud: Cloud, check: Check) -> None:
+    check(cloud.nova.lock)
+    check(cloud.nova.unlock)
+
+
+def test_set_password(cloud: Cloud, specs: dict[str, str], number: int) -> None:
+    image = cloud.nova.image_with(hw_qemu_guest_agent="yes")
+    server = cloud.nova.create(specs, host=FIRST, image_uuid=image)
+    with (
+        mock.patch.object(libvirt.Domain, "setUserPassword") as called,
+        cloud.no_privileged_write(),
+    ):
+        cloud.nova.set_password(server)
+    assert called.called
+    cloud.check_attached(server, number)
+
+
+def test_trigger_crash_dump(cloud: Cloud, check: Check) -> None:
+    with mock.patch.object(libvirt.Domain, "injectNMI") as called:
+        check(cloud.nova.dump)
+    assert called.called
+
+
+def test_snapshot_and_backup(cloud: Cloud, check: Check) -> None:
+    check(cloud.nova.snapshot)
+    check(cloud.nova.backup)
+
+
+def test_ports(cloud: Cloud, check: Check) -> None:
+    check(cloud.nova.add_port)
+    check(cloud.nova.remove_port)
+
+
+def test_volumes(cloud: Cloud, check: Check) -> None:
+    check(cloud.nova.add_volume)
+    check(cloud.nova.remove_volume)
+
+
+def test_name_metadata_and_state(cloud: Cloud, check: Check) -> None:
+    check(cloud.nova.rename)
+    check(cloud.nova.set_metadata)
+    check(cloud.nova.unset_metadata)
+    check(cloud.nova.set_state)
+
+
+def test_console_log(cloud: Cloud, check: Check) -> None:
+    check(cloud.nova.read_console)
+
+
+def test_there_is_no_live_migration_to_abort_or_complete(
+    cloud: Cloud, server: dict[str, Any], check: Check
+) -> None:
+    path = f"/servers/{server['id']}/migrations/1"
+
+    def refused(call: Callable[[], object]) -> None:
+        with pytest.raises(client.OpenStackApiException):
+            call()
+
+    api = cloud.nova.api
+    check(lambda _: refused(lambda: api.api_delete(path)))
+    check(
+        lambda _: refused(
+            lambda: api.api_post(f"{path}/action", {"force_complete": None})
+        )
+    )
