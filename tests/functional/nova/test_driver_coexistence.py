@@ -18,7 +18,6 @@ import pytest
 from nova import context, objects
 from nova.compute import power_state, task_states
 from nova.tests.fixtures import libvirt
-from nova.virt.libvirt import driver
 from oslo_utils import uuidutils
 
 from os_acc import exception
@@ -252,15 +251,14 @@ def test_after_a_cold_snapshot_the_guest_has_the_devices_of_both(
     server = hosts.nova.create(BOTH)
     suspended = []
 
-    def cold(admin: Any, instance: Any, _image: str, update: Any) -> None:
-        virt = hosts.nova.driver(FIRST)
+    def cold(virt: Any, admin: Any, instance: Any, _image: str, update: Any) -> None:
         arguments = admin, False, power_state.RUNNING, instance
         virt._suspend_guest_for_snapshot(*arguments)
         suspended.append(hosts.nova.hostdevs(FIRST, server))
         virt._resume_guest_after_snapshot(*arguments, virt._host.get_guest(instance))
         update(task_state=task_states.IMAGE_UPLOADING)
 
-    with mock.patch.object(driver.LibvirtDriver.snapshot, "side_effect", cold):
+    with mock.patch(_LIBVIRT + "driver.LibvirtDriver.snapshot", new=cold):
         hosts.nova.snapshot(server)
     assert suspended == [[]]
     hosts.check_both(server)
