@@ -49,9 +49,12 @@ class ComputeNode:
     name: str
     bench: TestHost
     gpus: Sequence[str]
-    before: Mapping[str, FunctionState]
+    before: Mapping[str, FunctionState] = dataclasses.field(init=False)
     _manager: Manager | None = None
     _error: exception.OsAccError | None = None
+
+    def __post_init__(self) -> None:
+        self.before = {each.address: each for each in self.bench.kernel.snapshot()}
 
     @property
     def manager(self) -> Manager:
@@ -196,7 +199,4 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, ComputeNode]]:
     slots = [gpu.rpartition(":")[0] for gpus in GPUS.values() for gpu in gpus]
     spec = HostSpec(tuple(each for slot in slots for each in hosts.gpu(slot, 0)))
     with TestHost(tmp_path, spec) as bench:
-        before = {each.address: each for each in bench.kernel.snapshot()}
-        yield {
-            name: ComputeNode(name, bench, gpus, before) for name, gpus in GPUS.items()
-        }
+        yield {name: ComputeNode(name, bench, gpus) for name, gpus in GPUS.items()}

@@ -28,6 +28,8 @@ from tests.functional.nova.compute_nodes import GPUS, ComputeNode
 FILTER = "os_acc.nova.filters.AcceleratorFilter"
 WEIGHER = "os_acc.nova.weighers.AcceleratorWeigher"
 GROUP = "os_acc_scheduler"
+#: The addresses of the two accelerators of each node.
+_SLOTS = {name: addresses[:2] for name, addresses in GPUS.items()}
 
 
 class ScheduledServers(libvirt_servers.LibvirtServers):
@@ -124,7 +126,7 @@ def two_cells(
     """
     functions = [
         function
-        for name, addresses in GPUS.items()
+        for name, addresses in _SLOTS.items()
         for gpu, cell in zip(addresses, cells[name], strict=True)
         for function in hosts.gpu(gpu.rpartition(":")[0], cell)
     ]
@@ -139,7 +141,7 @@ def two_regions(
     """Yield the nodes; the first has two FPGA cards with these functions."""
     cards = [
         hosts.dfl(address.rpartition(":")[0], 0, functions=(function,))
-        for address, function in zip(GPUS[FIRST], functions, strict=True)
+        for address, function in zip(_SLOTS[FIRST], functions, strict=True)
     ]
     with _nodes(directory, cards) as found:
         yield found
@@ -150,7 +152,7 @@ def _nodes(
     directory: Path, functions: Sequence[FunctionSpec]
 ) -> Iterator[dict[str, ComputeNode]]:
     with TestHost(directory, HostSpec(tuple(functions))) as bench:
-        yield {name: ComputeNode(name, bench, gpus) for name, gpus in GPUS.items()}
+        yield {name: ComputeNode(name, bench, gpus) for name, gpus in _SLOTS.items()}
 
 
 @contextlib.contextmanager
