@@ -55,6 +55,8 @@ def answer(request: Path) -> None:
 
 
 def main(results: Path) -> None:
+    # As nova-compute begins; this environment has no eventlet.
+    importlib.import_module("nova.monkey_patch").patch(backend="threading")
     while not select.select([sys.stdin], [], [], 0)[0]:
         for request in (results / FOLDER).glob(f"*{REQUEST}"):
             answer(request)
