@@ -226,12 +226,12 @@ class Settings:
                 enabled_plugins=tuple(group.enabled_plugins or ()),
                 state_path=_absolute(group.state_path),
                 node_name=_name(group, default_node_name),
-                initialize_timeout=seconds(group, "initialize_timeout"),
-                plug_timeout=seconds(group, "plug_timeout"),
-                unplug_timeout=seconds(group, "unplug_timeout"),
-                write_timeout=seconds(group, "write_timeout"),
-                helper_start_timeout=seconds(group, "helper_start_timeout"),
-                release_retry_interval=seconds(group, "release_retry_interval"),
+                initialize_timeout=number(group, "initialize_timeout"),
+                plug_timeout=number(group, "plug_timeout"),
+                unplug_timeout=number(group, "unplug_timeout"),
+                write_timeout=number(group, "write_timeout"),
+                helper_start_timeout=number(group, "helper_start_timeout"),
+                release_retry_interval=number(group, "release_retry_interval"),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
@@ -293,10 +293,10 @@ def _name(group: cfg.ConfigOpts.GroupAttr, default: str | None) -> str:
     return name or default or socket.gethostname()
 
 
-def seconds(
+def number(
     group: cfg.ConfigOpts.GroupAttr, name: str, section: str = GROUP.name
 ) -> float:
-    """Return a number of seconds.
+    """Return the value of an option that is a number.
 
     :raises InvalidConfiguration: the value is empty or not a number.
     """
@@ -304,7 +304,7 @@ def seconds(
     value: float | None = group[name]
     if value is None or math.isnan(value):
         raise exception.InvalidConfiguration(
-            f"[{section}] {name} is {exception.show(value)}, not a number of seconds"
+            f"[{section}] {name} is {exception.show(value)}, not a number"
         )
     return value
 

@@ -34,7 +34,7 @@ DIVISORS = {
     "tests/functional/nova/test_driver": 6,
     "tests/functional/nova/": 2,
     "tests/functional/openstack/": 3,
-    "tests/stress/test_fault_": 3,
+    "tests/stress/test_fault_": 5,
 }
 
 _OPTION = "--share"

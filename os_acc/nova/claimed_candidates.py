@@ -64,12 +64,34 @@ class HostRecord:
         claimed = self.claimed + _units(self._first)
         following = host_state
         if self._limits is not None:
-            following = copy.copy(host_state)
+            following = _copy(host_state)
             # Nova's filter has just replaced the limits of the earlier claim.
             following.limits = dict(host_state.limits)
             host_state.limits[_LIMIT] = self._limits
         setattr(following, _ATTRIBUTE, HostRecord(claimed, self._dropped))
         return following
+
+
+def _copy(host_state: Any) -> Any:
+    """Return a copy that equals the original.
+
+    Nova searches its selected hosts with ``in``, to find alternates that are others.
+    """
+    found = copy.copy(host_state)
+    found.__class__ = _equal_by_uuid(type(host_state))
+    return found
+
+
+def _equal_by_uuid(kind: type) -> type:
+    """Return a subclass; its objects equal every state of the same host."""
+    if getattr(kind, "is_equal_by_uuid", False):
+        return kind
+    members = {
+        "is_equal_by_uuid": True,
+        "__eq__": lambda self, other: self.uuid == getattr(other, "uuid", None),
+        "__hash__": kind.__hash__,
+    }
+    return type(kind.__name__, (kind,), members)
 
 
 def record_of(host_state: Any) -> HostRecord:

@@ -27,7 +27,7 @@ from oslo_log import log
 from oslo_serialization import jsonutils
 
 import os_acc
-from os_acc import conf, exception
+from os_acc import exception
 from os_acc.nova import (
     cell_networks,
     coexistence,
@@ -66,8 +66,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             metadata.version("os-acc"),
         )
         super().init_host(host)
-        options.register_driver(CONF)
-        settings = CONF[conf.DRIVER.name]
+        settings = options.DriverSettings.load(CONF)
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
         self._check_claims()
@@ -76,7 +75,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             self._node,
             reconciliation.NovaView(self._allocations_of, self._guest_devices),
             host,
-            settings,
+            functools.partial(options.DriverSettings.load, CONF),
         )
 
     def cleanup_host(self, host: str) -> None:
@@ -179,8 +178,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         with self._servers.undone(
             instance, is_new, functools.partial(self._is_running, instance)
         ):
-            if self._servers.accel_info(instance):
-                snapshots.mark(instance)
+            self._mark(instance)
             super().spawn(
                 context,
                 instance,
@@ -214,6 +212,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         with self._servers.undone(
             instance, is_new, functools.partial(self._is_running, instance)
         ):
+            self._mark(instance)
             super().finish_migration(
                 context,
                 migration,
@@ -226,6 +225,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 *args,
                 **kwargs,
             )
+
+    def _mark(self, instance: Any) -> None:
+        if self._servers.accel_info(instance):
+            snapshots.mark(instance)
 
     def _is_running(self, instance: Any) -> bool:
         """Return whether libvirt runs the guest of a server."""
@@ -316,7 +319,11 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Prepare the accelerators, and attach them to the resumed guest."""
-        self._renew(context, instance, network_info)
+        try:
+            self._renew(context, instance, network_info)
+        except nova_exception.InternalError as error:
+            # The server stays suspended: Nova would discard its saved memory.
+            raise nova_exception.InstanceFaultRollback(inner_exception=error) from error
         with self._reattached(instance):
             super().resume(context, instance, network_info, *args, **kwargs)
 
@@ -436,15 +443,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> Any:
         """Refuse to move a running guest that has accelerators.
 
-        :raises MigrationPreCheckError: the server has accelerators.
+        :raises MigrationPreCheckError: the server has accelerators, or may have.
         """
-        if conversion.may_request_accelerators(instance.flavor) and (
-            self._node.attached({"uuid": instance.uuid})
-        ):
-            raise nova_exception.MigrationPreCheckError(
-                reason="the server has accelerators, which cannot be migrated live; "
-                "use a cold migration"
-            )
+        self._servers.check_has_none(instance)
         return super().check_can_live_migrate_source(context, instance, *args, **kwargs)
 
 

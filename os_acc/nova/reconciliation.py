@@ -28,12 +28,12 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import vm_states
-from oslo_config import cfg
 from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
 from os_acc.nova.initialization import DeferredNode
+from os_acc.nova.options import DriverSettings
 from os_acc.objects.api import AcceleratorEntry
 
 LOG = log.getLogger(__name__)
@@ -77,7 +77,7 @@ class LeaseReconciler:
 
     :param node: the node's handle.
     :param host: the name of this compute service.
-    :param settings: the section ``[os_acc_driver]``, read in each round.
+    :param settings: returns the options of the driver; called in each round.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LeaseReconciler:
         node: DeferredNode,
         nova: NovaView,
         host: str,
-        settings: cfg.ConfigOpts.GroupAttr,
+        settings: Callable[[], DriverSettings],
     ) -> None:
         self._node, self._nova = node, nova
         self._host, self._settings = host, settings
@@ -103,7 +103,7 @@ class LeaseReconciler:
         self._ended.set()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._settings.reconcile_interval):
+        while not self._ended.wait(self._settings().reconcile_interval):
             self.run_once(nova_context.get_admin_context())
 
     def run_once(self, context: Any) -> None:
@@ -134,7 +134,7 @@ class LeaseReconciler:
         self, context: Any, consumer: str, entries: Sequence[AcceleratorEntry]
     ) -> bool:
         if any(
-            os_acc.held_seconds(entry) < self._settings.reconcile_age
+            os_acc.held_seconds(entry) < self._settings().reconcile_age
             for entry in entries
         ):
             return False

@@ -171,18 +171,42 @@ class ServerRequest:
             # Only Nova's own devices depend on the candidate.
             key = cells, id(candidate) if requests else 0
             if key not in cached:
-                found = hardware.numa_fit_instance_to_host(
+                cached[key] = fit_cells(
                     host_state.numa_topology,
-                    self._spec.numa_topology.obj_clone(),
+                    self._spec.numa_topology,
                     provider_mapping=candidate["mappings"],
                     limits=cell_networks.bound(limits, cells, objects),
                     pci_requests=requests,
                     pci_stats=host_state.pci_stats,
                 )
-                cached[key] = tuple(cell.id for cell in found.cells) if found else None
             return cached[key]
 
         return fit
+
+
+def fit_cells(host: Any, guest: Any, **criteria: Any) -> tuple[int, ...] | None:
+    """Return the host cells that Nova chooses for a guest, or None.
+
+    None, too, for a choice that Nova cannot claim: its function reuses the result of an
+    earlier combination of cells, with the pinned CPUs of another one
+    (``fit_cache`` of ``numa_fit_instance_to_host``, Nova 34).
+
+    :param host: a ``nova.objects.NUMATopology``.
+    :param guest: a ``nova.objects.InstanceNUMATopology``; it is not changed.
+    :param criteria: further parameters of ``numa_fit_instance_to_host``.
+    """
+    found = hardware.numa_fit_instance_to_host(host, guest.obj_clone(), **criteria)
+    if not found:
+        return None
+    own = {cell.id: cell.pcpuset for cell in host.cells}
+    if any(not own[cell.id].issuperset(_pinned(cell)) for cell in found.cells):
+        return None
+    return tuple(cell.id for cell in found.cells)
+
+
+def _pinned(cell: Any) -> set[int]:
+    """Return the CPUs of the host to which a cell of a guest is pinned."""
+    return {*(cell.cpu_pinning or {}).values(), *(cell.cpuset_reserved or ())}
 
 
 def _bind(host_state: Any, choice: ChosenCandidate) -> None:

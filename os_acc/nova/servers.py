@@ -73,7 +73,9 @@ class ServerAccelerators:
             # Nova passes no allocations also if Placement did not answer.
             allocations = allocations or self._allocations_of(context, instance.uuid)
             if not self._node.owns_any(allocations):
-                self._check_needs_none(instance)
+                # Nova deletes the allocation of a server whose rebuild has failed.
+                if not (self._node.attached(info) and self._confirm(info)):
+                    self._check_needs_none(instance)
                 return False
             _check_one_service(instance)
             is_new = not self._node.attached(info)
@@ -139,10 +141,9 @@ class ServerAccelerators:
         return True
 
     def _check_needs_none(self, instance: Any) -> None:
-        """Check that a server without an allocation of an accelerator needs none.
+        """Check that a server without a lease and without an allocation needs none.
 
-        Nova deletes the allocation of a server whose rebuild has failed. A provider of
-        another service may have a resource class of os_acc.
+        A provider of another service may have a resource class of os_acc.
 
         :raises Conflict: its flavor requests accelerators of this host.
         """
@@ -151,8 +152,8 @@ class ServerAccelerators:
                 f"the flavor of instance {instance.uuid} requests accelerators, but "
                 "Placement has no allocation of os_acc's providers for it",
                 reason=exception.ConflictReason.CONSUMER,
-                hint="run 'nova-manage placement heal_allocations', or migrate the "
-                "server; give no other provider a resource class of os_acc",
+                hint="migrate the server; give no other provider a resource class of "
+                "os_acc",
             )
 
     def _take_back(
@@ -252,11 +253,30 @@ class ServerAccelerators:
                 inner_exception=reason
             ) from error
 
+    def check_has_none(self, instance: Any) -> None:
+        """Check that a running guest has no accelerators, which cannot move with it.
+
+        :raises MigrationPreCheckError: it has, or the store cannot be read.
+        """
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
+        try:
+            held = self._entries(instance.uuid)
+        except exception.OsAccError as error:
+            raise nova_exception.MigrationPreCheckError(reason=str(error)) from error
+        if held:
+            raise nova_exception.MigrationPreCheckError(
+                reason="the server has accelerators, which cannot be migrated live; "
+                "use a cold migration"
+            )
+
     def keep_for_migration(self, context: Any, instance: Any) -> None:
         """Move the leases of a server that leaves this host to its migration.
 
         :raises InternalError: the leases cannot be moved.
         """
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
         with errors.converted(instance, restarts=True):
             if not self._node.attached({"uuid": instance.uuid}):
                 return
@@ -271,6 +291,8 @@ class ServerAccelerators:
 
         :raises InternalError: the leases cannot be moved.
         """
+        if not conversion.may_request_accelerators(instance.flavor):
+            return
         with errors.converted(instance, restarts=True):
             if self._node.attached({"uuid": migration.uuid}):
                 self._node.ready().rekey(migration.uuid, instance.uuid)

@@ -34,7 +34,7 @@ from tests.stress.result_tables import NoteKills
 from tests.stress.simulated_host import simulated_host
 
 #: The recorded points of each flow are divided among so many shares.
-SHARES = 3
+SHARES = 4
 
 FLOWS = {**flows.FLOWS, **request_flows.FLOWS, **region_flows.FLOWS}
 

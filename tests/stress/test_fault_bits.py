@@ -39,7 +39,7 @@ def survive(
 # The shares are of one size: each has the same number of parts.
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(part, marks=pytest.mark.share(10, part)) for part in range(PARTS)],
+    [pytest.param(part, marks=pytest.mark.share(20, part)) for part in range(PARTS)],
 )
 def test_a_random_bit_may_be_wrong(flips: Flips, counting: Counting, part: int) -> None:
     survive(flips, counting, f"part {part:02}", flips.bits(part, BITS))

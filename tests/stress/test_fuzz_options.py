@@ -20,6 +20,7 @@ from os_acc.attach.manager import Manager
 from os_acc.bitstreams import shared_options as helpers
 from os_acc.helper.client import Helper
 from os_acc.host import numa
+from os_acc.nova import options as nova
 from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
@@ -39,15 +40,19 @@ VALUES = 60
 SPECS = 4_000
 _SPEC = '{"address": "0000:17:00.*", "traits": "HW_GPU", "prebound": false}'
 
-#: Our options of each REST service, besides keystoneauth1's.
+#: Our options of each REST service, besides keystoneauth1's, and those for Nova.
 OF_SERVICES = {
     placement.GROUP.name: [option.name for option in placement.OWN],
     profiles.GROUP.name: [option.name for option in profiles.OPTIONS],
     **{each.name: [] for each in (profiles.CYBORG, profiles.NOVA)},
+    conf.DRIVER.name: [option.name for option in conf.DRIVER_OPTIONS],
+    conf.SCHEDULER.name: [option.name for option in conf.SCHEDULER_OPTIONS],
 }
 LOADED = {
     placement.GROUP.name: placement.PlacementSettings.load,
     profiles.GROUP.name: profiles.ProfileSettings.load,
+    conf.DRIVER.name: nova.DriverSettings.load,
+    conf.SCHEDULER.name: nova.SchedulerSettings.load,
 }
 
 #: Nova's options for the NUMA affinity of networks, in files of their own.

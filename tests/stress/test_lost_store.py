@@ -27,7 +27,7 @@ RIVAL, OTHER = consumer(99), consumer(98)
 #: The points of each plug are divided among so many shares.
 SHARES = 5
 #: The random moments are spread over parts, and these among so many shares.
-PARTS, PART_SHARES = 20, 10
+PARTS, PART_SHARES = 20, 20
 #: The store is lost at every n-th point, by the profile of Hypothesis.
 _EVERY = {"stress": 1, "shrink": 1}
 _SELDOM = 16

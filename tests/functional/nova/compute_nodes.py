@@ -30,6 +30,8 @@ from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.kernel import FunctionState
 
 _VFIO = "vfio-pci"
+#: Seconds until a server must have its lease.
+_DEADLINE = 300
 
 #: The GPUs of each node.
 GPUS: Mapping[str, Sequence[str]] = {
@@ -110,7 +112,9 @@ class ComputeNode:
 
     def wait_for_lease(self, consumer: str) -> None:
         """Wait until a consumer has a lease."""
+        deadline = time.monotonic() + _DEADLINE
         while consumer not in self.leases():
+            assert time.monotonic() < deadline, self.leases()
             time.sleep(0.1)
 
     def check_journal(self) -> None:

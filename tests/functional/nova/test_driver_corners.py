@@ -48,11 +48,26 @@ def test_after_a_failed_rebuild_the_server_does_not_start_without_its_accelerato
     assert len(cloud.nova.hostdevs(FIRST, server)) == number
 
 
+def test_after_a_failed_rebuild_the_server_can_be_rebuilt(
+    cloud: Cloud, server: dict[str, Any], number: int
+) -> None:
+    held = cloud.check_held(server["id"], number)
+    error = exception.HelperUnavailable("the helper has ended")
+    with mock.patch("os_acc.node.Node.plug", side_effect=error):
+        cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
+    assert cloud.nova.allocations(server["id"]) == {}
+    cloud.nova.rebuild(server, OTHER_IMAGE)
+    assert sorted(cloud.nova.hostdevs(FIRST, server)) == held
+
+
 def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
     image = cloud.nova.snapshot(cloud.nova.create(ONE))
     cloud.nova.fail_to_rebuild(server, image)
+    assert len(cloud.nova.hostdevs(FIRST, server)) == number
+    assert cloud.nova.is_running(FIRST, server)
+    cloud.nova.rebuild(server, OTHER_IMAGE)
     assert len(cloud.nova.hostdevs(FIRST, server)) == number
 
 
@@ -150,14 +165,39 @@ def test_a_server_does_not_leave_a_host_that_cannot_keep_its_leases(
     pair.check_attached(server, number)
 
 
+def test_a_plain_server_moves_although_the_store_cannot_be_read(pair: Cloud) -> None:
+    plain = pair.nova.create({}, host=FIRST)
+    error = exception.StateUnavailable("the disk has failed")
+    with mock.patch("os_acc.node.Node.attached", side_effect=error):
+        pair.nova.migrate(plain)
+        pair.nova.revert(plain)
+    assert pair.nova.is_running(FIRST, plain)
+
+
 def test_a_plain_server_from_a_snapshot_can_be_resized(pair: Cloud) -> None:
     image = pair.nova.snapshot(pair.nova.create(ONE, host=FIRST))
     plain = pair.nova.create({}, host=FIRST, image_uuid=image)
     pair.nova.resize(plain, ONE)
     pair.check_attached(plain, 1, SECOND)
+    # Its own snapshots are its own from now on.
+    pair.nova.confirm(plain)
+    pair.nova.rebuild(plain, pair.nova.snapshot(plain))
+    pair.check_attached(plain, 1, SECOND)
 
 
 # -- suspend and resume --------------------------------------------------------
+
+
+def test_a_server_stays_suspended_while_os_acc_cannot_serve(
+    cloud: Cloud, server: dict[str, Any], number: int
+) -> None:
+    cloud.nova.suspend(server)
+    error = exception.HelperUnavailable("the helper has ended")
+    with mock.patch("os_acc.node.Node.plug", side_effect=error):
+        cloud.nova.refuse(server, {"resume": None}, "resume")
+    assert cloud.nova.api.get_server(server["id"])["status"] == "SUSPENDED"
+    cloud.nova.resume(server)
+    cloud.check_attached(server, number)
 
 
 def test_a_suspend_that_fails_leaves_every_accelerator(

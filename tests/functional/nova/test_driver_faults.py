@@ -227,6 +227,7 @@ def test_an_invalid_option_ends_compute(
 # -- nova-compute ends in the middle ------------------------------------------------
 
 
+_RELEASE = "os_acc.nova.servers.ServerAccelerators.release"
 _BUILD = "compute__do_build_and_run_instance"
 
 
@@ -239,10 +240,14 @@ def test_a_build_that_a_restart_interrupts_leaves_nothing(
     cloud: Cloud, specs: dict[str, str]
 ) -> None:
     """Nova sets a server that was being built to ERROR when it starts."""
-    with mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed):
+    with (
+        mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed),
+        mock.patch(_RELEASE),
+    ):
         server = cloud.nova.begin(specs)
         cloud.nodes[FIRST].wait_for_lease(server["id"])
         cloud.nova.wait_for_end(server, "create", _BUILD)
+    assert server["id"] in cloud.nodes[FIRST].leases()
     cloud.nova.restart_compute_service(FIRST)
     cloud.nova.delete(server)
     cloud.check_free()
@@ -252,10 +257,9 @@ def test_a_resize_that_a_restart_of_the_destination_interrupts_can_be_repaired(
     pair: Cloud, server: dict[str, Any], number: int
 ) -> None:
     """Nova leaves the server, and both allocations, as they were."""
-    release = "os_acc.nova.servers.ServerAccelerators.release"
     with (
         mock.patch(_DRIVER + "_create_guest_with_network", side_effect=Killed),
-        mock.patch(release),
+        mock.patch(_RELEASE),
     ):
         pair.nova.begin_migration(server)
         pair.nodes[SECOND].wait_for_lease(server["id"])
