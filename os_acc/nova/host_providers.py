@@ -78,23 +78,26 @@ class HostProviders:
             if cached is not None and self._clock() - cached.read_at < max_age:
                 self._hosts.move_to_end(host)
                 return cached.providers
-        answer = self._begin(host, resource_class)
+            # Under the same lock: a request that ends meanwhile serves this call.
+            answer = self._begin(host, resource_class)
         try:
             return answer.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError as error:
             raise _unavailable("no answer in time") from error
 
     def _begin(self, host: str, resource_class: str) -> futures.Future[Providers]:
-        """Start a request, or return the one that another thread has started."""
-        with self._lock:
-            pending = self._pending.get(host)
-            if pending is not None and not pending.done():
-                return pending
-            if len(self._pending) >= _MOST_PENDING:
-                raise _unavailable(f"{_MOST_PENDING} requests have no answer yet")
-            started = deadlines.begin(self._refresh, host, resource_class)
-            self._pending[host] = started
-            return started
+        """Start a request, or return the one that another thread has started.
+
+        The caller has the lock.
+        """
+        pending = self._pending.get(host)
+        if pending is not None and not pending.done():
+            return pending
+        if len(self._pending) >= _MOST_PENDING:
+            raise _unavailable(f"{_MOST_PENDING} requests have no answer yet")
+        started = deadlines.begin(self._refresh, host, resource_class)
+        self._pending[host] = started
+        return started
 
     def _refresh(self, host: str, resource_class: str) -> Providers:
         """Read a host, and keep the answer even if no caller waits for it."""

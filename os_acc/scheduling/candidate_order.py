@@ -258,12 +258,16 @@ def _bound(
     Nova's own choice is kept only if it has to stay: the claim on the host may come
     after that of another guest.
     """
-    return frozenset(
-        min(local)
-        for use in uses
-        if _policy(use) is not NUMAPolicy.PREFERRED
-        and (local := view.cells(use).intersection(cells))
-    )
+    found = set()
+    for use in uses:
+        if _policy(use) is NUMAPolicy.PREFERRED:
+            continue
+        own = view.cells(use)
+        for near in (own, _allowed_cells(use, view.topology, own)):
+            if chosen := set(near).intersection(cells):
+                found.add(min(chosen))
+                break
+    return frozenset(found)
 
 
 def _policy(use: Use) -> NUMAPolicy:

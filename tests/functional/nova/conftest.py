@@ -19,6 +19,8 @@ import nova.tests.functional
 from nova import test
 from nova.tests import fixtures
 
+from tests.functional.nova import operations
+
 assert nova.tests.functional
 pytest.register_assert_rewrite("tests.functional.nova.cloud")
 
@@ -49,6 +51,12 @@ def _readers_first() -> Iterator[None]:
     between, Nova's lock lets all three wait for ever.
     """
     with mock.patch.object(fixtures.ReaderWriterLock, "has_pending_writers", False):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patience() -> Iterator[None]:
+    with operations.patience():
         yield
 
 

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -19,6 +20,14 @@ from oslo_utils import timeutils
 _FLAVOR = {"memory_mb": 512, "vcpu": 1, "disk": 1, "ephemeral": 0}
 #: Seconds until an operation must have ended.
 _DEADLINE = 120.0
+#: Nova's methods that poll for some seconds, too few on a busy machine.
+_POLLING = (
+    "_wait_for_server_parameter",
+    "_wait_for_instance_action_event",
+    "_wait_for_migration_status",
+    "_wait_for_volume_attach",
+    "_wait_for_volume_detach",
+)
 _VOLUME = "33333333-3333-4333-8333-333333333333"
 
 
@@ -184,23 +193,6 @@ class ServerOperations(integrated_helpers.InstanceHelperMixin):  # type: ignore[
 
     # -- the end of an operation ---------------------------------------------------
 
-    # Nova's methods wait 5 to 20 seconds, which are too few on a busy machine.
-
-    def _wait_for_server_parameter(self, *args: Any, **kwargs: Any) -> Any:
-        return _patiently(super()._wait_for_server_parameter, *args, **kwargs)
-
-    def _wait_for_instance_action_event(self, *args: Any, **kwargs: Any) -> Any:
-        return _patiently(super()._wait_for_instance_action_event, *args, **kwargs)
-
-    def _wait_for_migration_status(self, *args: Any, **kwargs: Any) -> Any:
-        return _patiently(super()._wait_for_migration_status, *args, **kwargs)
-
-    def _wait_for_volume_attach(self, *args: Any) -> None:
-        _patiently(super()._wait_for_volume_attach, *args)
-
-    def _wait_for_volume_detach(self, *args: Any) -> None:
-        _patiently(super()._wait_for_volume_detach, *args)
-
     def _wait_until_idle(self, server: dict[str, Any]) -> None:
         self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
 
@@ -209,12 +201,23 @@ class ServerOperations(integrated_helpers.InstanceHelperMixin):  # type: ignore[
         self._wait_for_state_change(server, state)
 
 
-def _patiently(wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@contextlib.contextmanager
+def patience() -> Iterator[None]:
+    """Let Nova's helpers poll for longer than their seconds, in a block."""
+    helper = integrated_helpers.InstanceHelperMixin
+    with contextlib.ExitStack() as patched:
+        for name in _POLLING:
+            wait = functools.partialmethod(_patiently, getattr(helper, name))
+            patched.enter_context(mock.patch.object(helper, name, wait))
+        yield
+
+
+def _patiently(case: Any, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Repeat a method of Nova that polls until its limit, up to ours."""
     deadline = time.monotonic() + _DEADLINE
     while True:
         try:
-            return wait(*args, **kwargs)
+            return wait(case, *args, **kwargs)
         except AssertionError:
             if time.monotonic() > deadline:
                 raise

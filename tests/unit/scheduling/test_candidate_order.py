@@ -117,6 +117,16 @@ def test_the_policy_drops_and_the_affinity_orders(
     assert [name for name, _cells in found] == left
 
 
+def test_under_socket_a_guest_stays_on_the_socket_that_nova_chooses() -> None:
+    (found,) = candidate_order.order(
+        [candidate("in-0")],
+        requirements(NUMAPolicy.SOCKET),
+        HostView(HOST, ONE_IN, {}),
+        nova(1, 2, room=(1, 2)),
+    )
+    assert found.cells == {1}
+
+
 def test_under_socket_a_guest_goes_to_another_cell_of_the_socket() -> None:
     """Nova chooses the other socket; the cell of the accelerator has no room."""
     found = ordered(["in-0"], NUMAPolicy.SOCKET, nova(2, 1, room=(1, 2)))
