@@ -114,6 +114,7 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         "initialize_interval",
         default=30.0,
         min=0.1,
+        max=LONGEST,
         help="Seconds between two attempts to initialize os_acc. Until one succeeds, "
         "nova-compute refuses servers with accelerators.",
     ),
@@ -121,6 +122,7 @@ DRIVER_OPTIONS: tuple[cfg.Opt, ...] = (
         "reconcile_interval",
         default=60.0,
         min=0.1,
+        max=LONGEST,
         help="Seconds between two comparisons of the leases with libvirt's domains and "
         "Placement's allocations.",
     ),

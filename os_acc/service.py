@@ -218,8 +218,9 @@ def initialize(
     ready = nodes.service(title).manager
     if ready is None or reset:
         ready = _initialize(title, reset, config, root or default_root, owner)
-        given = None if node_name is None else title
-        recorded_name.record(ready.settings.state_path, given)
+    recorded_name.record(
+        ready.settings.state_path, None if node_name is None else title
+    )
     if node_name is None:
         nodes.plain = title
     if wait_for_placement:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
 
-#: Cyborg serves the groups of such a flavor; Nova attaches what Cyborg has bound.
+#: Cyborg serves the groups of such a flavor; Nova attaches the devices that it binds.
 CYBORG_PROFILE: Final = "accel:device_profile"
 _POLICY: Final = "hw_pci_numa_affinity_policy"
 _RESOURCES: Final = re.compile(r"resources[^:]*:(\w+)")

@@ -287,11 +287,13 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
         :raises ImageUnacceptable: the image is a snapshot of another server. The guest
             and its disks are still there.
+        :raises InstanceFaultRollback: os_acc cannot serve; likewise.
         :raises NotImplementedError: otherwise; nova-compute then calls ``destroy`` and
             ``spawn`` in the same request.
         """
         snapshots.check(instance)
         if not kwargs.get("evacuate"):
+            self._servers.check_ready(instance)
             self._restarts.mark(context, instance)
         raise NotImplementedError
 
@@ -350,15 +352,17 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             yield
             self._attach_pci_devices(self._host.get_guest(instance), devices)
         except BaseException:
-            if devices:
-                self._end_guest(instance)
+            self._end_guest_without(devices, instance)
             raise
 
-    def _end_guest(self, instance: Any) -> None:
-        """End a guest that must not run without its accelerators."""
+    def _end_guest_without(self, devices: list[Any], instance: Any) -> None:
+        """End a guest that runs without one of its accelerators."""
         with contextlib.suppress(nova_exception.InstanceNotFound):
             guest = self._host.get_guest(instance)
-            if guest.is_active():
+            has = _pci_addresses(guest.get_config())
+            if guest.is_active() and not has.issuperset(
+                each.address for each in devices
+            ):
                 guest.poweroff()
 
     def _pci_devices(self, instance: Any) -> list[Any]:
@@ -375,9 +379,13 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> None:
         """Return the accelerators to the host, unless the guest starts again."""
         # A resize to another cell: nova-compute destroys the guest, not its disks.
-        leaves_cell = instance.task_state == task_states.RESIZE_MIGRATING
+        # Another host may resize a server that was evacuated from this one.
+        leaves_cell = (
+            instance.task_state == task_states.RESIZE_MIGRATING
+            and instance.host == CONF.host
+        )
         if leaves_cell:
-            self._servers.check_can_leave(instance)
+            self._servers.check_ready(instance)
         super().destroy(context, instance, network_info, *args, **kwargs)
         if self._restarts.has(context, instance):
             return
@@ -406,7 +414,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> str:
         """Keep the accelerators for the migration, which can be reverted."""
-        self._servers.check_can_leave(instance)
+        self._servers.check_ready(instance)
         disk_info: str = super().migrate_disk_and_power_off(
             context, instance, *args, **kwargs
         )

@@ -78,6 +78,7 @@ class DeferredNode:
                 if self._attempt():
                     return
             except exception.InvalidConfiguration as error:
+                self._failure = error
                 LOG.error("os_acc is not initialized until a restart: %s", error)
                 return
 

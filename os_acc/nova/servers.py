@@ -214,10 +214,8 @@ class ServerAccelerators:
 
     def release_migrations(self, context: Any, instance: Any) -> None:
         """Return the accelerators that any migration of a server holds here."""
-        held = self._node.attached()
         for migration in _migrations(context, instance):
-            if migration in held:
-                self._release(migration, instance)
+            self._release(migration, instance)
 
     def release_migration(self, instance: Any, migration: Any) -> None:
         """Return the accelerators that a confirmed migration holds."""
@@ -235,10 +233,8 @@ class ServerAccelerators:
                 instance=instance,
             )
 
-    def check_can_leave(self, instance: Any) -> None:
-        """Check that the leases of a server can be moved to a migration.
-
-        Nova moves the disks before the leases; an error must come first.
+    def check_ready(self, instance: Any) -> None:
+        """Check that os_acc serves, before Nova ends a guest or moves its disks.
 
         :raises InstanceFaultRollback: os_acc cannot serve; the server stays as it is.
         """
@@ -248,7 +244,9 @@ class ServerAccelerators:
             if self._node.attached({"uuid": instance.uuid}):
                 self._node.ready()
         except exception.OsAccError as error:
-            reason = nova_exception.MigrationPreCheckError(reason=str(error))
+            reason = nova_exception.InternalError(
+                f"accelerators of instance {instance.uuid}: {error}"
+            )
             raise nova_exception.InstanceFaultRollback(
                 inner_exception=reason
             ) from error

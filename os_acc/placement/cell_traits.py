@@ -34,3 +34,11 @@ def cells_of(traits: Iterable[str]) -> frozenset[int]:
     return frozenset(
         int(match[1]) for trait in traits if (match := _TRAIT.fullmatch(trait))
     )
+
+
+def published_of(traits: Iterable[str]) -> frozenset[str]:
+    """Return the traits that name cells.
+
+    They are os_acc's, also without a record: a device may have moved meanwhile.
+    """
+    return frozenset(filter(_TRAIT.fullmatch, traits))

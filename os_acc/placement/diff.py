@@ -25,7 +25,7 @@ from os_acc.objects.published import (
     classes,
     traits,
 )
-from os_acc.placement import published, region_traits
+from os_acc.placement import cell_traits, published, region_traits
 from os_acc.placement.api_model import (
     EMPTY,
     ListedProvider,
@@ -303,6 +303,7 @@ class _Planning:
                 wanted.uuid, NameKind.TRAIT
             )
             published_traits |= region_traits.published_of(device, have.traits)
+            published_traits |= cell_traits.published_of(have.traits)
             due = (
                 have.traits - (published_traits - device.traits)
                 | device.traits - refused

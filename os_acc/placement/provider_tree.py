@@ -14,7 +14,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.published import NameKind
-from os_acc.placement import published, region_traits
+from os_acc.placement import cell_traits, published, region_traits
 from os_acc.placement.api_model import record, withdrawn
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.published import PublishedCache
@@ -188,7 +188,9 @@ class TreeWriter:
             tree.add_traits(wanted.uuid, *sorted(new))
         published_traits = self._memory.names.texts(wanted.uuid, NameKind.TRAIT)
         before = (
-            published_traits | region_traits.published_of(device, has)
+            published_traits
+            | region_traits.published_of(device, has)
+            | cell_traits.published_of(has)
         ) - device.traits
         if gone := before & has:
             tree.remove_traits(wanted.uuid, *sorted(gone))

@@ -32,6 +32,8 @@ from os_acc.nova import loading, options
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import operations
 
+#: Seconds until an operation must have ended.
+_DEADLINE = 300.0
 #: Returns the handle of os_acc for the name of a compute node, and the seconds between
 #: two attempts to initialize it.
 Nodes = Callable[[str, float], DeferredNode]
@@ -127,10 +129,13 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def settled(self, server: dict[str, Any]) -> str:
         """Wait until a server is created, or not; return its status."""
-        found: str = "BUILD"
-        while found == "BUILD":
-            found = self.api.get_server(server["id"])["status"]
-        return found
+        deadline = time.monotonic() + _DEADLINE
+        while time.monotonic() < deadline:
+            found: str = self.api.get_server(server["id"])["status"]
+            if found != "BUILD":
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"server {server['id']} is still being created")
 
     def reboot(self, server: dict[str, Any], *, hard: bool = True) -> None:
         self._reboot_server(server, hard=hard)
@@ -298,13 +303,15 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
             if each["action"] == action
         )
         request = newest["request_id"]
-        while True:
+        deadline = time.monotonic() + _DEADLINE
+        while time.monotonic() < deadline:
             found = self.api.get_instance_action_details(server["id"], request)
             if any(
                 each["event"] == event and each["result"] for each in found["events"]
             ):
                 return
             time.sleep(0.1)
+        raise AssertionError(f"{event} of server {server['id']} has not ended")
 
     def is_defined(self, host: str, server: dict[str, Any]) -> bool:
         """Return whether libvirt has a guest of a server."""

@@ -33,7 +33,7 @@ _SLOTS = {name: addresses[:2] for name, addresses in GPUS.items()}
 
 
 class ScheduledServers(libvirt_servers.LibvirtServers):
-    """The services, with ``NUMATopologyFilter`` and what the manual adds to it.
+    """The services, with ``NUMATopologyFilter`` and the filters of the manual.
 
     :param with_filter: whether the scheduler has the filter of os_acc.
     """

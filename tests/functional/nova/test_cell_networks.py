@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
 from nova import objects
@@ -20,8 +21,12 @@ def _registered() -> None:
     objects.register_all()
 
 
-def host(cells: int) -> objects.NUMATopology:
-    """Return a host with this number of cells, each with eight CPUs for pinning."""
+def host(cells: int, networks: Mapping[int, str] | None = None) -> objects.NUMATopology:
+    """Return a host with this number of cells, each with eight CPUs for pinning.
+
+    :param networks: the physical network of cells.
+    """
+    networks = networks or {}
     return cell_networks.declare(
         objects.NUMATopology(
             cells=[
@@ -41,7 +46,8 @@ def host(cells: int) -> objects.NUMATopology:
                     ],
                     socket=number,
                     network_metadata=objects.NetworkMetadata(
-                        physnets=set(), tunneled=False
+                        physnets={networks[number]} if number in networks else set(),
+                        tunneled=False,
                     ),
                 )
                 for number in range(cells)
@@ -102,3 +108,24 @@ def test_a_fit_with_the_pinned_cpus_of_another_cell_is_none() -> None:
     bound = cell_networks.bound(limits, {1, 3}, objects)
     criteria = {"provider_mapping": None, "limits": bound}
     assert scheduling.fit_cells(host(4), guest(2), **criteria) is None
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"), [({0}, (0, 2)), ({2}, (0, 2)), ({1}, (1, 2)), ({0, 1}, None)]
+)
+def test_the_networks_of_the_guest_and_the_cells_both_hold(
+    cells: set[int], expected: tuple[int, ...] | None
+) -> None:
+    limits = objects.NUMATopologyLimits(
+        cpu_allocation_ratio=1.0,
+        ram_allocation_ratio=1.0,
+        network_metadata=objects.NetworkMetadata(physnets={"data"}, tunneled=False),
+    )
+    fit = scheduling.fit_cells(
+        host(3, {2: "data"}),
+        guest(2),
+        provider_mapping=None,
+        limits=cell_networks.bound(limits, cells, objects),
+    )
+    assert (fit and tuple(sorted(fit))) == expected
+    assert limits.network_metadata.physnets == {"data"}

@@ -60,6 +60,20 @@ def test_after_a_failed_rebuild_the_server_can_be_rebuilt(
     assert sorted(cloud.nova.hostdevs(FIRST, server)) == held
 
 
+def test_a_guest_is_not_rebuilt_while_os_acc_cannot_serve(
+    cloud: Cloud, server: dict[str, Any], number: int
+) -> None:
+    error = exception.HelperUnavailable("the helper does not start")
+    with cloud.nodes[FIRST].unavailable(error):
+        cloud.nova.restart_compute_service(FIRST)
+        cloud.nova.fail_to_rebuild(server, OTHER_IMAGE)
+    assert cloud.nova.is_running(FIRST, server)
+    assert len(cloud.nova.hostdevs(FIRST, server)) == number
+    cloud.nova.driver(FIRST)._node._attempt()
+    cloud.nova.rebuild(server, OTHER_IMAGE)
+    assert len(cloud.nova.hostdevs(FIRST, server)) == number
+
+
 def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:

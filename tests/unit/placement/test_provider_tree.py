@@ -281,6 +281,13 @@ def test_without_its_record_every_trait_may_be_somebodys(nova, writer):
     assert nova.cycle(writes(Service(), capacity(traits=()))) == set()
 
 
+def test_without_its_record_a_device_that_has_moved_is_in_its_new_cell(nova, writer):
+    nova.cycle(writes(writer, capacity(traits=("CUSTOM_NUMA_CELL_0",))))
+    nova.known.add_traits(CARD, "CUSTOM_GOLD")
+    nova.cycle(writes(Service(), capacity(traits=("CUSTOM_NUMA_CELL_1",))))
+    assert nova.known.data(CARD).traits == {"CUSTOM_GOLD", "CUSTOM_NUMA_CELL_1"}
+
+
 def test_without_its_record_a_region_holds_what_it_holds(nova, writer):
     before, now = (
         Capacity(CARD, capacity_examples.region(1, uuid_of(holds)), {CLASS: Units(1)})
