@@ -66,6 +66,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             metadata.version("os-acc"),
         )
         super().init_host(host)
+        self._service_host = host
         settings = options.DriverSettings.load(CONF)
         self._node = self._new_node(settings.initialize_interval)
         self._node.start()
@@ -382,7 +383,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         # Another host may resize a server that was evacuated from this one.
         leaves_cell = (
             instance.task_state == task_states.RESIZE_MIGRATING
-            and instance.host == CONF.host
+            and instance.host == self._service_host
         )
         if leaves_cell:
             self._servers.check_ready(instance)
