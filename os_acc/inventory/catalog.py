@@ -9,6 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from oslo_log import log
 
@@ -16,6 +17,7 @@ from os_acc import deadlines, exception, plugins
 from os_acc.helper import reconciliation
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
+from os_acc.objects.device import RejectedDevice
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
@@ -26,6 +28,9 @@ from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
+
+# Others may lease and release a device without end.
+_MOST_SCANS: Final = 4
 
 
 class Catalog:
@@ -61,6 +66,7 @@ class Catalog:
         self.snapshots = snapshots.Snapshots(self.look)
         self.memory = published.PublishedCache(store.published_names())
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
+        self._unknown: frozenset[RejectedDevice] = frozenset()
         deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
@@ -86,22 +92,39 @@ class Catalog:
     def _look(self, deadline: float) -> discovery.Inventory:
         store = self._store.until(deadline)
         began = self.snapshots.begin()
-        recorded = self.reconciler.recorded_state(store, deadline)
-        inventory = self._judged(recorded, deadline)
-        if inventory.has_unknown:
-            # A device that was leased during the scan looks unknown.
-            before, recorded = recorded, self.reconciler.recorded_state(store, deadline)
-            if recorded.store != before.store:
-                raise StoreReplaced("the store was replaced while the host was read")
-            if not recorded.leased <= before.leased:
-                both = dataclasses.replace(
-                    recorded, leases=(*before.leases, *recorded.leases)
-                )
-                inventory = self._judged(both, deadline, inventory.host)
+        for _ in range(_MOST_SCANS):
+            recorded, inventory, is_sure = self._scanned(store, deadline)
+            if is_sure:
+                break
+        self._unknown = inventory.unknown
         self._rejections.log_new(inventory)
         self._remember(inventory, recorded, store)
         self.snapshots.note(began, recorded, inventory.providers.values())
         return inventory
+
+    def _scanned(
+        self, store: Store, deadline: float
+    ) -> tuple[RecordedState, discovery.Inventory, bool]:
+        """Return the leases, the devices, and whether the leases explain each of them.
+
+        A device that was leased during the scan looks unknown. If its lease has
+        ended meanwhile as well, only another scan shows the device as free. A device
+        that was unknown before is not worth one.
+        """
+        before = self.reconciler.recorded_state(store, deadline)
+        inventory = self._judged(before, deadline)
+        if not inventory.unknown:
+            return before, inventory, True
+        recorded = self.reconciler.recorded_state(store, deadline)
+        if recorded.store != before.store:
+            raise StoreReplaced("the store was replaced while the host was read")
+        if not recorded.leased <= before.leased:
+            both = dataclasses.replace(
+                recorded, leases=(*before.leases, *recorded.leases)
+            )
+            inventory = self._judged(both, deadline, inventory.host)
+        is_sure = recorded.epoch == before.epoch or inventory.unknown <= self._unknown
+        return recorded, inventory, is_sure
 
     def _judged(
         self, recorded: RecordedState, deadline: float, host: Host | None = None

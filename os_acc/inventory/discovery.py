@@ -80,12 +80,12 @@ class Inventory:
         return {uuid: each.device.plugin for uuid, each in self.providers.items()}
 
     @property
-    def has_unknown(self) -> bool:
-        """Whether a device may be prepared for a guest without a lease.
+    def unknown(self) -> frozenset[RejectedDevice]:
+        """The devices that may be prepared for a guest without a lease.
 
-        It may also be the reason why another device is not isolated.
+        Such a device may also be the reason why another one is not isolated.
         """
-        return any(each.reason in _MAYBE_UNKNOWN for each in self.refused)
+        return frozenset(each for each in self.refused if each.reason in _MAYBE_UNKNOWN)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -244,6 +244,7 @@ class RecordedState:
     :ivar store: the identity of the store.
     :ivar helper_claims: functions that the privileged helper has taken for leases
         without a record, with the uuids of these leases.
+    :ivar epoch: the last epoch of the store, which every new lease raises.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -259,6 +260,7 @@ class RecordedState:
     helper_claims: Mapping[PciAddress, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    epoch: int = 0
 
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.

@@ -352,14 +352,16 @@ class Store:
         """Return all leases, and all else that must not be offered."""
         with self._transaction() as connection:
             leases = self._load(connection, records.select(connection))
+            meta = schema.read_meta(connection)
             return RecordedState(
                 leases,
                 tuple(sorted(records.damaged_claims(connection))),
                 regions.read(connection),
                 providers.read_origins(connection),
                 providers.read_plugins(connection),
-                schema.read_meta(connection).store,
+                meta.store,
                 records.read_helper_claims(connection),
+                meta.epoch,
             )
 
     def record_helper_claims(

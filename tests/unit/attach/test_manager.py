@@ -16,7 +16,6 @@ import pytest
 from os_acc import exception
 from os_acc.attach import operations, verification
 from os_acc.host import pci
-from os_acc.host.view import Host
 from os_acc.inventory import discovery
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
@@ -351,44 +350,6 @@ def test_two_services_share_one_host(bench):
     assert second.plug(instance(1), selected, specs) == entries
     assert second.unplug(instance(1)) == 1
     assert first.attached(None) == {}
-
-
-def test_what_is_leased_while_the_host_is_read_stays_on_offer(bench, monkeypatch):
-    offered = bench.manager.providers()
-    scan, beside = pci.scan, bench.restart()
-    selection = request(bench.provider(FPGA))
-
-    def and_plug(root: str) -> Host:
-        monkeypatch.setattr(pci, "scan", scan)
-        beside.plug(instance(1), *selection)
-        return scan(root)
-
-    monkeypatch.setattr(pci, "scan", and_plug)
-    assert bench.manager.providers() == offered
-    assert bench.plugged(1) == [FPGA]
-
-
-def test_what_is_half_way_to_a_guest_while_the_host_is_read_stays_on_offer(
-    make_bench, monkeypatch
-):
-    bench = make_bench(
-        device_spec=[f'{{"address": "{AUDIO}", "allow_no_reset": true}}']
-    )
-    offered = bench.manager.providers()
-    scan, beside = pci.scan, bench.restart()
-    selection = request(bench.provider(AUDIO))
-
-    def amid_a_plug(root: str) -> Host:
-        monkeypatch.setattr(pci, "scan", scan)
-        before = scan(root)
-        beside.plug(instance(1), *selection)
-        gpu = PciAddress.parse(GPU)
-        half = {**before.functions, gpu: scan(root).functions[gpu]}
-        return dataclasses.replace(before, functions=half)
-
-    monkeypatch.setattr(pci, "scan", amid_a_plug)
-    assert bench.manager.providers() == offered
-    assert bench.plugged(1) == [AUDIO]
 
 
 def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
