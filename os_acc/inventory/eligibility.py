@@ -95,10 +95,6 @@ def _nova_claims(
     return None
 
 
-def _is_novas(evidence: HostEvidence, address: PciAddress) -> bool:
-    return address in evidence.nova or bool(_offered_to_nova(evidence, address))
-
-
 def _offered_to_nova(evidence: HostEvidence, address: PciAddress) -> list[str]:
     """Return the device's mdev types that Nova claims on every function."""
     if not evidence.nova_mdev_types:
@@ -210,9 +206,7 @@ def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the function that prevents the group's assignment, and the reason."""
-    if not _goes_along(evidence, function, other) and not _is_novas(
-        evidence, other.address
-    ):
+    if not _goes_along(evidence, function, other) and not _nova_claims(evidence, other):
         if other.driver is None:
             return None
         return f"{other.address} ({other.driver}) shares its group"
@@ -224,7 +218,7 @@ def _kept(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the reason why a sibling cannot be assigned with the function."""
-    if _is_novas(evidence, other.address):
+    if _nova_claims(evidence, other):
         # Bound or not, Nova may bind it at any time.
         return RejectReason.NOVA_CLAIMS.value
     if pci.has_bus(evidence.root, other.address):
@@ -273,7 +267,7 @@ def _goes_along(
     An operator who names a graphics card means its audio function as well. A
     function that Nova claims is never included.
     """
-    return not _is_novas(evidence, other.address) and (
+    return not _nova_claims(evidence, other) and (
         other.address in evidence.named or other.address.same_slot(function.address)
     )
 

@@ -33,7 +33,7 @@ def groups_of(
         return {}
     try:
         request = extra_specs.parse(flavor_extra_specs)
-        guest = _guest_policy(request.pci_numa_policy, image_policy)
+        guest = policies.guest_policy(request.pci_numa_policy, image_policy)
     except exception.InvalidInput:
         return {}
     return {
@@ -56,14 +56,3 @@ def groups_of(
 def image_policy(image: Any) -> object:
     """Return the NUMA policy of a ``nova.objects.ImageMeta``, or None."""
     return None if image is None else image.properties.get(IMAGE_NUMA_POLICY)
-
-
-def _guest_policy(flavor: object, image: object) -> NUMAPolicy | None:
-    """Return the policy for all devices of a guest.
-
-    Nova refuses a flavor and an image that disagree.
-    """
-    found = flavor if flavor is not None else image
-    if found is None:
-        return None
-    return policies.parse(found, "the NUMA policy of the flavor or image")

@@ -32,6 +32,7 @@ from os_acc.nova import (
     cell_networks,
     coexistence,
     conversion,
+    errors,
     initialization,
     options,
     reconciliation,
@@ -322,11 +323,9 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Prepare the accelerators, and attach them to the resumed guest."""
-        try:
+        # The server stays suspended: else Nova would discard its saved memory.
+        with errors.rolled_back():
             self._renew(context, instance, network_info)
-        except nova_exception.InternalError as error:
-            # The server stays suspended: Nova would discard its saved memory.
-            raise nova_exception.InstanceFaultRollback(inner_exception=error) from error
         with self._reattached(instance):
             super().resume(context, instance, network_info, *args, **kwargs)
 
@@ -339,11 +338,14 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         guest: Any,
     ) -> None:
         """Attach the accelerators again after a snapshot that suspended the guest."""
-        arguments = context, live_snapshot, original_power_state, instance, guest
-        if not self._needs_suspend_resume_for_snapshot(*arguments[1:3]):
+        if not self._needs_suspend_resume_for_snapshot(
+            live_snapshot, original_power_state
+        ):
             return
         with self._reattached(instance):
-            super()._resume_guest_after_snapshot(*arguments)
+            super()._resume_guest_after_snapshot(
+                context, live_snapshot, original_power_state, instance, guest
+            )
 
     @contextlib.contextmanager
     def _reattached(self, instance: Any) -> Iterator[None]:

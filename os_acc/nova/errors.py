@@ -5,7 +5,8 @@
 nova-compute decides by the class whether it tries another host: after
 ``BuildAbortException`` it does not, and the user of the server reads the reason; after
 ``ComputeResourcesUnavailable`` it does. A server that exists is on this host, where
-only ``InternalError`` applies.
+only ``InternalError`` applies. It leaves the server in the state ERROR, unless it is
+rolled back.
 """
 
 from __future__ import annotations
@@ -42,3 +43,15 @@ def converted(instance: Any, *, restarts: bool) -> Iterator[None]:
         raise nova_exception.BuildAbortException(
             instance_uuid=instance.uuid, reason=str(error)
         ) from error
+
+
+@contextlib.contextmanager
+def rolled_back() -> Iterator[None]:
+    """Let a server that Nova has not changed yet stay in its state.
+
+    :raises InstanceFaultRollback: the block has raised ``InternalError``.
+    """
+    try:
+        yield
+    except nova_exception.InternalError as error:
+        raise nova_exception.InstanceFaultRollback(inner_exception=error) from error

@@ -3,7 +3,7 @@
 """Filters of Nova's scheduler, for accelerators, NUMA cells and networks.
 
 nova-scheduler loads them by ``[filter_scheduler] available_filters``. They belong
-behind Nova's ``NUMATopologyFilter``, never in its place: only that filter passes the
+beside Nova's ``NUMATopologyFilter``, never in its place: only that filter passes the
 guest's networks on to the claim on the host. The interface is
 ``nova.scheduler.filters.BaseHostFilter``; the values are those of Nova 34.
 """

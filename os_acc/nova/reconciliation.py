@@ -114,11 +114,14 @@ class LeaseReconciler:
         except exception.OsAccError as error:
             LOG.debug("leases are not compared with Nova's servers: %s", error)
             return
+        age = self._settings().reconcile_age
         for consumer, entries in held.items():
             if all(entry["state"] == _QUARANTINED for entry in entries):
                 continue
             try:
-                if self._has_left(context, consumer, entries):
+                if _are_older(entries, age) and self._has_left(
+                    context, consumer, entries
+                ):
                     released = node.unplug({"uuid": consumer})
                     LOG.warning(
                         "consumer %s has left this host: released %d accelerators",
@@ -133,11 +136,6 @@ class LeaseReconciler:
     def _has_left(
         self, context: Any, consumer: str, entries: Sequence[AcceleratorEntry]
     ) -> bool:
-        if any(
-            os_acc.held_seconds(entry) < self._settings().reconcile_age
-            for entry in entries
-        ):
-            return False
         server = _server_of(context, consumer)
         providers = {entry["device_rp_uuid"] for entry in entries}
         if any(
@@ -166,6 +164,10 @@ class LeaseReconciler:
             instance.host == self._host
             and instance.vm_state != vm_states.SHELVED_OFFLOADED
         )
+
+
+def _are_older(entries: Sequence[AcceleratorEntry], seconds: float) -> bool:
+    return all(os_acc.held_seconds(entry) >= seconds for entry in entries)
 
 
 def _server_of(context: Any, consumer: str) -> str:

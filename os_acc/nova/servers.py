@@ -240,16 +240,9 @@ class ServerAccelerators:
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
-        try:
+        with errors.rolled_back(), errors.converted(instance, restarts=True):
             if self._node.attached({"uuid": instance.uuid}):
                 self._node.ready()
-        except exception.OsAccError as error:
-            reason = nova_exception.InternalError(
-                f"accelerators of instance {instance.uuid}: {error}"
-            )
-            raise nova_exception.InstanceFaultRollback(
-                inner_exception=reason
-            ) from error
 
     def check_has_none(self, instance: Any) -> None:
         """Check that a running guest has no accelerators, which cannot move with it.

@@ -40,6 +40,31 @@ def parse(value: object, where: str) -> NUMAPolicy:
         ) from error
 
 
+def guest_policy(flavor: object, image: object) -> NUMAPolicy | None:
+    """Return the policy for all devices of a guest; None: not set.
+
+    :param flavor: the value of its ``hw:pci_numa_affinity_policy``, or None.
+    :param image: the value of its ``hw_pci_numa_affinity_policy``, or None.
+    :raises InvalidInput: a value is no policy; flavor and image disagree, which Nova
+        rejects as well.
+    """
+    found = [
+        parse(value, where)
+        for value, where in (
+            (flavor, "hw:pci_numa_affinity_policy of the flavor"),
+            (image, f"{IMAGE_NUMA_POLICY} of the image"),
+        )
+        if value is not None
+    ]
+    if len(set(found)) > 1:
+        raise exception.InvalidInput(
+            f"the flavor requests the NUMA policy {found[0].value}, but "
+            f"the image requests {found[1].value}",
+            hint="remove the property from one of them",
+        )
+    return found[0] if found else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policies:
     """The policies of a request, apart from those of its groups.
@@ -61,25 +86,12 @@ class Policies:
         :raises InvalidInput: a value is no policy; flavor and image
             disagree, which Nova rejects as well.
         """
-        found = [
-            parse(value, where)
-            for value, where in (
-                (flavor, "hw:pci_numa_affinity_policy of the flavor"),
-                (instance.image_numa_policy, f"{IMAGE_NUMA_POLICY} of the image"),
-            )
-            if value is not None
-        ]
-        if len(set(found)) > 1:
-            raise exception.InvalidInput(
-                f"the flavor requests the NUMA policy {found[0].value}, but "
-                f"the image requests {found[1].value}",
-                hint="remove the property from one of them",
-            )
         ports = {
             suffix: parse(value, f"the NUMA policy of the port of {title(suffix)}")
             for suffix, value in instance.port_numa_policies
         }
-        return cls(MappingProxyType(ports), found[0] if found else None)
+        guest = guest_policy(flavor, instance.image_numa_policy)
+        return cls(MappingProxyType(ports), guest)
 
     def check(self, groups: Collection[str]) -> None:
         """Check that each port policy belongs to a group served by this host.

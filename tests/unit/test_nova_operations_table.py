@@ -46,7 +46,7 @@ SPECIFIED = {
     "boot from a snapshot": "server create --image",
     "live migration": "server migrate --live",
 }
-#: The fixtures by which a test runs with one group and with several.
+#: A test with one of these fixtures runs with one group, and with several.
 _EITHER = {"server", "specs", "check"}
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.functional.nova import compute_nodes, libvirt_servers
+from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
 from tests.functional.nova.compute_nodes import ComputeNode
 
 FIRST, SECOND = compute_nodes.GPUS
@@ -102,20 +102,24 @@ class Cloud:
 @pytest.fixture
 def cloud(nodes: dict[str, ComputeNode]) -> Iterator[Cloud]:
     """Start Nova with one compute node."""
-    yield from started(libvirt_servers.LibvirtServers, nodes)
+    with started(libvirt_servers.LibvirtServers, nodes) as found:
+        found.nova.start_compute(FIRST)
+        yield found
 
 
+@contextlib.contextmanager
 def started(
-    kind: type[libvirt_servers.LibvirtServers], nodes: dict[str, ComputeNode]
+    kind: Callable[..., libvirt_servers.LibvirtServers],
+    nodes: Mapping[str, ComputeNode],
+    **parameters: Any,
 ) -> Iterator[Cloud]:
-    """Yield Nova's services of this kind, with one compute node."""
-    nova = kind(lambda name, interval: nodes[name].deferred(interval))
-    nova.setUp()
-    try:
-        nova.start_compute(FIRST)
+    """Start Nova's services of this kind, without compute nodes.
+
+    :param parameters: of the kind.
+    """
+    services = kind(lambda name, interval: nodes[name].deferred(interval), **parameters)
+    with nova_cases.running(services) as nova:
         yield Cloud(nova, nodes)
-    finally:
-        nova.doCleanups()
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class ComputeNode:
         return config
 
     def deferred(self, interval: float) -> DeferredNode:
-        """Return what the driver makes for this node."""
+        """Return the deferred node that the driver creates."""
         return DeferredNode(self.name, self.handle, interval, self._config())
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class ComputeNode:
             time.sleep(0.1)
 
     def check_journal(self) -> None:
-        """Check the leases as the record of what is to be restored.
+        """Check that the leases record the bindings that a release restores.
 
         No operation is unfinished; each lease has the binding of each member of its
         IOMMU group before os_acc changed it; the helper has recorded these members

@@ -19,7 +19,7 @@ import nova.tests.functional
 from nova import test
 from nova.tests import fixtures
 
-from tests.functional.nova import operations
+from tests.functional.nova import nova_cases, operations
 
 assert nova.tests.functional
 pytest.register_assert_rewrite("tests.functional.nova.cloud")
@@ -62,12 +62,8 @@ def _patience() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def _server() -> Iterator[_Server]:
-    server = _Server()
-    server.setUp()
-    try:
+    with nova_cases.running(_Server()) as server:
         yield server
-    finally:
-        server.doCleanups()
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver=loading.DRIVER)
 
-    # -- what is there ---------------------------------------------------------
+    # -- guests ----------------------------------------------------------------
 
     def driver(self, host: str) -> Any:
         """Return the virt driver of a compute service."""
@@ -187,9 +187,17 @@ class LibvirtServers(operations.ServerOperations, base.ServersTestBase):  # type
 
     def migration(self, server: dict[str, Any]) -> str:
         """Return the UUID of the newest migration of a server."""
+        return str(self._newest_migration(server)["uuid"])
+
+    def path_of_migration(self, server: dict[str, Any]) -> str:
+        """Return the path of a server's newest migration in Nova's API."""
+        number = self._newest_migration(server)["id"]
+        return f"/servers/{server['id']}/migrations/{number}"
+
+    def _newest_migration(self, server: dict[str, Any]) -> dict[str, Any]:
         migrations = self.api.api_get("/os-migrations").body["migrations"]
-        found: list[str] = [
-            each["uuid"] for each in migrations if each["instance_uuid"] == server["id"]
+        found: list[dict[str, Any]] = [
+            each for each in migrations if each["instance_uuid"] == server["id"]
         ]
         return found[0]
 

@@ -22,7 +22,7 @@ from os_acc.nova import scheduling
 from os_acc.nova.initialization import DeferredNode
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
 from tests.functional.nova import libvirt_servers
-from tests.functional.nova.cloud import FIRST, Cloud
+from tests.functional.nova.cloud import FIRST
 from tests.functional.nova.compute_nodes import GPUS, ComputeNode
 
 FILTER = "os_acc.nova.filters.AcceleratorFilter"
@@ -39,7 +39,7 @@ class ScheduledServers(libvirt_servers.LibvirtServers):
     """
 
     def __init__(
-        self, nodes: Callable[[str, float], DeferredNode], *, with_filter: bool
+        self, nodes: Callable[[str, float], DeferredNode], *, with_filter: bool = True
     ) -> None:
         super().__init__(nodes)
         self._with_filter = with_filter
@@ -153,18 +153,3 @@ def _nodes(
 ) -> Iterator[dict[str, ComputeNode]]:
     with TestHost(directory, HostSpec(tuple(functions))) as bench:
         yield {name: ComputeNode(name, bench, gpus) for name, gpus in _SLOTS.items()}
-
-
-@contextlib.contextmanager
-def started(
-    nodes: Mapping[str, ComputeNode], *, with_filter: bool = True
-) -> Iterator[Cloud]:
-    """Start Nova without compute nodes."""
-    nova = ScheduledServers(
-        lambda name, interval: nodes[name].deferred(interval), with_filter=with_filter
-    )
-    nova.setUp()
-    try:
-        yield Cloud(nova, nodes)
-    finally:
-        nova.doCleanups()

@@ -26,7 +26,9 @@ server, specs, number = clouds.server, clouds.specs, clouds.number
 @pytest.fixture
 def cloud(nodes: dict[str, compute_nodes.ComputeNode]) -> Iterator[Cloud]:
     """Start Nova with one compute node, in the first cell."""
-    yield from clouds.started(libvirt_servers.TwoCells, nodes)
+    with clouds.started(libvirt_servers.TwoCells, nodes) as found:
+        found.nova.start_compute(FIRST)
+        yield found
 
 
 @pytest.fixture

@@ -23,12 +23,11 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.nova import coexistence
 from os_acc.nova.initialization import DeferredNode
-from tests.functional.nova import compute_nodes, libvirt_servers
-from tests.functional.nova.cloud import FIRST, ONE, SECOND, Cloud
+from tests.functional.nova import compute_nodes, libvirt_servers, nova_cases
+from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, Cloud
 from tests.functional.nova.compute_nodes import ComputeNode
 
 nodes = compute_nodes.nodes
-OTHER_IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 _LIBVIRT = "nova.virt.libvirt."
 #: The device of each host that Nova's option names.
 NIC = "0000:81:00.0"
@@ -177,18 +176,14 @@ class SharedHosts(Cloud):
 @pytest.fixture
 def hosts(nodes: dict[str, ComputeNode]) -> Iterator[SharedHosts]:
     """Yield Nova's services without a compute node."""
-    nova = libvirt_servers.LibvirtServers(
+    services = libvirt_servers.LibvirtServers(
         lambda name, interval: nodes[name].deferred(interval)
     )
-    nova.ADDITIONAL_FILTERS = ["PciPassthroughFilter"]
-    nova.setUp()
+    services.ADDITIONAL_FILTERS = ["PciPassthroughFilter"]
     # Nova's tests do not read the files of the machine.
     of_machine = mock.patch("nova.pci.utils.is_physical_function", return_value=False)
-    try:
-        with of_machine:
-            yield SharedHosts(nova, nodes)
-    finally:
-        nova.doCleanups()
+    with nova_cases.running(services) as nova, of_machine:
+        yield SharedHosts(nova, nodes)
 
 
 @pytest.fixture(

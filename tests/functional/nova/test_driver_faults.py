@@ -111,7 +111,7 @@ def test_after_a_reboot_of_the_host_its_servers_start(
     cloud.check_attached(server, number)
 
 
-# -- what Nova does without the driver -----------------------------------------
+# -- changes of Nova that the driver does not see ------------------------------
 
 
 @pytest.mark.usefixtures("immediately")

@@ -20,7 +20,7 @@ from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
 from tests.functional.nova.cloud import FIRST, Cloud
 
-cloud, nodes = clouds.cloud, compute_nodes.nodes
+cloud, pair, nodes = clouds.cloud, clouds.pair, compute_nodes.nodes
 server, specs, number = clouds.server, clouds.specs, clouds.number
 Operation = Callable[[dict[str, Any]], object]
 Check = Callable[[Operation], None]
@@ -87,19 +87,22 @@ def test_console_log(cloud: Cloud, check: Check) -> None:
     check(cloud.nova.read_console)
 
 
-def test_there_is_no_live_migration_to_abort_or_complete(
-    cloud: Cloud, server: dict[str, Any], check: Check
+def test_a_failed_live_migration_is_neither_aborted_nor_completed(
+    pair: Cloud, server: dict[str, Any], check: Check
 ) -> None:
-    path = f"/servers/{server['id']}/migrations/1"
+    """It is the only one that a server with accelerators can have."""
+    check(pair.nova.fail_to_move)
+    path = pair.nova.path_of_migration(server)
 
-    def refused(call: Callable[[], object]) -> None:
-        with pytest.raises(client.OpenStackApiException):
-            call()
+    def refused(call: Callable[[], object]) -> Operation:
+        def operation(_server: dict[str, Any]) -> None:
+            with pytest.raises(client.OpenStackApiException) as error:
+                call()
+            assert error.value.response.status_code == 409
 
-    api = cloud.nova.api
-    check(lambda _: refused(lambda: api.api_delete(path)))
-    check(
-        lambda _: refused(
-            lambda: api.api_post(f"{path}/action", {"force_complete": None})
-        )
-    )
+        return operation
+
+    api = pair.nova.api
+    complete = {"force_complete": None}
+    check(refused(lambda: api.api_delete(path)))
+    check(refused(lambda: api.api_post(f"{path}/action", complete)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.functional.nova import cloud as clouds
 from tests.functional.nova import scheduled_cloud
 from tests.functional.nova.cloud import FIRST, ONE, SECOND, TWO, Cloud
 from tests.functional.nova.compute_nodes import GPUS, ComputeNode
@@ -36,7 +37,7 @@ def nodes(
 
 @pytest.fixture
 def cloud(nodes: Mapping[str, ComputeNode]) -> Iterator[Cloud]:
-    with scheduled_cloud.started(nodes) as found:
+    with clouds.started(scheduled_cloud.ScheduledServers, nodes) as found:
         found.nova.start_compute(FIRST)
         yield found
 
@@ -50,7 +51,9 @@ def pair(cloud: Cloud) -> Cloud:
 
 @pytest.fixture
 def without_filter(nodes: Mapping[str, ComputeNode]) -> Iterator[Cloud]:
-    with scheduled_cloud.started(nodes, with_filter=False) as found:
+    with clouds.started(
+        scheduled_cloud.ScheduledServers, nodes, with_filter=False
+    ) as found:
         found.nova.start_compute(FIRST)
         yield found
 
@@ -172,7 +175,7 @@ def test_a_region_that_has_the_function_is_selected(tmp_path: Path, place: int) 
     }
     with (
         scheduled_cloud.two_regions(tmp_path, functions) as nodes,
-        scheduled_cloud.started(nodes) as cloud,
+        clouds.started(scheduled_cloud.ScheduledServers, nodes) as cloud,
     ):
         for function in functions:
             fpga.upload(nodes[FIRST].bench, function, function)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from os_acc.testing import HostSpec, TestHost, hosts
-from tests.functional.nova import servers
+from tests.functional.nova import nova_cases, servers
 
 HOST = "compute1"
 GPU = "0000:17:00.0"
@@ -33,14 +33,11 @@ def bench(tmp_path: Path) -> Iterator[TestHost]:
 @pytest.fixture
 def nova(bench: TestHost) -> Iterator[servers.Servers]:
     """Start Nova with that host as its compute node."""
-    found = servers.Servers(
+    services = servers.Servers(
         HOST, lambda tree, name: bench.manager.update_provider_tree(tree, name)
     )
-    found.setUp()
-    try:
+    with nova_cases.running(services) as found:
         yield found
-    finally:
-        found.doCleanups()
 
 
 @pytest.fixture

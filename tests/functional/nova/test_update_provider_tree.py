@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.testing import HostSpec, TestHost, hosts, provider_tree
-from tests.functional.nova import compute
+from tests.functional.nova import compute, nova_cases
 from tests.functional.nova.compute import NODE, NODE_UUID
 from tests.unit import fpga
 
@@ -64,15 +64,12 @@ def nova_on(bench: TestHost, directory: Path) -> Iterator[compute.Nova]:
     """Start nova-compute on a host, and stop it in the end."""
     configuration = directory / "provider_config"
     configuration.mkdir()
-    found = compute.Nova(
+    service = compute.Nova(
         lambda tree, name: bench.manager.update_provider_tree(tree, name),
         configuration,
     )
-    found.setUp()
-    try:
+    with nova_cases.running(service) as found:
         yield found
-    finally:
-        found.doCleanups()
 
 
 def seen(bench: TestHost, nova: compute.Nova) -> None:

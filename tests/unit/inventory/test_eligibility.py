@@ -11,7 +11,10 @@ import shutil
 import pytest
 
 from os_acc import conf, exception
+from os_acc.host import pci
+from os_acc.host.view import Host
 from os_acc.objects.device import RejectReason
+from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, hosts, instance, request
 from os_acc.testing.test_host import EVERYTHING
 
@@ -210,6 +213,30 @@ def test_a_sibling_never_takes_along_what_nova_claims(make_bench, named):
     assert GPU not in members
     assert AUDIO not in members
     assert reasons(manager)[AUDIO] in (RejectReason.NOT_ISOLATED, RejectReason.NO_RESET)
+
+
+def test_a_card_is_refused_beside_a_vf_whose_pf_nova_may_give_to_a_guest(
+    make_bench, monkeypatch
+):
+    """They share a group behind a bridge without ACS."""
+    nic = hosts.nic("0000:3b", name="ens1f0", boot_vfs=1)
+    bench = make_bench(HostSpec((nic, hosts.fpga("0000:5e"))))
+    vf, card = (PciAddress.parse(each) for each in ("0000:3b:02.0", FPGA))
+    scan = pci.scan
+
+    def in_one_group(root: str) -> Host:
+        host = scan(root)
+        group = dataclasses.replace(host.group_of(card), members=(vf, card))
+        moved = dataclasses.replace(host.functions[vf], iommu_group=group.number)
+        return dataclasses.replace(
+            host,
+            functions={**host.functions, vf: moved},
+            groups={**host.groups, group.number: group},
+        )
+
+    monkeypatch.setattr(pci, "scan", in_one_group)
+    manager = with_nova(bench, '{"vendor_id": "8086", "product_id": "1592"}')
+    assert reasons(manager)[FPGA] is RejectReason.NOT_ISOLATED
 
 
 def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
