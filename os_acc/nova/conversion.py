@@ -85,15 +85,41 @@ def accelerator_amounts(allocations: Mapping[str, Any]) -> Counter[str]:
         {
             provider: units
             for provider, each in allocations.items()
-            if (
-                units := sum(
-                    amount
-                    for name, amount in each["resources"].items()
-                    if may_be_accelerator(name)
-                )
-            )
+            if (units := sum(_of_accelerators(each["resources"].items()).values()))
         }
     )
+
+
+def allocated_flavor(instance: Any, allocations: Mapping[str, Any]) -> Any:
+    """Return the flavor of an instance whose accelerators are allocated.
+
+    After a failed resize Nova restores the flavor of a server, not its allocation.
+    Without a flavor of the same amounts it is the present one.
+
+    :param allocations: by the UUID of the provider.
+    """
+    allocated: Counter[str] = Counter()
+    for each in allocations.values():
+        allocated.update(_of_accelerators(each["resources"].items()))
+    for flavor in filter(None, (instance.flavor, instance.new_flavor)):
+        if _requested(flavor) == allocated:
+            return flavor
+    return instance.flavor
+
+
+def _requested(flavor: Any) -> Counter[str]:
+    """Return the units that a flavor requests of each class, in all its groups."""
+    found: Counter[str] = Counter()
+    for key, value in flavor.extra_specs.items():
+        if (match := _RESOURCES.fullmatch(key)) and value.isdecimal():
+            found.update(_of_accelerators([(match[1], int(value))]))
+    return found
+
+
+def _of_accelerators(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    return {
+        name: amount for name, amount in amounts if amount and may_be_accelerator(name)
+    }
 
 
 def allocation_request(allocations: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,14 +79,14 @@ class ServerAccelerators:
                 return False
             _check_one_service(instance)
             is_new = not self._node.attached(info)
-            self._plug(instance, info, allocations)
+            self._plug(instance.flavor, info, allocations)
             return is_new
 
     def _plug(
-        self, instance: Any, info: InstanceDict, allocations: Mapping[str, Any]
+        self, flavor: Any, info: InstanceDict, allocations: Mapping[str, Any]
     ) -> None:
         request = conversion.allocation_request(allocations)
-        self._node.ready().plug(info, request, instance.flavor.extra_specs)
+        self._node.ready().plug(info, request, flavor.extra_specs)
 
     @contextlib.contextmanager
     def undone(
@@ -128,7 +128,8 @@ class ServerAccelerators:
             if self._take_back(context, instance, allocations):
                 self._node.ready().plug(info, None, None)
             else:
-                self._plug(instance, info, allocations)
+                flavor = conversion.allocated_flavor(instance, allocations)
+                self._plug(flavor, info, allocations)
 
     def _confirm(self, info: InstanceDict) -> bool:
         """Confirm the leases; return False if all were about to be released."""

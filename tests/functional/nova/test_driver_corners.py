@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.nova.initialization import DeferredNode
 from tests.functional.nova import cloud as clouds
 from tests.functional.nova import compute_nodes
-from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, Cloud
+from tests.functional.nova.cloud import FIRST, ONE, OTHER_IMAGE, SECOND, TWO, Cloud
 
 cloud, nodes, pair = clouds.cloud, compute_nodes.nodes, clouds.pair
 server, specs, number = clouds.server, clouds.specs, clouds.number
@@ -148,6 +148,31 @@ def test_after_a_failed_resize_on_one_host_the_allocation_decides(
     cloud.nova.reboot(server)
     assert set(cloud.check_held(server["id"], number)).isdisjoint(old)
     cloud.check_attached(server, number)
+
+
+@pytest.mark.usefixtures("immediately")
+@pytest.mark.parametrize(("before", "after"), [(ONE, TWO), (TWO, ONE)])
+def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
+    pair: Cloud, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """Nova restores the old flavor, and keeps the allocation of the new one."""
+    server = pair.nova.create(before)
+    with mock.patch(
+        _LIBVIRT + "driver.LibvirtDriver.finish_migration",
+        side_effect=OSError("no space left"),
+    ):
+        pair.nova.fail_to_resize(server, after)
+    assert instance_of(server).flavor.extra_specs == before
+    pair.nova.reboot_in_error(server)
+    number = 2 if after == TWO else 1
+    pair.check_attached(server, number, SECOND)
+    pair.nova.stop(server)
+    pair.nova.start(server)
+    pair.check_attached(server, number, SECOND)
+    pair.nova.reconcile(FIRST)
+    pair.nova.migrate(server)
+    pair.nova.confirm(server)
+    pair.check_attached(server, 2 if before == TWO else 1)
 
 
 @pytest.mark.usefixtures("immediately")
