@@ -31,6 +31,8 @@ _MODULE = Path("/usr/lib/python3/dist-packages")
 _MODULE_FILES = ("libvirt.py", "libvirtmod.*.so")
 #: The user of libvirtd if the tests run as root: root's libvirtd is the host's.
 _USER = "nobody"
+#: Characters of each log that help to find the cause of a failure.
+_LOG_LENGTH = 8000
 Options = Mapping[str, Mapping[str, object]]
 
 
@@ -49,8 +51,16 @@ class NovaCell:
 
     @property
     def compute_node(self) -> str:
-        """Return the UUID of the compute node, which nova-compute has selected."""
-        return (self.home / "state/compute_id").read_text().strip()
+        """Return the UUID of the compute node, once nova-compute has selected it."""
+        file = self.home / "state/compute_id"
+        return file.read_text().strip() if file.exists() else ""
+
+    def logs(self) -> str:
+        """Return the ends of the logs of all processes, each after its name."""
+        return "\n".join(
+            f"--- {log.name}\n{log.read_text(errors='replace')[-_LOG_LENGTH:]}"
+            for log in sorted(self.home.glob("*.log"))
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:

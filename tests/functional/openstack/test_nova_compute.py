@@ -19,7 +19,10 @@ def cell(placement: Placement, tmp_path: Path) -> Iterator[NovaCell]:
     cell = NovaCell(tmp_path, placement.cloud)
     with cell.running():
         yield cell
-    placement.remove(cell.compute_node)
+    # pytest shows it if the test has failed.
+    print(cell.logs())
+    if cell.compute_node:
+        placement.remove(cell.compute_node)
 
 
 @pytest.mark.parametrize(
