@@ -101,6 +101,15 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "whose cause may be temporary, such as a process that still has the "
         "device open. Each plug also starts an attempt.",
     ),
+    cfg.IntOpt(
+        "max_uncorrectable_errors",
+        default=0,
+        min=0,
+        help="A free device with more uncorrectable PCIe errors than this is not "
+        "offered. They are counted since the kernel found the device: until a reboot, "
+        "or until the device is removed and found again. Default: 0, any number. The "
+        "guest of a device can cause some, too.",
+    ),
 )
 
 DRIVER = cfg.OptGroup(
@@ -208,6 +217,7 @@ class Settings:
     write_timeout: float
     helper_start_timeout: float
     release_retry_interval: float
+    max_uncorrectable_errors: int
     nova_device_spec: tuple[str, ...]
     nova_aliases: tuple[str, ...]
     nova_mdev_addresses: tuple[str, ...]
@@ -234,6 +244,7 @@ class Settings:
                 write_timeout=number(group, "write_timeout"),
                 helper_start_timeout=number(group, "helper_start_timeout"),
                 release_retry_interval=number(group, "release_retry_interval"),
+                max_uncorrectable_errors=int(number(group, "max_uncorrectable_errors")),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import time
@@ -28,12 +29,13 @@ from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation
-from os_acc.host import numa
+from os_acc.host import health, numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
+from os_acc.objects.device import functions_of
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.profiles.lookup import ProfileLookup
@@ -415,6 +417,8 @@ def _build(
         networks,
     )
     ready.discover(deadline)
+    # A plug scans the host again.
+    offered.read_health()
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
             f"no plugin has answered in time: {', '.join(loaded.hanging())}"
@@ -473,9 +477,15 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, root, settings.enabled_plugins)
-    inventory = discovery.discover(
-        root, _rules(settings), loaded, settings.node_name, recorded
+    rules = _rules(settings)
+    scan = functools.partial(
+        discovery.discover, root, rules, loaded, settings.node_name, recorded
     )
+    inventory = scan()
+    found = functions_of(inventory.providers.values())
+    faults = health.faults(root, found, rules.max_uncorrectable_errors)
+    if faults:
+        inventory = scan(host=inventory.host, faults=faults)
     return HostInspection(inventory, recorded, loaded)
 
 
@@ -486,4 +496,5 @@ def _rules(settings: conf.Settings) -> discovery.OperatorRules:
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
         nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
+        max_uncorrectable_errors=settings.max_uncorrectable_errors,
     )

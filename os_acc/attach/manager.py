@@ -269,7 +269,8 @@ class Manager:
         return self.catalog.look(deadline)
 
     def refresh(self) -> None:
-        """Update the snapshot of the host, for calls that cannot wait."""
+        """Read the devices' health; update the snapshot, for calls that cannot wait."""
+        self.catalog.read_health()
         self.catalog.snapshots.refresh()
 
     def providers(self) -> tuple[Provider, ...]:

@@ -15,6 +15,7 @@ from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
 from os_acc.helper import reconciliation
+from os_acc.host import health
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.objects.device import RejectedDevice
@@ -51,7 +52,7 @@ class Catalog:
         loaded: plugins.Plugins,
         store: Store,
         rejections: discovery.RejectionLog,
-        health: monitor.FaultTracker,
+        faults: monitor.FaultTracker,
         reconciler: reconciliation.Reconciler,
     ) -> None:
         self._root = root
@@ -60,7 +61,7 @@ class Catalog:
         self._plugins = loaded
         self._store = store
         self._rejections = rejections
-        self.health = health
+        self.health = faults
         self.reconciler = reconciler
         self.ours = store.providers()
         self.snapshots = snapshots.Snapshots(self.look)
@@ -138,6 +139,16 @@ class Catalog:
             deadline,
             host,
             self.health.faults,
+        )
+
+    def read_health(self) -> None:
+        """Read the health of the devices of the last scan, for all later scans."""
+        self.health.note_readings(
+            health.faults(
+                self._root,
+                self.snapshots.functions(),
+                self._rules.max_uncorrectable_errors,
+            )
         )
 
     @contextlib.contextmanager

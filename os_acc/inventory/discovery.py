@@ -90,13 +90,17 @@ class Inventory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperatorRules:
-    """The operator's configuration of devices, in our options and in Nova's."""
+    """The operator's configuration of devices, in our options and in Nova's.
+
+    :ivar max_uncorrectable_errors: those of a device that is offered; 0: any number.
+    """
 
     named: device_spec.DeviceSpec
     nova: device_spec.DeviceSpec
     nova_policies: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
+    max_uncorrectable_errors: int = 0
 
 
 class RejectionLog:

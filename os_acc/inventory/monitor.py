@@ -44,18 +44,31 @@ class UeventListener(Protocol):
 
 
 class FaultTracker:
-    """Faults of functions that the kernel has reported.
+    """Faults of functions: those that the kernel has reported, and those just read.
 
-    They are kept for the lifetime of the process: the kernel reports them once.
+    Reported ones are kept for the lifetime of the process: the kernel reports them
+    once.
     """
 
     def __init__(self) -> None:
         self._faults: Mapping[PciAddress, str] = MappingProxyType({})
+        self._readings: Mapping[PciAddress, str] = MappingProxyType({})
 
     @property
     def faults(self) -> Mapping[PciAddress, str]:
         """The fault of each faulty function."""
-        return self._faults
+        return {**self._readings, **self._faults}
+
+    def note_readings(self, found: Mapping[PciAddress, str]) -> None:
+        """Replace the faults that were read before. Any thread may call this.
+
+        :param found: the fault of each function that has one.
+        """
+        before, self._readings = self._readings, MappingProxyType(dict(found))
+        for address, fault in sorted(found.items() - before.items()):
+            LOG.warning("%s %s, so it is not offered", address, fault)
+        for address in sorted(before.keys() - found.keys()):
+            LOG.info("%s is healthy again", address)
 
     def note(self, event: Uevent) -> None:
         """Record an event. Only one thread may call this; any thread may read."""

@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.objects.device import Provider
+from os_acc.objects.device import Provider, functions_of
 from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Capacity, capacities
 
 LOG = log.getLogger(__name__)
@@ -80,13 +81,12 @@ class Snapshots:
 
     def offers(self, leases: Collection[Lease]) -> bool:
         """Return whether the last scan found all devices of the leases."""
-        addresses = {
-            address
-            for provider in self._offered[1]
-            for handle in provider.device.handles
-            for address in handle.members
-        }
-        return all(addresses.issuperset(lease.members) for lease in leases)
+        functions = self.functions()
+        return all(functions.issuperset(lease.members) for lease in leases)
+
+    def functions(self) -> frozenset[PciAddress]:
+        """Return the functions of the devices that the last scan found."""
+        return functions_of(self._offered[1])
 
     def regions(self) -> set[str]:
         """Return the keys of the regions that the last scan found."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -88,6 +89,16 @@ class Provider:
     name: str
     device: Device
     card: CardProvider | None = None
+
+
+def functions_of(providers: Iterable[Provider]) -> frozenset[PciAddress]:
+    """Return all functions of the devices of these providers."""
+    return frozenset(
+        address
+        for provider in providers
+        for handle in provider.device.handles
+        for address in handle.members
+    )
 
 
 class RejectReason(enum.Enum):

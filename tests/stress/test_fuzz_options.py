@@ -122,6 +122,7 @@ RIGHT: dict[str, Callable[[str], list[object]]] = {
     "write_timeout": lambda _place: [60.0, "600", 1],
     "helper_start_timeout": lambda _place: [60.0, "600", 1],
     "release_retry_interval": lambda _place: [60.0, "600", 1],
+    "max_uncorrectable_errors": lambda _place: [0, "600", 1],
 }
 _NUMBERS = ("nan", "inf", "-inf", "1e300", "1e10", "9223372037", "0x10", "1_0", "+5")
 

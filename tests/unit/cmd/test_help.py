@@ -25,6 +25,7 @@ COMMANDS = {
     "device list": ("--long", "--state"),
     "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
     "device show": ("ADDRESS",),
+    "metrics": (),
     "profile apply": ("PROFILE", "FLAVOR", "--suffix", "--set"),
     "profile check": ("--format",),
     "profile list": ("--format",),

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Readings of a PCI function's health: error counters, link, and temperatures.
+
+Every one of them can be read without privileges:
+
+* ``aer_dev_*`` count the errors since the kernel found the function
+  (Documentation/ABI/testing/sysfs-bus-pci-devices-aer); a function without Advanced
+  Error Reporting has none. They do not count all fatal errors: after one, the kernel
+  resets the link.
+* ``current_link_*`` and ``max_link_*`` (Documentation/ABI/testing/sysfs-bus-pci).
+* ``hwmon`` devices of the function's driver
+  (Documentation/hwmon/sysfs-interface.rst). vfio-pci has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from os_acc.exception import HostStepFailed
+from os_acc.host import attributes
+from os_acc.objects.pci import PciAddress
+
+_TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
+_SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
+_INPUT: Final = re.compile(r"(temp[0-9]+)_input")
+#: Widths that a register without a link contains: none, or all bits set.
+_NO_WIDTH: Final = frozenset({0, 63})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErrorCounters:
+    """The PCIe errors of a function since the kernel found it."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+    @property
+    def uncorrectable(self) -> int:
+        """The errors that lost a transaction or the link."""
+        return self.nonfatal + self.fatal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """The PCIe link of a function.
+
+    :ivar speed: in gigatransfers per second; None: unknown, as without a link.
+    :ivar width: the number of lanes.
+    """
+
+    speed: float | None
+    width: int
+    max_speed: float | None
+    max_width: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Temperature:
+    """One temperature sensor; temperatures are in degrees Celsius.
+
+    :ivar sensor: the name of the hwmon device and of its sensor.
+    :ivar critical: the temperature at which the device fails; None: not reported.
+    :ivar has_alarm: whether the device itself reports that it is critical.
+    """
+
+    sensor: str
+    degrees: float
+    critical: float | None
+    has_alarm: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthReadings:
+    """The readings of one function; None or empty: not reported."""
+
+    errors: ErrorCounters | None
+    link: Link | None
+    temperatures: tuple[Temperature, ...]
+
+    def fault(self, max_uncorrectable: int) -> str:
+        """Return the reason why the function must not be attached; '' if healthy.
+
+        :param max_uncorrectable: uncorrectable errors that are tolerated; 0: any
+            number.
+        """
+        if self.link is not None and self.link.width in _NO_WIDTH:
+            return "has no PCIe link"
+        for each in self.temperatures:
+            reached = each.critical is not None and each.degrees >= each.critical
+            if reached or each.has_alarm:
+                return f"is too hot: {each.degrees:.0f} °C at {each.sensor}"
+        if self.errors is not None and 0 < max_uncorrectable < (
+            number := self.errors.uncorrectable
+        ):
+            return f"has had {number} uncorrectable PCIe errors"
+        return ""
+
+
+def read(root: str, address: PciAddress) -> HealthReadings:
+    """Return the readings of a function; a reading that fails is missing.
+
+    :param root: the directory with ``sys``.
+    """
+    place = os.path.join(root, "sys/bus/pci/devices", str(address))
+    return HealthReadings(_errors(place), _link(place), tuple(_temperatures(place)))
+
+
+def faults(
+    root: str, functions: Iterable[PciAddress], max_uncorrectable: int
+) -> dict[PciAddress, str]:
+    """Return the fault of each function that has one; a VF has those of its PF.
+
+    :param max_uncorrectable: see :meth:`HealthReadings.fault`.
+    """
+    sources = {address: _source(root, address) for address in functions}
+    found = {
+        address: read(root, address).fault(max_uncorrectable)
+        for address in set(sources.values())
+    }
+    return {
+        address: found[source] for address, source in sources.items() if found[source]
+    }
+
+
+def _source(root: str, address: PciAddress) -> PciAddress:
+    """Return the function with the link and the sensors."""
+    path = os.path.join(root, "sys/bus/pci/devices", str(address), "physfn")
+    with contextlib.suppress(HostStepFailed):
+        return attributes.link_address(path) or address
+    return address
+
+
+def _errors(place: str) -> ErrorCounters | None:
+    counts = []
+    for name in ("correctable", "nonfatal", "fatal"):
+        text = _read(os.path.join(place, f"aer_dev_{name}"))
+        total = _TOTAL.search(text) if text else None
+        if total is None:
+            return None
+        counts.append(int(total[1]))
+    return ErrorCounters(*counts)
+
+
+def _link(place: str) -> Link | None:
+    # In D3cold nothing answers, and the registers of the link read as all ones.
+    if _read(os.path.join(place, "power_state")) == "D3cold":
+        return None
+    width = _number(os.path.join(place, "current_link_width"))
+    max_width = _number(os.path.join(place, "max_link_width"))
+    # A function on a root complex has no link, and reports none as its maximum.
+    if width is None or not max_width:
+        return None
+    return Link(
+        _speed(os.path.join(place, "current_link_speed")),
+        width,
+        _speed(os.path.join(place, "max_link_speed")),
+        max_width,
+    )
+
+
+def _temperatures(place: str) -> Iterator[Temperature]:
+    for device in _sensors(place):
+        title = _read(os.path.join(device, "name")) or os.path.basename(device)
+        for name in attributes.names(device):
+            if (match := _INPUT.fullmatch(name)) is None:
+                continue
+            degrees = _number(os.path.join(device, name))
+            if degrees is None:
+                continue
+            sensor = os.path.join(device, match[1])
+            critical = _number(f"{sensor}_crit")
+            yield Temperature(
+                f"{title} {match[1]}",
+                degrees / 1000,
+                critical / 1000 if critical else None,
+                _number(f"{sensor}_crit_alarm") == 1,
+            )
+
+
+def _sensors(place: str) -> Iterator[str]:
+    """Yield the hwmon devices of a function, and of the NVMe controller on it."""
+    for name in attributes.names(os.path.join(place, "hwmon")):
+        yield os.path.join(place, "hwmon", name)
+    for controller in attributes.names(os.path.join(place, "nvme")):
+        below = os.path.join(place, "nvme", controller)
+        for name in attributes.names(below):
+            if name.startswith("hwmon"):
+                yield os.path.join(below, name)
+
+
+def _speed(path: str) -> float | None:
+    match = _SPEED.match(_read(path) or "")
+    return float(match[1]) if match else None
+
+
+def _number(path: str) -> int | None:
+    text = _read(path)
+    if text is None:
+        return None
+    with contextlib.suppress(HostStepFailed):
+        return attributes.number(text, path)
+    return None
+
+
+def _read(path: str) -> str | None:
+    # A sensor of a device that sleeps, or is removed, answers with an error.
+    with contextlib.suppress(HostStepFailed):
+        return attributes.read_text(path)
+    return None

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc metrics`` as a program reads it that collects metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from prometheus_client.openmetrics import parser
+
+from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
+from os_acc.testing import HostSpec, hosts
+from tests.unit.cmd.console import Console
+
+CARD, OTHER = "0000:05:00.0", "0000:06:00.0"
+READINGS = (
+    ("aer_dev_correctable", "BadTLP 7\nTOTAL_ERR_COR 7\n"),
+    ("aer_dev_nonfatal", "TLP 2\nTOTAL_ERR_NONFATAL 2\n"),
+    ("aer_dev_fatal", "DLP 0\nTOTAL_ERR_FATAL 0\n"),
+    ("current_link_speed", "8.0 GT/s PCIe\n"),
+    ("current_link_width", "8\n"),
+    ("max_link_speed", "16.0 GT/s PCIe\n"),
+    ("max_link_width", "16\n"),
+    ("hwmon/hwmon3/name", "acme\n"),
+    ("hwmon/hwmon3/temp1_input", "96500\n"),
+    ("hwmon/hwmon3/temp1_crit", "95000\n"),
+)
+
+
+@pytest.fixture
+def bench(make_bench):
+    """Return a host with two cards, of which the first is too hot."""
+    card = dataclasses.replace(hosts.fpga("0000:05"), attributes=READINGS)
+    return make_bench(HostSpec((card, hosts.fpga("0000:06"))))
+
+
+def metrics(console: Console) -> dict[tuple[str, ...], float]:
+    """Return each value by the name of its sample and the values of its labels."""
+    ran = console.run("metrics")
+    assert (ran.status, ran.err) == (0, "")
+    return {
+        (each.name, *map(str, each.labels.values())): each.value
+        for family in parser.text_string_to_metric_families(ran.out)
+        for each in family.samples
+    }
+
+
+def test_units_leases_and_faults(bench, console):
+    bench.plug(1, OTHER)
+    found = metrics(console)
+    names = {each: bench.provider(each).name for each in (CARD, OTHER)}
+    accelerator = "CUSTOM_ACCELERATOR_FPGA"
+    expected = {
+        "os_acc_units": (1, 1),
+        "os_acc_reserved_units": (1, 0),
+        "os_acc_leased_units": (0, 1),
+    }
+    for name, values in expected.items():
+        for address, value in zip((CARD, OTHER), values, strict=True):
+            assert found[name, names[address], accelerator] == value
+    assert found["os_acc_leases", "held"] == 1
+    assert found["os_acc_leases", "quarantined"] == 0
+    assert found["os_acc_faulty", CARD, names[CARD]] == 1
+    assert found["os_acc_faulty", OTHER, names[OTHER]] == 0
+    assert found["os_acc_rejected_functions", "BRIDGE"] == 0
+
+
+def test_readings_of_a_device(bench, console):
+    found = {key: value for key, value in metrics(console).items() if CARD in key[1:2]}
+    del found["os_acc_faulty", CARD, bench.provider(CARD).name]
+    assert found == {
+        ("os_acc_pcie_errors_total", CARD, "correctable"): 7,
+        ("os_acc_pcie_errors_total", CARD, "nonfatal"): 2,
+        ("os_acc_pcie_errors_total", CARD, "fatal"): 0,
+        ("os_acc_pcie_link_lanes", CARD, "current"): 8,
+        ("os_acc_pcie_link_lanes", CARD, "max"): 16,
+        ("os_acc_pcie_link_transfers_per_second", CARD, "current"): 8e9,
+        ("os_acc_pcie_link_transfers_per_second", CARD, "max"): 16e9,
+        ("os_acc_temperature_celsius", CARD, "acme temp1"): 96.5,
+    }
+
+
+def test_a_faulty_device_is_shown_with_its_fault(bench, console):
+    assert "too hot" in console.run("device", "show", CARD).out
+
+
+def test_a_rejected_device_and_a_failed_plugin_are_counted(bench, console):
+    console.configure('{"address": "0000:05:*.*"}', more="enabled_plugins = dfl")
+    found = metrics(console)
+    assert found["os_acc_rejected_functions", "NO_PLUGIN"] == 1
+
+
+def test_labels_may_be_any_text():
+    text = 'a "quoted" \\ back\nslash'
+    family = MetricFamily("a", MetricType.GAUGE, text, (Sample(0.1, {"b": text}),))
+    (found,) = parser.text_string_to_metric_families(exposition([family]))
+    assert found.documentation == text
+    (sample,) = found.samples
+    assert (sample.labels, sample.value) == ({"b": text}, 0.1)
+
+
+def test_a_metric_without_a_sample_is_left_out():
+    family = MetricFamily("a", MetricType.GAUGE, "nothing", ())
+    assert exposition([family]) == "# EOF\n"

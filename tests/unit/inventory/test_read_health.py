@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A free device that the host reads as broken stays in the inventory, as reserved."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.placement.capacity import Units
+from os_acc.testing import HostSpec, TestHost, hosts
+from tests.expected_errors import has
+
+CARD, OTHER = "0000:05:00.0", "0000:06:00.0"
+PF, VFS = "0000:3b:00.0", ("0000:3b:02.0", "0000:3b:02.1")
+LINK = (
+    ("current_link_speed", "16.0 GT/s PCIe\n"),
+    ("current_link_width", "16\n"),
+    ("max_link_speed", "16.0 GT/s PCIe\n"),
+    ("max_link_width", "16\n"),
+    ("power_state", "D0\n"),
+)
+COUNTERS = tuple(
+    (f"aer_dev_{name}", f"Undefined 0\nTOTAL_ERR_{total} 0\n")
+    for name, total in (
+        ("correctable", "COR"),
+        ("nonfatal", "NONFATAL"),
+        ("fatal", "FATAL"),
+    )
+)
+SENSOR = (
+    ("hwmon/hwmon3/name", "acme\n"),
+    ("hwmon/hwmon3/temp1_input", "54000\n"),
+    ("hwmon/hwmon3/temp1_crit", "95000\n"),
+    ("hwmon/hwmon3/temp1_crit_alarm", "0\n"),
+)
+NOT_FREE = has(reason=exception.NoDeviceReason.NOT_FREE)
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., TestHost]) -> TestHost:
+    """Return a host with two cards, of which the first reports its health."""
+    card = dataclasses.replace(
+        hosts.fpga("0000:05"), attributes=(*LINK, *COUNTERS, *SENSOR)
+    )
+    return make_bench(HostSpec((card, hosts.fpga("0000:06"))))
+
+
+def show(bench: TestHost, name: str, text: str, address: str = CARD) -> None:
+    """Let the card report a value, and the service read it."""
+    path = Path(bench.root, "sys/bus/pci/devices", address, name)
+    # Attributes with equal contents are one file of the fake host.
+    path.unlink()
+    path.write_text(f"{text}\n")
+    bench.manager.refresh()
+
+
+def reserved(bench: TestHost, address: str = CARD) -> int:
+    """Return the units of a device's provider that Placement has as reserved."""
+    uuid = bench.provider(address).uuid
+    (found,) = (
+        each for each in bench.manager.catalog.snapshots.newest() if each.uuid == uuid
+    )
+    (units,) = found.units.values()
+    assert units == Units(1, units.reserved)
+    return units.reserved
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "healthy", "message"),
+    [
+        ("current_link_width", "0", "16", "has no PCIe link"),
+        ("current_link_width", "63", "8", "has no PCIe link"),
+        ("hwmon/hwmon3/temp1_input", "95000", "94000", "too hot: 95 °C at acme temp1"),
+        ("hwmon/hwmon3/temp1_crit_alarm", "1", "0", "too hot: 54 °C at acme temp1"),
+    ],
+)
+def test_a_broken_device_is_reserved_until_it_is_healthy(
+    bench, caplog, name, broken, healthy, message
+):
+    assert reserved(bench) == 0
+    show(bench, name, broken)
+    assert (reserved(bench), reserved(bench, OTHER)) == (1, 0)
+    assert message in caplog.text
+    with pytest.raises(exception.NoDeviceAvailable, check=NOT_FREE, match=message):
+        bench.plug(1, CARD)
+    bench.plug(1, OTHER)
+    show(bench, name, healthy)
+    assert reserved(bench) == 0
+    bench.plug(2, CARD)
+
+
+def test_a_fault_is_logged_once(bench, caplog):
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        show(bench, "current_link_width", "0")
+    assert caplog.text.count("has no PCIe link") == 1
+    show(bench, "current_link_width", "16")
+    assert "is healthy again" in caplog.text
+
+
+def test_a_guest_keeps_a_device_that_breaks(bench):
+    entries = bench.plug(1, CARD)
+    show(bench, "current_link_width", "0")
+    assert reserved(bench) == 0
+    assert bench.plug(1, CARD) == entries
+    assert bench.unplug(1) == 1
+    bench.manager.refresh()
+    assert reserved(bench) == 1
+
+
+def test_a_device_that_sleeps_without_power_is_healthy(bench):
+    show(bench, "power_state", "D3cold")
+    show(bench, "current_link_width", "63")
+    assert reserved(bench) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("current_link_width", "Unknown"),
+        ("max_link_width", "0"),
+        ("hwmon/hwmon3/temp1_input", ""),
+        ("hwmon/hwmon3/temp1_crit", "0"),
+        ("aer_dev_fatal", "nothing"),
+    ],
+)
+def test_a_reading_without_a_meaning_is_no_fault(bench, name, text):
+    show(bench, name, text)
+    assert reserved(bench) == 0
+
+
+def test_errors_count_only_where_the_operator_sets_a_limit(make_bench, bench):
+    show(bench, "aer_dev_nonfatal", "TLP 2\nTOTAL_ERR_NONFATAL 2")
+    show(bench, "aer_dev_fatal", "DLP 1\nTOTAL_ERR_FATAL 1")
+    assert reserved(bench) == 0
+    bench.restart(max_uncorrectable_errors=3)
+    bench.manager.refresh()
+    assert reserved(bench) == 0
+    bench.restart(max_uncorrectable_errors=2)
+    bench.manager.refresh()
+    assert reserved(bench) == 1
+    # Correctable errors lose nothing.
+    bench.restart(max_uncorrectable_errors=3)
+    show(bench, "aer_dev_correctable", "BadTLP 900\nTOTAL_ERR_COR 900")
+    assert reserved(bench) == 0
+
+
+def test_a_device_that_is_broken_at_the_start_is_not_attached(bench):
+    show(bench, "current_link_width", "0")
+    bench.restart()
+    with pytest.raises(exception.NoDeviceAvailable, check=NOT_FREE):
+        bench.plug(1, CARD)
+
+
+def test_vfs_have_the_faults_of_their_pf(make_bench):
+    nic = dataclasses.replace(
+        hosts.nic("0000:3b", name="ens1f0", boot_vfs=2), attributes=LINK
+    )
+    bench = make_bench(HostSpec((nic,)))
+    show(bench, "current_link_width", "0", PF)
+    for vf in VFS:
+        with pytest.raises(exception.NoDeviceAvailable, check=NOT_FREE):
+            bench.plug(1, vf)
+
+
+def test_an_nvme_controller_has_its_sensors_below_it(make_bench):
+    disk = dataclasses.replace(
+        hosts.fpga("0000:05"),
+        attributes=tuple(
+            (name.replace("hwmon/", "nvme/nvme0/", 1), text) for name, text in SENSOR
+        ),
+    )
+    bench = make_bench(HostSpec((disk,)))
+    show(bench, "nvme/nvme0/hwmon3/temp1_input", "120000")
+    assert reserved(bench) == 1
