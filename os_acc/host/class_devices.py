@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices registered by drivers in ``/sys/class``."""
+"""Devices registered by drivers in ``/sys/class``, or on a bus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc.objects.pci import PciAddress
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassDevice:
-    """One device of a class.
+    """One device of a class or bus.
 
     :ivar path: its directory, below the root.
     :ivar owner: its PCI function; None for a virtual device.
@@ -33,7 +33,16 @@ def class_devices(root: str, class_name: str) -> list[ClassDevice]:
 
     :raises HostStepFailed: the class exists and cannot be read.
     """
-    directory = os.path.join(root, "sys/class", class_name)
+    return devices_in(root, f"sys/class/{class_name}")
+
+
+def devices_in(root: str, listing: str) -> list[ClassDevice]:
+    """Return the devices of a directory of links, sorted by name; none if missing.
+
+    :param listing: the directory, below the root.
+    :raises HostStepFailed: it exists and cannot be read.
+    """
+    directory = os.path.join(root, listing)
     found = []
     for name in _links(directory):
         path = f"{directory}/{name}"

@@ -20,6 +20,7 @@ from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import link_name, names, number, read_lines, read_text
 from os_acc.host.class_devices import ClassDevice, class_devices
 from os_acc.host.function import DEVICES
+from os_acc.host.gpu_parts import part_uses
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress
 
@@ -270,6 +271,7 @@ def read_usage(root: str, host: Host) -> Usage:
         block_uses(root),
         network_uses(root),
         display_uses(root, host),
+        part_uses(root, host),
     ):
         for address, sentence in uses:
             found.setdefault(address, sentence)
