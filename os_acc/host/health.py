@@ -168,7 +168,7 @@ def _link(place: str) -> Link | None:
 def _temperatures(place: str) -> Iterator[Temperature]:
     for device in _sensors(place):
         title = _read(os.path.join(device, "name")) or os.path.basename(device)
-        for name in attributes.names(device):
+        for name in _names(device):
             if (match := _INPUT.fullmatch(name)) is None:
                 continue
             degrees = _number(os.path.join(device, name))
@@ -186,11 +186,11 @@ def _temperatures(place: str) -> Iterator[Temperature]:
 
 def _sensors(place: str) -> Iterator[str]:
     """Yield the hwmon devices of a function, and of the NVMe controller on it."""
-    for name in attributes.names(os.path.join(place, "hwmon")):
+    for name in _names(os.path.join(place, "hwmon")):
         yield os.path.join(place, "hwmon", name)
-    for controller in attributes.names(os.path.join(place, "nvme")):
+    for controller in _names(os.path.join(place, "nvme")):
         below = os.path.join(place, "nvme", controller)
-        for name in attributes.names(below):
+        for name in _names(below):
             if name.startswith("hwmon"):
                 yield os.path.join(below, name)
 
@@ -209,8 +209,17 @@ def _number(path: str) -> int | None:
     return None
 
 
+# A sensor of a device that sleeps, or is removed, answers with an error. None of these
+# functions raises one.
+
+
+def _names(path: str) -> list[str]:
+    with contextlib.suppress(HostStepFailed):
+        return attributes.names(path)
+    return []
+
+
 def _read(path: str) -> str | None:
-    # A sensor of a device that sleeps, or is removed, answers with an error.
     with contextlib.suppress(HostStepFailed):
         return attributes.read_text(path)
     return None

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +134,19 @@ def test_a_device_that_sleeps_without_power_is_healthy(bench):
 )
 def test_a_reading_without_a_meaning_is_no_fault(bench, name, text):
     show(bench, name, text)
+    assert reserved(bench) == 0
+
+
+def test_sensors_that_cannot_be_listed_are_no_fault(bench, monkeypatch):
+    listdir = os.listdir
+
+    def refuses(path: str) -> list[str]:
+        if "hwmon" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuses)
+    show(bench, "hwmon/hwmon3/temp1_input", "120000")
     assert reserved(bench) == 0
 
 
