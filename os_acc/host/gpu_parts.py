@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Parts of a device that somebody has created on its host driver.
+"""Parts of a device that exist on its host driver.
 
 Each of them ends, or stops the unbind, when the function leaves its driver:
 
@@ -12,15 +12,18 @@ Each of them ends, or stops the unbind, when the function leaves its driver:
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from os_acc.exception import HostStepFailed, InvalidInput
+from os_acc.exception import InvalidInput
 from os_acc.host.attributes import names, number, read_lines, read_text
 from os_acc.host.class_devices import devices_in
 from os_acc.host.function import DEVICES
+from os_acc.host.uses import judge
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress
 
@@ -47,33 +50,46 @@ def _vgpus(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
         if function.identity.vendor != _NVIDIA or function.physfn is None:
             continue
         path = os.path.join(root, DEVICES, str(address), "nvidia/current_vgpu_type")
-        # Zero: none is created.
-        if (text := read_text(path)) is not None and (kind := number(text, path)):
-            yield address, f"it is a vGPU of type {kind}"
+        use = judge(str(address), functools.partial(_vgpu, path))
+        if use is not None:
+            yield address, use
+
+
+def _vgpu(path: str) -> str | None:
+    text = read_text(path)
+    # Zero: none is created.
+    if text is None or not (kind := number(text, path)):
+        return None
+    return f"it is a vGPU of type {kind}"
 
 
 def _mig_instances(root: str) -> Iterator[tuple[PciAddress, str]]:
+    # Reads of the information of a GPU go through its driver.
+    instances = _instances_by_minor(root)
+    if not instances:
+        return
     for name in names(os.path.join(root, _PROC, "gpus")):
-        minor = _minor(os.path.join(root, _PROC, "gpus", name, "information"))
-        if minor is None:
-            continue
-        found = names(os.path.join(root, _PROC, f"capabilities/gpu{minor}/mig"))
-        instances = list(filter(_INSTANCE.fullmatch, found))
+        path = os.path.join(root, _PROC, "gpus", name, "information")
+        use = judge(name, functools.partial(_mig_use, path, instances))
+        with contextlib.suppress(InvalidInput):
+            if use is not None:
+                yield PciAddress.parse(name), use
+
+
+def _instances_by_minor(root: str) -> dict[str, str]:
+    """Return the first MIG instance of each GPU that has any, by the GPU's minor."""
+    directory = os.path.join(root, _PROC, "capabilities")
+    found = {}
+    for name in names(directory):
+        below = names(os.path.join(directory, name, "mig"))
+        instances = list(filter(_INSTANCE.fullmatch, below))
         if instances:
-            yield _address(name), f"it has the MIG instance {instances[0]}"
+            found[name.removeprefix("gpu")] = instances[0]
+    return found
 
 
-def _minor(path: str) -> str | None:
+def _mig_use(path: str, instances: Mapping[str, str]) -> str | None:
     for line in read_lines(path):
-        if (match := _MINOR.match(line)) is not None:
-            return match[1]
+        if (match := _MINOR.match(line)) is not None and match[1] in instances:
+            return f"it has the MIG instance {instances[match[1]]}"
     return None
-
-
-def _address(name: str) -> PciAddress:
-    try:
-        return PciAddress.parse(name)
-    except InvalidInput as error:
-        raise HostStepFailed(
-            f"{_PROC}/gpus has {name!r}, not a PCI function"
-        ) from error

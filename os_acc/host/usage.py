@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from os_acc.exception import HostStepFailed
@@ -21,21 +21,9 @@ from os_acc.host.attributes import link_name, names, number, read_lines, read_te
 from os_acc.host.class_devices import ClassDevice, class_devices
 from os_acc.host.function import DEVICES
 from os_acc.host.gpu_parts import part_uses
+from os_acc.host.uses import judge
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress
-
-
-def judge(name: str, use: Callable[[], str | None]) -> str | None:
-    """Return how the host uses a device; an error counts as a use.
-
-    A faulty device must neither be taken from the host by mistake nor prevent the
-    check of others.
-    """
-    try:
-        return use()
-    except HostStepFailed as error:
-        return f"cannot determine the use of {name}: {error.message}"
-
 
 # With native multipath the mounted disk is a virtual device below the subsystem;
 # the controller has only a hidden path to it

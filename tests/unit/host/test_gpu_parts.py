@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.exception import HostStepFailed
 from os_acc.host.pci import scan
 from os_acc.host.usage import read_usage
 from os_acc.objects.device import RejectReason
@@ -48,12 +47,8 @@ def test_a_mediated_device_without_a_pci_parent_is_no_use(sysfs: Sysfs) -> None:
     assert use(sysfs) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0", None), ("557", "it is a vGPU of type 557")]
-)
-def test_a_vgpu_is_a_use_of_its_vf_alone(
-    sysfs: Sysfs, text: str, expected: str | None
-) -> None:
+def virtual_function(sysfs: Sysfs, text: str) -> str:
+    """Add a GPU and its VF, which reports a type of vGPU; return the VF's address."""
     sysfs.function(ids=NVIDIA, driver="nvidia")
     sysfs.vf(PLAIN, 0, VF)
     vf = sysfs.devices / VF
@@ -62,7 +57,16 @@ def test_a_vgpu_is_a_use_of_its_vf_alone(
     )
     (vf / "nvidia").mkdir()
     (vf / "nvidia/current_vgpu_type").write_text(f"{text}\n")
-    assert use(sysfs, VF) == expected
+    return VF
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0", None), ("557", "it is a vGPU of type 557")]
+)
+def test_a_vgpu_is_a_use_of_its_vf_alone(
+    sysfs: Sysfs, text: str, expected: str | None
+) -> None:
+    assert use(sysfs, virtual_function(sysfs, text)) == expected
     assert use(sysfs) is None
 
 
@@ -86,14 +90,24 @@ def test_a_mig_instance_is_a_use(sysfs: Sysfs, gpu: Path) -> None:
     assert use(sysfs) is None
 
 
-def test_a_gpu_that_is_no_function_leaves_the_uses_unknown(
+def test_a_gpu_that_cannot_be_read_is_not_offered_and_others_are(
     sysfs: Sysfs, gpu: Path
 ) -> None:
+    """The driver of a GPU that fell off the bus answers with an error."""
+    other = "0000:af:00.0"
+    sysfs.function(other, ids=NVIDIA, driver="nvidia")
     (gpu / "gi1").mkdir()
-    gpus = sysfs.path / "proc/driver/nvidia/gpus"
-    os.rename(gpus / PLAIN, gpus / "first")
-    with pytest.raises(HostStepFailed, match="first"):
-        use(sysfs)
+    information = sysfs.path / f"proc/driver/nvidia/gpus/{PLAIN}/information"
+    information.unlink()
+    information.mkdir()
+    assert "cannot determine" in (use(sysfs) or "")
+    assert use(sysfs, other) is None
+
+
+def test_a_vgpu_type_that_is_no_number_keeps_its_vf_alone(sysfs: Sysfs) -> None:
+    vf = virtual_function(sysfs, "")
+    assert "cannot determine" in (use(sysfs, vf) or "")
+    assert use(sysfs) is None
 
 
 def test_a_card_with_a_mediated_device_is_not_offered_until_it_is_removed(make_bench):
