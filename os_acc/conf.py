@@ -103,11 +103,11 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     ),
     cfg.IntOpt(
         "max_uncorrectable_errors",
-        default=0,
-        min=0,
+        default=-1,
+        min=-1,
         help="A free device with more uncorrectable PCIe errors than this is not "
         "offered. They are counted since the kernel found the device: until a reboot, "
-        "or until the device is removed and found again. Default: 0, any number. The "
+        "or until the device is removed and found again. Default: -1, any number. The "
         "guest of a device can cause some, too.",
     ),
 )

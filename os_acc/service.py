@@ -417,8 +417,8 @@ def _build(
         networks,
     )
     ready.discover(deadline)
-    # A plug scans the host again.
-    offered.read_health()
+    if offered.read_health():
+        ready.discover(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
             f"no plugin has answered in time: {', '.join(loaded.hanging())}"

@@ -269,9 +269,10 @@ class Manager:
         return self.catalog.look(deadline)
 
     def refresh(self) -> None:
-        """Read the devices' health; update the snapshot, for calls that cannot wait."""
-        self.catalog.read_health()
+        """Update the snapshot of the host, for calls that cannot wait."""
         self.catalog.snapshots.refresh()
+        if self.catalog.read_health():
+            self.catalog.snapshots.refresh()
 
     def providers(self) -> tuple[Provider, ...]:
         """Return the providers of the devices that the host offers now."""

@@ -31,8 +31,12 @@ class Metrics(base.Acting):
         look = self.look()
         self.remark_if_none_named()
         providers = look.inventory.providers
-        functions = sorted(functions_of(providers.values()))
-        readings = {each: health.read(self.os_acc.root, each) for each in functions}
+        root = self.os_acc.root
+        # A VF has the link and the sensors of its PF.
+        sources = {
+            health.source(root, each) for each in functions_of(providers.values())
+        }
+        readings = {each: health.read(root, each) for each in sorted(sources)}
         families = (*_families(look), *_readings(readings))
         self.app.stdout.write(exposition(families))
         return 0

@@ -29,8 +29,8 @@ from os_acc.objects.pci import PciAddress
 _TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
 _INPUT: Final = re.compile(r"(temp[0-9]+)_input")
-#: Widths that a register without a link contains: none, or all bits set.
-_NO_WIDTH: Final = frozenset({0, 63})
+#: The width in registers of which all bits are set: the function does not answer.
+_NO_ANSWER: Final = 63
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class ErrorCounters:
 class Link:
     """The PCIe link of a function.
 
-    :ivar speed: in gigatransfers per second; None: unknown, as without a link.
+    :ivar speed: in gigatransfers per second; None: unknown.
     :ivar width: the number of lanes.
     """
 
     speed: float | None
     width: int
-    max_speed: float | None
+    max_speed: float
     max_width: int
 
 
@@ -87,19 +87,19 @@ class HealthReadings:
     def fault(self, max_uncorrectable: int) -> str:
         """Return the reason why the function must not be attached; '' if healthy.
 
-        :param max_uncorrectable: uncorrectable errors that are tolerated; 0: any
+        :param max_uncorrectable: uncorrectable errors that are tolerated; -1: any
             number.
         """
-        if self.link is not None and self.link.width in _NO_WIDTH:
+        if self.link is not None and self.link.width == _NO_ANSWER:
             return "has no PCIe link"
         for each in self.temperatures:
             reached = each.critical is not None and each.degrees >= each.critical
             if reached or each.has_alarm:
-                return f"is too hot: {each.degrees:.0f} °C at {each.sensor}"
-        if self.errors is not None and 0 < max_uncorrectable < (
-            number := self.errors.uncorrectable
+                return f"is too hot ({each.sensor})"
+        if self.errors is not None and 0 <= max_uncorrectable < (
+            self.errors.uncorrectable
         ):
-            return f"has had {number} uncorrectable PCIe errors"
+            return "has had too many uncorrectable PCIe errors"
         return ""
 
 
@@ -119,18 +119,16 @@ def faults(
 
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
     """
-    sources = {address: _source(root, address) for address in functions}
+    sources = {address: source(root, address) for address in functions}
     found = {
         address: read(root, address).fault(max_uncorrectable)
         for address in set(sources.values())
     }
-    return {
-        address: found[source] for address, source in sources.items() if found[source]
-    }
+    return {address: found[place] for address, place in sources.items() if found[place]}
 
 
-def _source(root: str, address: PciAddress) -> PciAddress:
-    """Return the function with the link and the sensors."""
+def source(root: str, address: PciAddress) -> PciAddress:
+    """Return the function that reports the health of a function: the PF of a VF."""
     path = os.path.join(root, "sys/bus/pci/devices", str(address), "physfn")
     with contextlib.suppress(HostStepFailed):
         return attributes.link_address(path) or address
@@ -149,20 +147,26 @@ def _errors(place: str) -> ErrorCounters | None:
 
 
 def _link(place: str) -> Link | None:
-    # In D3cold nothing answers, and the registers of the link read as all ones.
-    if _read(os.path.join(place, "power_state")) == "D3cold":
+    # A function that sleeps does not answer: its registers read as all ones.
+    if _read(os.path.join(place, "power_state")) != "D0" or _is_suspended(place):
         return None
     width = _number(os.path.join(place, "current_link_width"))
     max_width = _number(os.path.join(place, "max_link_width"))
-    # A function on a root complex has no link, and reports none as its maximum.
-    if width is None or not max_width:
+    max_speed = _speed(os.path.join(place, "max_link_speed"))
+    # An endpoint in the root complex has no link, and its maximum is unknown (255 at
+    # Unknown). A VF reports the maximum of its PF, but no link of its own: 0.
+    if not width or not max_width or max_speed is None:
         return None
-    return Link(
-        _speed(os.path.join(place, "current_link_speed")),
-        width,
-        _speed(os.path.join(place, "max_link_speed")),
-        max_width,
-    )
+    speed = _speed(os.path.join(place, "current_link_speed"))
+    return Link(speed, width, max_speed, max_width)
+
+
+def _is_suspended(place: str) -> bool:
+    """Return whether a function or the port above it sleeps at present."""
+    above = os.path.dirname(os.path.realpath(place))
+    return "suspended" in {
+        _read(os.path.join(each, "power/runtime_status")) for each in (place, above)
+    }
 
 
 def _temperatures(place: str) -> Iterator[Temperature]:
@@ -179,7 +183,7 @@ def _temperatures(place: str) -> Iterator[Temperature]:
             yield Temperature(
                 f"{title} {match[1]}",
                 degrees / 1000,
-                critical / 1000 if critical else None,
+                critical / 1000 if critical is not None and critical > 0 else None,
                 _number(f"{sensor}_crit_alarm") == 1,
             )
 

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 from typing import Final
 
 from oslo_log import log
@@ -20,6 +21,7 @@ from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.objects.device import RejectedDevice
 from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
 from os_acc.placement import published, region_traits, sync
@@ -32,6 +34,8 @@ LOG = log.getLogger(__name__)
 
 # Others may lease and release a device without end.
 _MOST_SCANS: Final = 4
+# Drivers ask their devices, which may be in a reset.
+_HEALTH_SECONDS: Final = 10.0
 
 
 class Catalog:
@@ -68,6 +72,7 @@ class Catalog:
         self.memory = published.PublishedCache(store.published_names())
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
         self._unknown: frozenset[RejectedDevice] = frozenset()
+        self._reading: futures.Future[dict[PciAddress, str]] | None = None
         deadlines.reset_after_fork(self)
 
     def forget_parent(self) -> None:
@@ -141,15 +146,28 @@ class Catalog:
             self.health.faults,
         )
 
-    def read_health(self) -> None:
-        """Read the health of the devices of the last scan, for all later scans."""
-        self.health.note_readings(
-            health.faults(
-                self._root,
-                self.snapshots.functions(),
-                self._rules.max_uncorrectable_errors,
-            )
-        )
+    def read_health(self) -> bool:
+        """Read the health of the free devices of the last scan, for later scans.
+
+        Returns whether the faults have changed. A device that does not answer keeps
+        the caller for a few seconds, and no other reading starts until it does.
+        """
+        if self._reading is None:
+            try:
+                self._reading = deadlines.begin(
+                    health.faults,
+                    self._root,
+                    self.snapshots.free_functions(),
+                    self._rules.max_uncorrectable_errors,
+                )
+            except exception.DeviceStuck as error:
+                LOG.warning("cannot read the health of devices: %s", error)
+                return False
+        if not futures.wait([self._reading], _HEALTH_SECONDS).done:
+            LOG.warning("a device does not answer when its health is read")
+            return False
+        reading, self._reading = self._reading, None
+        return self.health.note_readings(reading.result())
 
     @contextlib.contextmanager
     def recounting(self, deadline: float) -> Iterator[None]:

@@ -92,7 +92,8 @@ class Inventory:
 class OperatorRules:
     """The operator's configuration of devices, in our options and in Nova's.
 
-    :ivar max_uncorrectable_errors: those of a device that is offered; 0: any number.
+    :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
+        number.
     """
 
     named: device_spec.DeviceSpec
@@ -100,7 +101,7 @@ class OperatorRules:
     nova_policies: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
-    max_uncorrectable_errors: int = 0
+    max_uncorrectable_errors: int = -1
 
 
 class RejectionLog:

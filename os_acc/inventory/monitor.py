@@ -53,22 +53,34 @@ class FaultTracker:
     def __init__(self) -> None:
         self._faults: Mapping[PciAddress, str] = MappingProxyType({})
         self._readings: Mapping[PciAddress, str] = MappingProxyType({})
+        self._last: Mapping[PciAddress, str] | None = None
 
     @property
     def faults(self) -> Mapping[PciAddress, str]:
         """The fault of each faulty function."""
         return {**self._readings, **self._faults}
 
-    def note_readings(self, found: Mapping[PciAddress, str]) -> None:
-        """Replace the faults that were read before. Any thread may call this.
+    def note_readings(self, found: Mapping[PciAddress, str]) -> bool:
+        """Replace the faults that were read before; return whether they have changed.
+
+        A fault counts when it is read twice in succession: a reading may coincide
+        with a reset. The first reading of a service counts at once. Only one thread
+        may call this.
 
         :param found: the fault of each function that has one.
         """
-        before, self._readings = self._readings, MappingProxyType(dict(found))
-        for address, fault in sorted(found.items() - before.items()):
+        before, last, self._last = self._readings, self._last, found
+        now = {
+            address: fault
+            for address, fault in found.items()
+            if last is None or address in last
+        }
+        self._readings = MappingProxyType(now)
+        for address, fault in sorted(now.items() - before.items()):
             LOG.warning("%s %s, so it is not offered", address, fault)
-        for address in sorted(before.keys() - found.keys()):
-            LOG.info("%s is healthy again", address)
+        for address in sorted(before.keys() - now.keys()):
+            LOG.info("no fault of %s is read any more", address)
+        return now != before
 
     def note(self, event: Uevent) -> None:
         """Record an event. Only one thread may call this; any thread may read."""

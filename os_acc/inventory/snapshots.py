@@ -81,12 +81,12 @@ class Snapshots:
 
     def offers(self, leases: Collection[Lease]) -> bool:
         """Return whether the last scan found all devices of the leases."""
-        functions = self.functions()
+        functions = functions_of(self._offered[1])
         return all(functions.issuperset(lease.members) for lease in leases)
 
-    def functions(self) -> frozenset[PciAddress]:
-        """Return the functions of the devices that the last scan found."""
-        return functions_of(self._offered[1])
+    def free_functions(self) -> frozenset[PciAddress]:
+        """Return the functions of free devices, by the last scan."""
+        return functions_of(self._offered[1]) - self._recorded[1].taken
 
     def regions(self) -> set[str]:
         """Return the keys of the regions that the last scan found."""

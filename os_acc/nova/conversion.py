@@ -94,15 +94,17 @@ def allocated_flavor(instance: Any, allocations: Mapping[str, Any]) -> Any:
     """Return the flavor of an instance whose accelerators are allocated.
 
     After a failed resize Nova restores the flavor of a server, not its allocation.
-    Without a flavor of the same amounts it is the present one.
+    Without a flavor that requests the allocated amounts it is the present one.
 
-    :param allocations: by the UUID of the provider.
+    :param allocations: those of os_acc's providers, by the UUID of the provider.
     """
     allocated: Counter[str] = Counter()
     for each in allocations.values():
-        allocated.update(_of_accelerators(each["resources"].items()))
+        allocated.update(each["resources"])
     for flavor in filter(None, (instance.flavor, instance.new_flavor)):
-        if _requested(flavor) == allocated:
+        # Other providers may have further custom classes of a flavor.
+        requested = _requested(flavor)
+        if all(requested[name] == amount for name, amount in allocated.items()):
             return flavor
     return instance.flavor
 

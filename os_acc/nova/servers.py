@@ -128,7 +128,8 @@ class ServerAccelerators:
             if self._take_back(context, instance, allocations):
                 self._node.ready().plug(info, None, None)
             else:
-                flavor = conversion.allocated_flavor(instance, allocations)
+                owned = self._owned(allocations)
+                flavor = conversion.allocated_flavor(instance, owned)
                 self._plug(flavor, info, allocations)
 
     def _confirm(self, info: InstanceDict) -> bool:
@@ -167,13 +168,7 @@ class ServerAccelerators:
         as after a failed resize on one host, are released.
         """
         held = self._node.attached()
-        wanted = conversion.accelerator_amounts(
-            {
-                provider: each
-                for provider, each in allocations.items()
-                if self._node.owns_any({provider: each})
-            }
-        )
+        wanted = conversion.accelerator_amounts(self._owned(allocations))
         for migration in _migrations(context, instance):
             if migration not in held or self._allocations_of(context, migration):
                 continue
@@ -182,6 +177,14 @@ class ServerAccelerators:
                 return True
             self._node.ready().unplug({"uuid": migration})
         return False
+
+    def _owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the allocations of the providers of os_acc."""
+        return {
+            provider: each
+            for provider, each in allocations.items()
+            if self._node.owns_any({provider: each})
+        }
 
     def accel_info(self, instance: Any) -> list[dict[str, Any]]:
         """Return the accelerators of a server as Nova's driver expects them.

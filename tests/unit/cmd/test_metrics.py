@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.openmetrics import parser
 
 from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
+from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
 from tests.unit.cmd.console import Console
 
@@ -22,6 +23,7 @@ READINGS = (
     ("current_link_width", "8\n"),
     ("max_link_speed", "16.0 GT/s PCIe\n"),
     ("max_link_width", "16\n"),
+    ("power_state", "D0\n"),
     ("hwmon/hwmon3/name", "acme\n"),
     ("hwmon/hwmon3/temp1_input", "96500\n"),
     ("hwmon/hwmon3/temp1_crit", "95000\n"),
@@ -85,10 +87,28 @@ def test_a_faulty_device_is_shown_with_its_fault(bench, console):
     assert "too hot" in console.run("device", "show", CARD).out
 
 
-def test_a_rejected_device_and_a_failed_plugin_are_counted(bench, console):
+def test_rejected_devices_and_failed_plugins_are_counted(console, monkeypatch):
     console.configure('{"address": "0000:05:*.*"}', more="enabled_plugins = dfl")
+    assert metrics(console)["os_acc_rejected_functions", "NO_PLUGIN"] == 1
+
+    def fails(*_arguments: object) -> None:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(DflPlugin, "discover", fails)
     found = metrics(console)
-    assert found["os_acc_rejected_functions", "NO_PLUGIN"] == 1
+    assert found["os_acc_failed_plugins", "dfl"] == 1
+    assert found["os_acc_rejected_functions", "PLUGIN_FAILED"] == 1
+
+
+def test_a_vf_has_the_readings_of_its_pf(make_bench, tmp_path):
+    nic = dataclasses.replace(
+        hosts.nic("0000:3b", name="ens1f0", boot_vfs=2), attributes=READINGS
+    )
+    console = Console(make_bench(HostSpec((nic,))), tmp_path)
+    console.configure('{"vendor_id": "8086", "product_id": "1889"}')
+    found = metrics(console)
+    link = {key for key in found if key[0] == "os_acc_pcie_link_lanes"}
+    assert {address for _, address, _ in link} == {"0000:3b:00.0"}
 
 
 def test_labels_may_be_any_text():
