@@ -156,7 +156,7 @@ def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
     pair: Cloud, before: dict[str, str], after: dict[str, str]
 ) -> None:
     """Nova restores the old flavor, and keeps the allocation of the new one."""
-    server = pair.nova.create(before)
+    server = pair.nova.create(before, host=FIRST)
     with mock.patch(
         _LIBVIRT + "driver.LibvirtDriver.finish_migration",
         side_effect=OSError("no space left"),
