@@ -36,7 +36,9 @@ _PORT_PR = struct.Struct("<IIIIQ")
 def load() -> None:
     """Insert the modules, and bind the prepared cards to dfl-pci."""
     for name in dfl_build.MODULES:
-        subprocess.run(["insmod", dfl_build.BUILD / f"{name}.ko"], check=True)
+        subprocess.run(
+            ["insmod", dfl_build.module(name, os.uname().release)], check=True
+        )
     sysfs.store(DRIVER / "new_id", PRODUCT)
 
 
@@ -50,7 +52,9 @@ def preceded_by(module: str, *bdfs: str) -> Iterator[None]:
     for bdf in bdfs:
         sysfs.write(bdf, "driver_override", DRIVER.name)
     subprocess.run(["modprobe", module], check=True)
-    subprocess.run(["insmod", dfl_build.BUILD / "dfl-pci.ko"], check=True)
+    subprocess.run(
+        ["insmod", dfl_build.module("dfl-pci", os.uname().release)], check=True
+    )
     sysfs.store(DRIVER / "new_id", PRODUCT)
     for bdf in bdfs:
         sysfs.write(bdf, "driver_override", "\n")
