@@ -162,8 +162,7 @@ def _run(*command: str, folder: Path | None = None) -> list[str]:
         return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             check=True,
             cwd=folder,
