@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import machine, rows
 from benchmarks.kernel import devices
-from tests.functional.kernel import lane
+from tests.functional.kernel import kernels, lane
 
 RESULTS = lane.CHECKOUT / "build" / "kernel-benchmarks"
 _LOG, _ROWS = "benchmarks.log", "rows.json"
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lane.end_when_told()
     with lane.exclusively(RESULTS):
         compileall.compile_dir(lane.CHECKOUT / "benchmarks", quiet=2)
-        attempt = lane.boot(lane.newest_kernel(), _job(options.short))
+        attempt = lane.boot(kernels.installed(), _job(options.short))
         if attempt.status != 0:
             print(lane.console_tail(RESULTS))
             print(f"kernel benchmarks: no result; see {_LOG} in {RESULTS}")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -135,7 +136,8 @@ class RealHost(HostUnderTest):
 
     def _disks(self, address: str) -> list[str]:
         found = Path(self._path(address, "nvme")).glob("nvme*/nvme*n*")
-        nodes = (Path("/dev", each.name) for each in found)
+        # With native multipath, nvme2c2n1 is a hidden path to the disk nvme2n1.
+        nodes = (Path("/dev", re.sub(r"c\d+n", "n", each.name)) for each in found)
         return [str(node) for node in nodes if node.exists()]
 
 

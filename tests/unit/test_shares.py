@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import shares
+from tests.functional.kernel import kernels
 from tests.shares import Share
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +107,20 @@ def test_each_share_has_about_its_part(selected: dict[str, list[int]]):
         for number in range(ROUND)
     ]
     assert max(sizes) < 2 * min(sizes), sizes
+
+
+@pytest.mark.parametrize("selected", ["tests/functional/kernel"], indirect=True)
+def test_consecutive_shares_run_every_test_on_every_kernel(
+    selected: dict[str, list[int]],
+):
+    for name, numbers in selected.items():
+        met = {kernel for number in numbers for kernel in kernels.of(Share(number))}
+        assert met == set(kernels.KERNELS), name
+
+
+def test_a_share_boots_one_kernel_and_a_full_run_all():
+    assert [len(kernels.of(Share(number))) for number in range(4)] == [1, 1, 1, 1]
+    assert list(kernels.of(Share())) == ["installed", "backports"]
 
 
 # -- the number of a commit --------------------------------------------------------

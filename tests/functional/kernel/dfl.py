@@ -36,8 +36,13 @@ _PORT_PR = struct.Struct("<IIIIQ")
 def load() -> None:
     """Insert the modules, and bind the prepared cards to dfl-pci."""
     for name in dfl_build.MODULES:
-        subprocess.run(["insmod", dfl_build.BUILD / f"{name}.ko"], check=True)
+        _insert(name)
     sysfs.store(DRIVER / "new_id", PRODUCT)
+
+
+def _insert(name: str) -> None:
+    module = dfl_build.module(name, os.uname().release)
+    subprocess.run(["insmod", module], check=True)
 
 
 @contextlib.contextmanager
@@ -50,7 +55,7 @@ def preceded_by(module: str, *bdfs: str) -> Iterator[None]:
     for bdf in bdfs:
         sysfs.write(bdf, "driver_override", DRIVER.name)
     subprocess.run(["modprobe", module], check=True)
-    subprocess.run(["insmod", dfl_build.BUILD / "dfl-pci.ko"], check=True)
+    _insert("dfl-pci")
     sysfs.store(DRIVER / "new_id", PRODUCT)
     for bdf in bdfs:
         sysfs.write(bdf, "driver_override", "\n")

@@ -12,11 +12,11 @@ no part of the kernel is in this repository, and none is distributed.
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from .kernels import Kernel, Unavailable
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 BUILD = CHECKOUT / "build" / "dfl"
@@ -41,58 +41,60 @@ _PATIENCE = "#define RST_POLL_TIMEOUT 1000 "
 _MORE_PATIENCE = "#define RST_POLL_TIMEOUT 5000000 "
 
 
-def build(kernel: Path) -> None:
-    """Build the modules for ``kernel`` (its file in /boot) in :data:`BUILD`.
+def module(name: str, release: str) -> Path:
+    """Return the file of a module for the kernel of this release."""
+    return BUILD / release / f"{name}.ko"
 
-    :raises SystemExit: a package is missing, or they do not compile.
+
+def build(kernel: Kernel) -> None:
+    """Build the modules for a kernel.
+
+    :raises Unavailable: a package is missing, or they do not compile.
     """
-    release = kernel.name.removeprefix("vmlinuz-")
-    headers = Path("/lib/modules", release, "build")
-    version = re.match(r"\d+\.\d+", release)
-    source = Path(f"/usr/src/linux-source-{version and version[0]}.tar.xz")
+    symbols = kernel.headers / "Module.symvers"
     for needed, package in (
-        (headers / "Module.symvers", f"linux-headers-{release}"),
-        (source, source.name.removesuffix(".tar.xz")),
+        (symbols, f"linux-headers-{kernel.release}"),
+        (kernel.source, kernel.source.name.removesuffix(".tar.xz")),
     ):
         if not needed.exists():
-            sys.exit(f"kernel lane: no {needed}; install {package}")
-    stamp = BUILD / "stamp"
-    made_of = _identity(kernel, headers / "Module.symvers", source, Path(__file__))
+            raise Unavailable(f"no {needed}; install {package}")
+    target = BUILD / kernel.release
+    stamp = target / "stamp"
+    made_of = _identity(kernel.image, symbols, kernel.source, Path(__file__))
     if stamp.exists() and stamp.read_text() == made_of:
         return
-    shutil.rmtree(BUILD, ignore_errors=True)
-    BUILD.mkdir(parents=True)
-    print(f"kernel lane: building drivers/fpga for Linux {release}", flush=True)
-    with open(BUILD / "build.log", "wb") as log:
-        for command in _commands(headers, source):
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    print(f"kernel lane: building drivers/fpga for Linux {kernel.release}", flush=True)
+    tree = target / kernel.source.name.removesuffix(".tar.xz") / "drivers" / "fpga"
+    with open(target / "build.log", "wb") as log:
+        for command in _commands(kernel, tree):
             if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
-                sys.exit(f"kernel lane: {command[0]} failed; see {log.name}")
+                raise Unavailable(f"{command[0]} failed; see {log.name}")
             if command[0] == "tar":
-                _be_patient(_tree(source) / "dfl-afu-main.c")
+                _be_patient(tree / "dfl-afu-main.c")
     for name in MODULES:
-        shutil.copy(_tree(source) / f"{name}.ko", BUILD)
+        shutil.copy(tree / f"{name}.ko", target)
     stamp.write_text(made_of)
 
 
-def _tree(source: Path) -> Path:
-    return BUILD / source.name.removesuffix(".tar.xz") / "drivers" / "fpga"
-
-
-def _commands(headers: Path, source: Path) -> list[list[str]]:
-    tree = _tree(source)
+def _commands(kernel: Kernel, tree: Path) -> list[list[str]]:
+    target = BUILD / kernel.release
     switches = [f"CONFIG_{switch}=m" for switch in MODULES.values()]
-    unpack = ["tar", "--extract", f"--directory={BUILD}", f"--file={source}"]
+    unpack = ["tar", "--extract", f"--directory={target}", f"--file={kernel.source}"]
+    make = ["make", "-j2", "-C", str(kernel.headers), f"M={tree}"]
     return [
         # Most of the time is spent here, and xz alone would use one core.
-        [*unpack, "--use-compress-program=xz -T0", str(tree.relative_to(BUILD))],
-        ["make", "-j2", "-C", str(headers), f"M={tree}", *switches, "modules"],
+        [*unpack, "--use-compress-program=xz -T0", str(tree.relative_to(target))],
+        # Type information needs the kernel's uncompressed image, which no package has.
+        [*make, *switches, "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"],
     ]
 
 
 def _be_patient(path: Path) -> None:
     text = path.read_text()
     if text.count(_PATIENCE) != 1:
-        sys.exit(f"kernel lane: {path} has not one line {_PATIENCE}")
+        raise Unavailable(f"{path} has not one line {_PATIENCE}")
     path.write_text(text.replace(_PATIENCE, _MORE_PATIENCE))
 
 
@@ -103,7 +105,3 @@ def _identity(kernel: Path, symbols: Path, source: Path, recipe: Path) -> str:
     # The file is too large to be read each time.
     package = source.stat()
     return f"{contents.hexdigest()} {package.st_size} {package.st_mtime_ns}\n"
-
-
-if __name__ == "__main__":
-    build(Path(sys.argv[1]))

@@ -80,4 +80,4 @@ def _instruction() -> tuple[int, str]:
 
 
 def _module() -> str:
-    return os.fspath(dfl_build.BUILD / f"{_MODULE}.ko")
+    return os.fspath(dfl_build.module(_MODULE, os.uname().release))

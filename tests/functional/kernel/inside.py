@@ -2,8 +2,8 @@
 
 """Prepare the machine of :mod:`.lane` as root, then run pytest.
 
-``inside.py <results folder> <tag of the host's files> [pytest arguments]``.
-Standard library alone.
+``inside.py <results folder> <tag of the host's files> <root of the kernel>
+<folder of QEMU> [pytest arguments]``. Standard library alone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ COMPUTE = ("compute", 2001)
 VM = ("vm", 2002)
 
 
-def prepare(results: Path, tag: str) -> None:
-    """Prepare a booted machine for any job."""
+def prepare(results: Path, tag: str, root: Path = Path("/")) -> None:
+    """Prepare a booted machine for any job.
+
+    :param root: the folder whose ``lib/modules`` has the modules of the kernel.
+    """
     keep_files(results, tag)
+    link_modules(root)
     # modprobe reports the modules that it could not load.
     subprocess.run(["modprobe", "--all", *MODULES], check=True)
 
@@ -68,6 +72,13 @@ def keep_files(results: Path, tag: str) -> None:
     _mount("--bind", shared, results)
 
 
+def link_modules(root: Path) -> None:
+    """Let modprobe find the modules of a kernel that is not installed."""
+    modules = Path("/lib/modules", os.uname().release)
+    if not modules.exists():
+        modules.symlink_to(root / modules.relative_to("/"))
+
+
 def _mount(*arguments: str | Path) -> None:
     subprocess.run(["mount", *arguments], check=True)
 
@@ -93,9 +104,13 @@ def allow_sudo(name: str) -> None:
     rule.chmod(0o440)
 
 
-def run_pytest(results: Path, arguments: list[str]) -> int:
-    """Run the tests of this folder; return pytest's exit status."""
-    binaries = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+def run_pytest(results: Path, emulator: Path, arguments: list[str]) -> int:
+    """Run the tests of this folder; return pytest's exit status.
+
+    :param emulator: the folder of the QEMU of the inner guests.
+    """
+    python = Path(sys.executable).parent
+    binaries = f"{python}:{emulator}:/usr/sbin:/usr/bin:/sbin:/bin"
     environment = {
         "PATH": binaries,
         "HOME": "/root",
@@ -129,14 +144,17 @@ def report(results: Path, job: Callable[[], int]) -> int:
     return status
 
 
-def main(results: Path, tag: str, arguments: list[str]) -> int:
+def main(
+    results: Path, tag: str, root: Path, emulator: Path, arguments: list[str]
+) -> int:
     """Prepare, then run the tests."""
-    prepare(results, tag)
+    prepare(results, tag, root)
     add_account(*COMPUTE)
     add_account(*VM)
     allow_sudo(COMPUTE[0])
-    return report(results, lambda: run_pytest(results, arguments))
+    return report(results, lambda: run_pytest(results, emulator, arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    _results, _tag, _root, _emulator, *_arguments = sys.argv[1:]
+    sys.exit(main(Path(_results), _tag, Path(_root), Path(_emulator), _arguments))

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Run the tests of this folder as root on a real kernel, in a machine of QEMU.
+"""Run the tests of this folder as root on real kernels, in a machine of QEMU.
 
-``python tests/functional/kernel/lane.py [pytest arguments]``
+``python -m tests.functional.kernel.lane [--kernel=NAME] [pytest arguments]``
 
-The machine boots the newest kernel of ``/boot`` on this host's own file
-system (copy on write), always by software emulation: that works everywhere,
-nested KVM does not. The exit status is 0 if tests ran and all passed, pytest's
-status if tests failed, and 70 if the machine gave no result. The machine's output
-stays in ``build/kernel-lane``.
+The machine boots each kernel of :mod:`.kernels` on this host's own file system (copy
+on write), always by software emulation: that works everywhere, nested KVM does
+not. ``--share=NUMBER`` selects one of the kernels, and its share of the tests;
+``--kernel=NAME`` selects one of them. The exit status is 0 if tests ran and all
+passed, pytest's status if tests failed, and 70 if a machine gave no result. The
+output of the machine stays in ``build/kernel-lane``; that of an earlier kernel of
+the same run in ``build/kernel-lane-<name of the kernel>``.
 """
 
 from __future__ import annotations
 
+import argparse
 import compileall
 import fcntl
 import os
@@ -24,12 +27,17 @@ import sys
 import sysconfig
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+
+from tests.shares import Share
+
+from . import dfl_build, kernels
+from .kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[2]
@@ -139,21 +147,6 @@ def host_files() -> str:
     )
 
 
-def newest_kernel() -> Path:
-    """Return the newest installed kernel image.
-
-    :raises SystemExit: none is installed.
-    """
-
-    def version(image: Path) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", image.name)]
-
-    images = sorted(Path("/boot").glob("vmlinuz-*"), key=version)
-    if not images:
-        sys.exit("kernel lane: no /boot/vmlinuz-*; install linux-image-amd64")
-    return images[-1]
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """The job of a booted machine.
@@ -176,10 +169,10 @@ class Job:
     arguments: str
 
 
-def tests_job(pytest_args: list[str]) -> Job:
+def tests_job(kernel: Kernel, pytest_args: Sequence[str]) -> Job:
     """Return the job that runs the tests of this folder."""
     inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), FILES_TAG)
-    script = (*inside, *pytest_args)
+    script = (*inside, str(kernel.root), str(kernel.emulator.parent), *pytest_args)
     devices = qemu_options(RESULTS)
     # Without relaxed iomem, a driver would take the registers from the process that
     # simulates the FPGA; without the blacklist, it would be the display's driver.
@@ -188,11 +181,12 @@ def tests_job(pytest_args: list[str]) -> Job:
     return Job("kernel lane", RESULTS, "disk.img", devices, script, log, arguments)
 
 
-def machine_command(kernel: Path, job: Job) -> list[str]:
+def machine_command(kernel: Kernel, job: Job) -> list[str]:
     """Return virtme-ng's command that boots ``kernel`` and runs the script as root."""
     return [
         str(Path(sys.executable).parent / "vng"),
-        *("--run", str(kernel), "--disable-kvm", "--user", "root"),
+        *("--run", str(kernel.image), "--qemu", str(kernel.emulator)),
+        *("--disable-kvm", "--user", "root"),
         *("--cpus", "2", "--memory", "2G"),
         *("--numa", "1G,cpus=0", "--numa", "1G,cpus=1"),
         *("--append", job.arguments),
@@ -213,7 +207,7 @@ class Attempt:
 class Machine:
     """The running machine, followed through its output files."""
 
-    def __init__(self, kernel: Path, job: Job) -> None:
+    def __init__(self, kernel: Kernel, job: Job) -> None:
         self._job = job
         self._results = job.results
         self._shown = 0
@@ -277,7 +271,7 @@ class Machine:
                 self._shown = log.tell()
 
 
-def boot_once(kernel: Path, job: Job) -> Attempt:
+def boot_once(kernel: Kernel, job: Job) -> Attempt:
     """Boot the machine once, with an empty results folder."""
     shutil.rmtree(job.results, ignore_errors=True)
     job.results.mkdir(parents=True)
@@ -290,7 +284,7 @@ def boot_once(kernel: Path, job: Job) -> Attempt:
         machine.end()
 
 
-def boot(kernel: Path, job: Job) -> Attempt:
+def boot(kernel: Kernel, job: Job) -> Attempt:
     """Boot the machine, and a second time if the job has not even begun."""
     # The machine sees the host's files read-only, and emulation compiles slowly.
     for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests"):
@@ -303,7 +297,7 @@ def boot(kernel: Path, job: Job) -> Attempt:
     return attempt
 
 
-def counts(kernel: Path) -> str:
+def counts(kernel: Kernel) -> str:
     """Return one line with pytest's counts."""
     suites = list(ElementTree.parse(RESULTS / "junit.xml").iter("testsuite"))
 
@@ -312,8 +306,8 @@ def counts(kernel: Path) -> str:
 
     failed, skipped = total("failures") + total("errors"), total("skipped")
     passed = total("tests") - failed - skipped
-    release = kernel.name.removeprefix("vmlinuz-")
-    return f"{passed} passed, {failed} failed, {skipped} skipped on Linux {release}"
+    results = f"{passed} passed, {failed} failed, {skipped} skipped"
+    return f"{results} on Linux {kernel.release}"
 
 
 def console_tail(results: Path) -> str:
@@ -364,24 +358,55 @@ def end_when_told() -> None:
         signal.signal(each, leave)
 
 
-def main(pytest_args: list[str]) -> int:
-    """Boot, run, report; return the exit status of the lane."""
-    kernel = newest_kernel()
-    builder = (sys.executable, str(HERE / "dfl_build.py"), str(kernel))
-    if subprocess.run(builder, check=False).returncode:
-        return NO_RESULT
+def run(kernel: Kernel, pytest_args: Sequence[str]) -> int:
+    """Boot a kernel, run the tests, report; return the exit status."""
+    dfl_build.build(kernel)
     with nova():
-        attempt = boot(kernel, tests_job(pytest_args))
+        attempt = boot(kernel, tests_job(kernel, pytest_args))
     if attempt.status is None or not (RESULTS / "junit.xml").exists():
         print(console_tail(RESULTS))
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
-    if not pytest_args:
+    print(f"kernel lane: {counts(kernel)}", flush=True)
+    return attempt.status
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests on each kernel; return the exit status of the lane."""
+    names, pytest_args = selected(arguments)
+    status = 0
+    for last, name in enumerate(names, 1 - len(names)):
+        try:
+            status = run(kernels.KERNELS[name](), pytest_args) or status
+        except kernels.Unavailable as error:
+            print(f"kernel lane: {error}")
+            status = NO_RESULT
+        if last < 0:
+            keep(name)
+    if not arguments and status == 0:
         # Only a full run writes figures: tools/figures.py accepts no other.
         FIGURES.parent.mkdir(exist_ok=True)
         shutil.copyfile(RESULTS / "figures.json", FIGURES)
-    print(f"kernel lane: {counts(kernel)}")
-    return attempt.status
+    return status
+
+
+def selected(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the names of the kernels to boot, and pytest's arguments."""
+    parser = argparse.ArgumentParser(prog="kernel lane", allow_abbrev=False)
+    parser.add_argument("--kernel", choices=list(kernels.KERNELS))
+    ours, pytest_args = parser.parse_known_args(arguments)
+    parser.add_argument("--share", type=int)
+    both, _ = parser.parse_known_args(arguments)
+    names = [ours.kernel] if ours.kernel else kernels.of(Share(both.share))
+    return names, pytest_args
+
+
+def keep(name: str) -> None:
+    """Keep the output of a kernel, before another one replaces it."""
+    kept = RESULTS.with_name(f"{RESULTS.name}-{name}")
+    shutil.rmtree(kept, ignore_errors=True)
+    if RESULTS.exists():
+        RESULTS.rename(kept)
 
 
 if __name__ == "__main__":
