@@ -5,15 +5,20 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from os_acc import deadlines, exception
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_SHOWN: Final = reprlib.Repr()
+_SHOWN.maxother = exception.LONGEST_MESSAGE
 
 
 def run(
@@ -25,12 +30,28 @@ def run(
     """
     try:
         return function(*args, **kwargs)
-    # A vendor's code may raise any exception, and some libraries just exit.
-    except (Exception, SystemExit) as error:
-        failure = exception.PluginFailed(f"the plugin {plugin_name} failed: {error!r}")
+    # Some libraries just exit, and CancelledError is not an Exception either. The
+    # thread is the call's own: nobody else waits for such an exception.
+    except BaseException as error:
+        failure = exception.PluginFailed(
+            f"the plugin {plugin_name} failed: {described(error)}"
+        )
         if exception.is_exhaustion(error):
             failure.set_exhausted()
         raise failure from error
+
+
+def described(error: BaseException) -> str:
+    """Return a vendor's exception as text, also if its ``repr()`` fails."""
+    return _SHOWN.repr(error)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of a failed call of a plugin, as Python prints it.
+
+    :param error: PluginFailed, or the exception of the vendor's code itself.
+    """
+    return "".join(traceback.format_exception(error.__cause__ or error))
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
