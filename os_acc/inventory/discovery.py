@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -33,6 +34,9 @@ from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import answers, base
 
 LOG = log.getLogger(__name__)
+
+# Python prints an object with its address in memory, which differs in each scan.
+_OBJECT = re.compile(" at 0x[0-9a-f]+")
 
 # A plugin only reads, and discovery is part of every plug.
 _DISCOVER_SECONDS = 10.0
@@ -107,21 +111,23 @@ class RejectionLog:
 
     def log_new(self, inventory: Inventory) -> None:
         """Log the rejections that are new since the last call."""
-        now: dict[str, str] = {}
-        for each in inventory.refused:
-            text = f"{each.address} is named in [os_acc] device_spec but not offered"
-            now[f"{text}: {each}"] = ""
+        now: dict[str, BaseException | None] = {
+            f"{each.address} is named in [os_acc] device_spec but not offered: "
+            f"{each}": None
+            for each in inventory.refused
+        }
         for broken in inventory.broken_rules:
             # A rejected function is logged with the rule.
             if not broken.addresses:
-                now[f"the plugin {broken.plugin} broke a rule: {broken.rule}"] = ""
+                text = f"the plugin {broken.plugin} broke a rule of the contract"
+                now[f"{text}: {broken.rule}"] = None
         for aside in inventory.set_aside:
-            text = f"the plugin {aside.name} is not used: {aside.reason}"
-            now[text] = aside.traceback
-        before, self._texts = self._texts, frozenset(now)
-        for text, traceback in now.items():
-            if text not in before:
-                LOG.warning("%s", f"{text}\n{traceback}" if traceback else text)
+            now[f"the plugin {aside.name} is not used: {aside.reason}"] = aside.error
+        before = self._texts
+        self._texts = frozenset(_OBJECT.sub("", text) for text in now)
+        for text, error in now.items():
+            if _OBJECT.sub("", text) not in before:
+                LOG.warning("%s", text, exc_info=error)
 
 
 def discover(

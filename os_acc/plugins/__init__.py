@@ -37,17 +37,19 @@ _T = TypeVar("_T")
 class SetAside:
     """A plugin that cannot be used, and the reason.
 
-    :ivar traceback: of its exception, as Python prints it.
+    :ivar error: the exception of the vendor's code; None: there is none.
     """
 
     name: str
     reason: str
-    traceback: str = ""
+    error: BaseException | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
 
     @classmethod
     def after(cls, name: str, error: exception.PluginFailed) -> Self:
         """Return a plugin that has failed in a call."""
-        return cls(name, error.message, calls.traceback_of(error))
+        return cls(name, error.message, error.__cause__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def load(
     def failed(_manager: object, entry_point: object, error: BaseException) -> None:
         name = str(getattr(entry_point, "name", entry_point))
         reason = f"cannot be imported: {calls.described(error)}"
-        aside.append(_logged(SetAside(name, reason, calls.traceback_of(error))))
+        aside.append(_logged(SetAside(name, reason, error)))
 
     manager = _manager_of(enabled, failed, deadline)
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
@@ -253,7 +255,8 @@ def _fits(version: object) -> bool:
 
 
 def _logged(aside: SetAside) -> SetAside:
-    LOG.error("plugin %s is set aside: %s", aside.name, aside.reason)
-    if aside.traceback:
-        LOG.error("%s", aside.traceback)
-    return aside
+    LOG.error(
+        "plugin %s is set aside: %s", aside.name, aside.reason, exc_info=aside.error
+    )
+    # A traceback has the frames of all its calls.
+    return SetAside(aside.name, aside.reason)

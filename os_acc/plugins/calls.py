@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, Final, ParamSpec, TypeVar
@@ -44,14 +43,6 @@ def run(
 def described(error: BaseException) -> str:
     """Return a vendor's exception as text, also if its ``repr()`` fails."""
     return _SHOWN.repr(error)
-
-
-def traceback_of(error: BaseException) -> str:
-    """Return the traceback of a failed call of a plugin, as Python prints it.
-
-    :param error: PluginFailed, or the exception of the vendor's code itself.
-    """
-    return "".join(traceback.format_exception(error.__cause__ or error))
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
