@@ -72,7 +72,6 @@ SET_ASIDE = {
     "FallbackIsMissing": "its is_fallback is None, not a bool",
 }
 COMMANDS = [
-    ("device", "list"),
     ("device", "show", FIRST),
     ("provider", "list"),
     ("region", "list"),
