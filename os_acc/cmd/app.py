@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import logging
 import os
@@ -163,8 +164,11 @@ class OsAcc(app.App):
 
 
 class _WithoutTraceback(logging.Formatter):
-    def formatException(self, ei: object) -> str:
-        return ""
+    def format(self, record: logging.LogRecord) -> str:
+        # Another handler may have added the traceback to the record.
+        short = copy.copy(record)
+        short.exc_info = short.exc_text = None
+        return super().format(short)
 
 
 def _is_of_a_simulated_host(record: logging.LogRecord) -> bool:
