@@ -342,7 +342,7 @@ def _in_boot(programming: Programming, boot_id: str) -> Region:
 
 
 @dataclasses.dataclass(slots=True)
-class _Found:
+class _Discovered:
     """The results of the plugins that were asked so far."""
 
     left: tuple[UsableFunction, ...]
@@ -374,8 +374,8 @@ def _discover(
     offered: Mapping[PciAddress, Collection[str]],
     host: Host,
     deadline: float,
-) -> _Found:
-    found = _Found(candidates.usable)
+) -> _Discovered:
+    found = _Discovered(candidates.usable)
     for idle in loaded.set_aside:
         found.left = _keep(found.left, idle, offered, found.refused)
     for plugin in loaded.loaded:

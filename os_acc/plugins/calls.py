@@ -30,7 +30,7 @@ def run(
     try:
         return function(*args, **kwargs)
     # Some libraries just exit, and CancelledError is not an Exception either. The
-    # thread is the call's own: nobody else waits for such an exception.
+    # thread is the call's own, so that the exception is meant for no other code.
     except BaseException as error:
         failure = exception.PluginFailed(
             f"the plugin {plugin_name} failed: {described(error)}"
