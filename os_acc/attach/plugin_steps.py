@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from oslo_log import log
+
 from os_acc import deadlines, exception
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import EpochRefused
@@ -18,6 +20,8 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
+
+LOG = log.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -162,6 +166,9 @@ def call(
         # An error of the contract states its cause, and whether a retry helps.
         if isinstance(error.__cause__, exception.OsAccError):
             raise error.__cause__ from error.__cause__.__cause__
+        if not error.retryable:
+            # The caller gets the message alone. A call that lacked memory is repeated.
+            LOG.error("%s", error.message, exc_info=error.__cause__)
         raise
 
 

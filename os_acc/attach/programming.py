@@ -31,10 +31,9 @@ from os_acc.objects.region import (
     RecordedImage,
     Region,
     UnverifiedRegions,
-    check_functions,
     function_at,
 )
-from os_acc.plugins import base
+from os_acc.plugins import base, values
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
@@ -275,14 +274,14 @@ class Programmer:
                 hint="'os-acc device list' shows the driver and the consumer of the "
                 "card",
             )
-        if now.key != region.key or not now.identity.may_be(region.identity):
-            raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
         try:
-            check_functions(now)
+            values.check_region(now)
         except ValueError as error:
             raise exception.PluginFailed(
                 f"the plugin {name} failed: {error}"
             ) from error
+        if now.key != region.key or not now.identity.may_be(region.identity):
+            raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
         if now.interface_id != region.interface_id:
             # Another shell has been loaded into the card.
             raise exception.DeviceChanged(

@@ -16,14 +16,9 @@ from os_acc import exception
 from os_acc.attach import plugin_steps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.region import (
-    Region,
-    check_functions,
-    function_at,
-    functions_held,
-)
+from os_acc.objects.region import Region, function_at, functions_held
 from os_acc.objects.request import title
-from os_acc.plugins import Plugins, base
+from os_acc.plugins import Plugins, base, values
 from os_acc.scheduling.device_selection import Reaching
 
 
@@ -54,7 +49,7 @@ def after(
         found = dataclasses.replace(
             job.region, functions=tuple((place, each) for place, each in pairs)
         )
-        check_functions(found)
+        values.check_region(found)
     except (TypeError, ValueError) as error:
         raise exception.PluginFailed(
             f"the plugin {plugin.name} does not state the functions of image "

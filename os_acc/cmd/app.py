@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import logging
 import os
@@ -19,6 +20,7 @@ from os_acc.cmd import configuration
 from os_acc.cmd.simulated import SimulatedHost
 from os_acc.cmd.suggestions import add_suggestions
 
+_FORMAT = "%(levelname)s: %(message)s"
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 _USAGE = 2
 
@@ -93,8 +95,10 @@ class OsAcc(app.App):
         if self.options.log_file:
             self._handlers.append(logging.FileHandler(self.options.log_file))
         for handler in self._handlers:
-            handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+            handler.setFormatter(logging.Formatter(_FORMAT))
             logging.getLogger().addHandler(handler)
+        if not self.options.debug:
+            self._handlers[0].setFormatter(_WithoutTraceback(_FORMAT))
         logging.getLogger().setLevel(level)
         # Rejected devices are listed by 'device list'.
         is_quiet = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
@@ -157,6 +161,14 @@ class OsAcc(app.App):
                 handler.close()
             logging.getLogger().setLevel(before)
             logging.getLogger("os_acc.inventory.discovery").setLevel(logging.NOTSET)
+
+
+class _WithoutTraceback(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        # Another handler may have added the traceback to the record.
+        short = copy.copy(record)
+        short.exc_info = short.exc_text = None
+        return super().format(short)
 
 
 def _is_of_a_simulated_host(record: logging.LogRecord) -> bool:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-import os_resource_classes
-import os_traits
 from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
@@ -31,14 +29,14 @@ from os_acc.objects.device import (
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.region import Programming, Region, check_functions
-from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.objects.region import Programming, Region
 from os_acc.placement import cell_traits, region_traits
-from os_acc.plugins import base
+from os_acc.plugins import answers, base
 
 LOG = log.getLogger(__name__)
 
-_CUSTOM = re.compile("CUSTOM_.")
+# Python prints an object with its address in memory, which differs in each scan.
+_OBJECT = re.compile(" at 0x[0-9a-f]+")
 
 # A plugin only reads, and discovery is part of every plug.
 _DISCOVER_SECONDS = 10.0
@@ -51,6 +49,7 @@ class Inventory:
     """The result of a scan of the host.
 
     :ivar set_aside: the plugins whose discovery failed.
+    :ivar broken_rules: the rules that plugins broke, one for each invalid device.
     :ivar provider_origins: the devices and cards that providers are named after.
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
@@ -61,6 +60,7 @@ class Inventory:
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
+    broken_rules: tuple[answers.BrokenRule, ...] = ()
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -112,18 +112,23 @@ class RejectionLog:
 
     def log_new(self, inventory: Inventory) -> None:
         """Log the rejections that are new since the last call."""
-        now = [
-            f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
+        now: dict[str, BaseException | None] = {
+            f"{each.address} is named in [os_acc] device_spec but not offered: "
+            f"{each}": None
             for each in inventory.refused
-        ]
-        now += [
-            f"the plugin {each.name} is not used: {each.reason}"
-            for each in inventory.set_aside
-        ]
-        before, self._texts = self._texts, frozenset(now)
-        for text in now:
-            if text not in before:
-                LOG.warning("%s", text)
+        }
+        for broken in inventory.broken_rules:
+            # A rejected function is logged with the rule.
+            if not broken.addresses:
+                text = f"the plugin {broken.plugin} broke a rule of the contract"
+                now[f"{text}: {broken.rule}"] = None
+        for aside in inventory.set_aside:
+            now[f"the plugin {aside.name} is not used: {aside.reason}"] = aside.error
+        before = self._texts
+        self._texts = frozenset(_OBJECT.sub("", text) for text in now)
+        for text, error in now.items():
+            if _OBJECT.sub("", text) not in before:
+                LOG.warning("%s", text, exc_info=error)
 
 
 def discover(
@@ -154,15 +159,13 @@ def discover(
         frozenset(there.values()),
     )
     offered = _last_offered(recorded.provider_plugins, there)
-    devices, unknown, set_aside = _discover(
-        root, loaded, candidates, recorded, offered, deadline
-    )
-    recorded = accepted_regions.accepting(recorded, devices, rules.named, host)
+    found = _discover(root, loaded, candidates, recorded, offered, host, deadline)
+    recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
     devices = [
         cell_traits.described(
             region_traits.described(_with_faults(device, faults), recorded)
         )
-        for device in devices
+        for device in found.devices
     ]
     names = naming.ProviderNames(
         node_name, recorded.provider_origins, _origins(host, devices)
@@ -171,8 +174,9 @@ def discover(
     return Inventory(
         host=host,
         providers=MappingProxyType({each.uuid: each for each in providers}),
-        refused=(*refused, *unknown),
-        set_aside=set_aside,
+        refused=(*refused, *found.refused),
+        set_aside=tuple(found.set_aside),
+        broken_rules=tuple(found.broken_rules),
         provider_origins=names.origins,
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
@@ -338,46 +342,69 @@ def _in_boot(programming: Programming, boot_id: str) -> Region:
     return dataclasses.replace(programming.region, function_id=None, functions=())
 
 
+@dataclasses.dataclass(slots=True)
+class _Discovered:
+    """The results of the plugins that were asked so far."""
+
+    left: tuple[UsableFunction, ...]
+    devices: list[Device] = dataclasses.field(default_factory=list)
+    refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
+    set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
+    broken_rules: list[answers.BrokenRule] = dataclasses.field(default_factory=list)
+    offered: dict[PciAddress, str] = dataclasses.field(default_factory=dict)
+
+    def add(self, name: str, answer: answers.PluginAnswer) -> None:
+        """Add the answer of a plugin."""
+        self.devices.extend(answer.devices)
+        self.refused.extend(answer.refused)
+        self.broken_rules.extend(answer.broken)
+        taken = answer.taken
+        self.offered |= dict.fromkeys(
+            taken.union(each.address for each in answer.devices), name
+        )
+        self.left = tuple(
+            each for each in self.left if each.function.address not in taken
+        )
+
+
 def _discover(
     root: str,
     loaded: plugins.Plugins,
     candidates: base.Candidates,
     recorded: RecordedState,
     offered: Mapping[PciAddress, Collection[str]],
+    host: Host,
     deadline: float,
-) -> tuple[list[Device], list[RejectedDevice], tuple[plugins.SetAside, ...]]:
-    devices: list[Device] = []
-    refused: list[RejectedDevice] = []
-    aside: list[plugins.SetAside] = []
-    left = candidates.usable
+) -> _Discovered:
+    found = _Discovered(candidates.usable)
     for idle in loaded.set_aside:
-        left = _keep(left, idle, offered, refused)
+        found.left = _keep(found.left, idle, offered, found.refused)
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         regions = _leased_regions(root, recorded, plugin.name)
+        given = dataclasses.replace(
+            candidates, usable=found.left, leased_regions=regions
+        )
+        around = answers.Surroundings(host.functions, found.offered)
         try:
-            found, not_offered = loaded.call(
-                plugin,
-                seconds,
-                _take,
-                plugin,
-                dataclasses.replace(candidates, usable=left, leased_regions=regions),
-            )
+            answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
         except exception.PluginFailed as error:
-            aside.append(idle := plugins.SetAside(plugin.name, error.message))
-            left = _keep(left, idle, offered, refused)
+            found.set_aside.append(idle := plugins.SetAside.after(plugin.name, error))
+            found.left = _keep(found.left, idle, offered, found.refused)
             continue
-        devices.extend(found)
-        refused.extend(not_offered)
-        gone = {handle.address for device in found for handle in device.handles}
-        gone.update(each.address for each in not_offered)
-        left = tuple(each for each in left if each.function.address not in gone)
+        found.add(plugin.name, answer)
+        for broken in answer.broken:
+            # Which device it is may be unknown.
+            idle = plugins.SetAside(plugin.name, broken.rule)
+            found.left = _keep(found.left, idle, offered, found.refused)
     # Functions that no plugin offers; a plugin that failed may be the reason.
-    detail = "; ".join(each.reason for each in aside)
-    reason = RejectReason.PLUGIN_FAILED if aside else RejectReason.NO_PLUGIN
-    refused += [RejectedDevice(each.function.address, reason, detail) for each in left]
-    return devices, refused, tuple(aside)
+    detail = "; ".join(each.reason for each in found.set_aside)
+    reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
+    found.refused += [
+        RejectedDevice(each.function.address, reason, detail) for each in found.left
+    ]
+    return found
 
 
 def _keep(
@@ -401,81 +428,6 @@ def _keep(
         else:
             left.append(each)
     return tuple(left)
-
-
-def _take(
-    plugin: base.PluginBase, candidates: base.Candidates
-) -> tuple[list[Device], list[RejectedDevice]]:
-    """Return a plugin's devices, after a check that it offers each usable function
-    at most once.
-
-    :raises ValueError: the plugin offers a function that is not usable.
-    """
-    free = {each.handle() for each in candidates.usable}
-    candidate_addresses = {handle.address for handle in free}
-    devices: list[Device] = []
-    refused: list[RejectedDevice] = []
-    for device in plugin.discover(candidates):
-        if isinstance(device, RejectedDevice):
-            if device.address not in candidate_addresses:
-                raise ValueError(f"{device.address} is not a candidate")
-            refused.append(device)
-            continue
-        _check(plugin, device)
-        if any(device.address == other.address for other in devices):
-            raise ValueError(
-                f"{device.address} is offered as two devices: offer one device "
-                "with all handles"
-            )
-        for handle in device.handles:
-            # A plugin may not change a handle, except for its fault.
-            healthy = dataclasses.replace(handle, fault="")
-            if healthy not in free:
-                raise ValueError(
-                    f"{handle.address} is not a candidate, was altered, or is "
-                    "offered twice"
-                )
-            free.remove(healthy)
-        devices.append(device)
-    return devices, refused
-
-
-def _check(plugin: base.PluginBase, device: object) -> None:
-    if not isinstance(device, Device):
-        raise ValueError(f"discover() returned {device!r}, not a Device")
-    if device.plugin != plugin.name:
-        raise ValueError(
-            f"{device.address} has the plugin {device.plugin!r}, not {plugin.name!r}"
-        )
-    if device.region is not None and len(device.handles) > 1:
-        addresses = {handle.address for handle in device.handles}
-        if not addresses.issubset(device.region.pci_functions):
-            raise ValueError(
-                f"the region of {device.address} does not include {addresses}"
-            )
-    if device.region is not None:
-        check_functions(device.region)
-    for name in (device.resource_class, *device.traits):
-        if not PLACEMENT_NAME.fullmatch(name):
-            raise ValueError(
-                f"{device.address} has the invalid name {name!r} for Placement"
-            )
-    # Placement would reject it, and Nova's update of the whole node would fail.
-    for name in _unknown_names(device):
-        raise ValueError(
-            f"{device.address} has {name!r}, which is neither a standard name nor "
-            "begins with CUSTOM_"
-        )
-
-
-def _unknown_names(device: Device) -> Iterator[str]:
-    name = device.resource_class
-    if not _CUSTOM.match(name) and name not in os_resource_classes.STANDARDS:
-        yield name
-    traits = [name for name in sorted(device.traits) if not _CUSTOM.match(name)]
-    if traits:
-        _standard, others = os_traits.check_traits(traits)
-        yield from sorted(others)
 
 
 def _origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:

@@ -105,7 +105,8 @@ class RejectReason(enum.Enum):
     """The reason why a device selected by the operator is not offered.
 
     A plugin uses MANAGEMENT, NOT_ISOLATED, NO_INTERFACE, SEVERAL_REGIONS,
-    UNSEEN_REGION and UNREADABLE, and for all other causes UNSUPPORTED.
+    UNSEEN_REGION and UNREADABLE, and for all other causes UNSUPPORTED, if it likes with
+    a :class:`VendorReason`. The others are the library's.
     """
 
     BRIDGE = "a bridge"
@@ -129,6 +130,17 @@ class RejectReason(enum.Enum):
     MANAGEMENT = "a management function, which stays with the host"
     NO_PLUGIN = "supported by no plugin"
     PLUGIN_FAILED = "a plugin failed"
+    INVALID = "its plugin broke a rule of the contract"
+
+
+class VendorReason(enum.Enum):
+    """Base of a vendor's own reasons for rejecting a device.
+
+    A plugin derives an enumeration whose values are phrases for the operator, such
+    as ``OLD_FIRMWARE = "its firmware is too old"``.
+
+    New in version 1.4 of the contract.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,13 +148,20 @@ class RejectedDevice:
     """A device that is not offered, and the reason.
 
     :ivar detail: one phrase for the operator; empty: the reason says it all.
+    :ivar vendor_reason: the vendor's own reason, which the operator sees in place of
+        ``reason``. New in version 1.4 of the contract.
     """
 
     address: PciAddress
     reason: RejectReason
     detail: str = ""
+    vendor_reason: VendorReason | None = None
+
+    @property
+    def phrase(self) -> str:
+        """The reason for the operator, without its detail."""
+        text: str = (self.vendor_reason or self.reason).value
+        return text
 
     def __str__(self) -> str:
-        return (
-            f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
-        )
+        return f"{self.phrase}: {self.detail}" if self.detail else self.phrase

@@ -35,10 +35,21 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetAside:
-    """A plugin that cannot be used, and the reason."""
+    """A plugin that cannot be used, and the reason.
+
+    :ivar error: the exception of the vendor's code; None: there is none.
+    """
 
     name: str
     reason: str
+    error: BaseException | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
+
+    @classmethod
+    def after(cls, name: str, error: exception.PluginFailed) -> Self:
+        """Return a plugin that has failed in a call."""
+        return cls(name, error.message, error.__cause__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +106,8 @@ def load(
 
     def failed(_manager: object, entry_point: object, error: BaseException) -> None:
         name = str(getattr(entry_point, "name", entry_point))
-        aside.append(_set_aside(name, f"cannot be imported: {error!r}"))
+        reason = f"cannot be imported: {calls.described(error)}"
+        aside.append(_logged(SetAside(name, reason, error)))
 
     manager = _manager_of(enabled, failed, deadline)
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
@@ -195,24 +207,41 @@ def _make(
         plugin = found.plugin(found.name, conf[section], root)
         if not isinstance(plugin, base.PluginBase):
             raise TypeError(f"{found.plugin!r} is not derived from PluginBase")
+        _check_attributes(plugin, found.name)
         return plugin
 
     version = getattr(found.plugin, "contract_version", None)
     if not _fits(version):
         major, minor = base.CONTRACT_VERSION
         aside.append(
-            _set_aside(
-                found.name,
-                f"its contract_version is {version!r}; this os_acc supports "
-                f"{major}.{_FIRST_MINOR} to {major}.{minor}",
+            _logged(
+                SetAside(
+                    found.name,
+                    f"its contract_version is {exception.show(version)}; this os_acc "
+                    f"supports {major}.{_FIRST_MINOR} to {major}.{minor}",
+                )
             )
         )
         return None
     try:
         return calls.PluginCalls(found.name).call(_load_patience(deadline), make)
     except exception.PluginFailed as error:
-        aside.append(_set_aside(found.name, error.message))
+        aside.append(_logged(SetAside.after(found.name, error)))
         return None
+
+
+def _check_attributes(plugin: base.PluginBase, name: str) -> None:
+    """Check the attributes of a plugin that the library reads.
+
+    :raises AttributeError: its constructor does not call that of PluginBase.
+    :raises TypeError: an attribute has another type, or its name was changed.
+    """
+    if plugin.name != name:
+        raise TypeError(f"its name is {plugin.name!r}, not that of its entry point")
+    for attribute in ("always_reports_function_id", "is_fallback"):
+        value = getattr(plugin, attribute)
+        if not isinstance(value, bool):
+            raise TypeError(f"its {attribute} is {value!r}, not a bool")
 
 
 def _fits(version: object) -> bool:
@@ -225,6 +254,9 @@ def _fits(version: object) -> bool:
     )
 
 
-def _set_aside(name: str, reason: str) -> SetAside:
-    LOG.error("plugin %s is set aside: %s", name, reason)
-    return SetAside(name, reason)
+def _logged(aside: SetAside) -> SetAside:
+    LOG.error(
+        "plugin %s is set aside: %s", aside.name, aside.reason, exc_info=aside.error
+    )
+    # A traceback has the frames of all its calls.
+    return SetAside(aside.name, aside.reason)

@@ -45,7 +45,13 @@ from os_acc.exception import (
     StepReason,
 )
 from os_acc.objects.candidate import DeviceTags, MatchedFunction, UsableFunction
-from os_acc.objects.device import AttachHandle, Device, RejectedDevice, RejectReason
+from os_acc.objects.device import (
+    AttachHandle,
+    Device,
+    RejectedDevice,
+    RejectReason,
+    VendorReason,
+)
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
@@ -90,10 +96,11 @@ __all__ = [
     "RejectedDevice",
     "StepReason",
     "UsableFunction",
+    "VendorReason",
 ]
 
 #: The version of this contract: (major, minor).
-CONTRACT_VERSION: Final = (1, 3)
+CONTRACT_VERSION: Final = (1, 4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,8 +208,8 @@ class PluginBase(abc.ABC):
         most. A plugin rejects a function of ``candidates.usable`` that it recognises
         but cannot serve, so that no other plugin offers it.
 
-        After any exception, and after a device that is invalid, the plugin offers
-        nothing in this scan.
+        The library checks each device, and rejects one that breaks a rule of the
+        contract. After any exception the plugin offers nothing in this scan.
         """
 
     def prepare(self, handle: AttachHandle, steps: PrivilegedSteps) -> None:

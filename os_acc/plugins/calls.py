@@ -5,15 +5,19 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from os_acc import deadlines, exception
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_SHOWN: Final = reprlib.Repr()
+_SHOWN.maxother = exception.LONGEST_MESSAGE
 
 
 def run(
@@ -25,12 +29,20 @@ def run(
     """
     try:
         return function(*args, **kwargs)
-    # A vendor's code may raise any exception, and some libraries just exit.
-    except (Exception, SystemExit) as error:
-        failure = exception.PluginFailed(f"the plugin {plugin_name} failed: {error!r}")
+    # Some libraries just exit, and CancelledError is not an Exception either. The
+    # thread is the call's own, so that the exception is meant for no other code.
+    except BaseException as error:
+        failure = exception.PluginFailed(
+            f"the plugin {plugin_name} failed: {described(error)}"
+        )
         if exception.is_exhaustion(error):
             failure.set_exhausted()
         raise failure from error
+
+
+def described(error: BaseException) -> str:
+    """Return a vendor's exception as text, also if its ``repr()`` fails."""
+    return _SHOWN.repr(error)
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -13,7 +12,6 @@ from oslo_config import cfg
 
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import AttachHandle, Device
-from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base
 
 XILINX = 0x10EE
@@ -144,69 +142,6 @@ class IsBusy(Acme):
     def _check(self, handle: AttachHandle) -> None:
         if self.is_busy:
             raise base.DeviceInUse("acmed uses it", address=str(handle.address))
-
-
-class Junk(Acme):
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        return ["a device"]  # type: ignore[list-item]
-
-
-class Nothing(Acme):
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        return None  # type: ignore[return-value]
-
-
-class Greedy(Acme):
-    """Offers a function that is not among its candidates."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for found in super().discover(candidates):
-            foreign = PciAddress.parse("0000:04:00.0")
-            handle = dataclasses.replace(
-                found.handles[0], address=foreign, members=(foreign,)
-            )
-            yield dataclasses.replace(found, handles=(handle,))
-
-
-class Masked(Acme):
-    """Declares that another plugin has found its devices."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for found in super().discover(candidates):
-            yield dataclasses.replace(found, plugin="pci")
-
-
-class Twice(Acme):
-    """Offers one function as two accelerators."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for found in super().discover(candidates):
-            yield dataclasses.replace(found, handles=found.handles * 2)
-
-
-class Nameless(Acme):
-    """Uses a resource class that is invalid in Placement."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for found in super().discover(candidates):
-            yield dataclasses.replace(found, resource_class="an accelerator")
-
-
-class ClassUnheardOf(Acme):
-    """Uses a resource class that is neither standard nor custom in Placement."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for found in super().discover(candidates):
-            yield dataclasses.replace(found, resource_class="ACCELERATOR_ACME")
-
-
-class TraitUnheardOf(Acme):
-    """Uses a trait that is neither standard nor custom in Placement."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for found in super().discover(candidates):
-            traits = found.traits | {"HW_NIC_SRIOV", "ACME_FAST"}
-            yield dataclasses.replace(found, traits=traits)
 
 
 class NeverReturns(Acme):

@@ -65,6 +65,8 @@ _TOLD_ELSEWHERE = (
     RejectReason.HAS_VFS,
     RejectReason.PF_LEASED,
     RejectReason.VFS_LEASED,
+    # A finding of its own has the rule.
+    RejectReason.INVALID,
 )
 _SHOWN = 4
 
@@ -134,14 +136,15 @@ def others(context: CheckContext) -> Iterator[Finding]:
             f"plugin {aside.name} offers no device: {aside.reason}",
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
-    by_reason: dict[RejectReason, list[RejectedDevice]] = defaultdict(list)
+    yield from _broken_rules(context)
+    by_reason: dict[str, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.inventory.refused:
         if refused.reason not in _TOLD_ELSEWHERE:
-            by_reason[refused.reason].append(refused)
-    for reason, found in by_reason.items():
+            by_reason[refused.phrase].append(refused)
+    for phrase, found in by_reason.items():
         yield warning(
-            f"not offered ({reason.value}): {_addresses(found)}",
-            _NO_RESET if reason is RejectReason.NO_RESET else _NOT_MEANT,
+            f"not offered ({phrase}): {_addresses(found)}",
+            _NO_RESET if found[0].reason is RejectReason.NO_RESET else _NOT_MEANT,
         )
     offered = sum(
         len(provider.device.handles)
@@ -151,6 +154,21 @@ def others(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"{offered} accelerators are offered or in use")
     else:
         yield warning("no accelerator is offered", "see 'os-acc device list'")
+
+
+def _broken_rules(context: CheckContext) -> Iterator[Finding]:
+    found = context.look.inventory.broken_rules
+    for each in found[:_SHOWN]:
+        at = exception.some(map(str, each.addresses), _SHOWN)
+        yield failed(
+            f"plugin {each.plugin} broke a rule of the contract: {each.rule}"
+            + (f"; not offered: {at}" if at else ""),
+            "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
+        )
+    if len(found) > _SHOWN:
+        yield failed(
+            f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
+        )
 
 
 def guest_contents(context: CheckContext) -> Iterator[Finding]:

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks of the devices that a plugin returns, each on its own.
+
+A device that breaks a rule of the contract is rejected with that rule, and the
+plugin's other devices are offered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from os_acc import exception
+from os_acc.objects.candidate import UsableFunction
+from os_acc.objects.device import (
+    AttachHandle,
+    Device,
+    RejectedDevice,
+    RejectReason,
+    VendorReason,
+)
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.plugins import base, values
+
+_T = TypeVar("_T")
+
+# The others are the library's own, and it acts on some of them.
+_REASONS: Final = frozenset(
+    {
+        RejectReason.MANAGEMENT,
+        RejectReason.NOT_ISOLATED,
+        RejectReason.NO_INTERFACE,
+        RejectReason.SEVERAL_REGIONS,
+        RejectReason.UNSEEN_REGION,
+        RejectReason.UNREADABLE,
+        RejectReason.UNSUPPORTED,
+    }
+)
+# Each valid answer takes a function of its own: a loop without end exceeds this.
+_MORE_ANSWERS: Final = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokenRule:
+    """A rule of the contract that an answer of a plugin breaks.
+
+    :ivar plugin: the name of the plugin.
+    :ivar rule: the attribute, its value, and the rule; one phrase for the operator.
+    :ivar addresses: the usable functions that are not offered for this reason.
+    """
+
+    plugin: str
+    rule: str
+    addresses: tuple[PciAddress, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PluginAnswer:
+    """The result of a plugin's discovery, after the checks.
+
+    :ivar refused: the functions that the plugin rejects, and those of its invalid
+        devices.
+    :ivar broken: for each invalid device, the rule that it breaks.
+    """
+
+    devices: tuple[Device, ...]
+    refused: tuple[RejectedDevice, ...]
+    broken: tuple[BrokenRule, ...]
+
+    @property
+    def taken(self) -> frozenset[PciAddress]:
+        """The functions that no other plugin may offer."""
+        offered = {each.address for device in self.devices for each in device.handles}
+        return frozenset(offered.union(each.address for each in self.refused))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The facts, besides its candidates, with which a plugin's answer is compared.
+
+    :ivar functions: all functions of the host.
+    :ivar offered: the functions that devices of the plugins before it are named
+        after or consist of, with the name of the plugin.
+    """
+
+    functions: Mapping[PciAddress, PciFunction]
+    offered: Mapping[PciAddress, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+
+def ask(
+    plugin: base.PluginBase, candidates: base.Candidates, around: Surroundings
+) -> PluginAnswer:
+    """Let a plugin discover its devices, and check each of them.
+
+    It runs the vendor's code to its end: call it as a plugin's method.
+
+    :raises ValueError: the plugin returns devices without end.
+    """
+    most = 2 * len(candidates.usable) + _MORE_ANSWERS
+    found: list[object] = list(itertools.islice(plugin.discover(candidates), most + 1))
+    if len(found) > most:
+        raise ValueError(
+            f"discover() returned more than {most} devices for "
+            f"{len(candidates.usable)} functions"
+        )
+    return _Review(plugin.name, candidates, around, found).answer()
+
+
+class _Review:
+    """The checks of one answer; see :func:`ask`."""
+
+    def __init__(
+        self,
+        name: str,
+        candidates: base.Candidates,
+        around: Surroundings,
+        found: Iterable[object],
+    ) -> None:
+        self._name = name
+        self._around = around
+        self._found = tuple(found)
+        self._usable = {each.function.address: each for each in candidates.usable}
+        self._leaders = {
+            member: each.function.address
+            for each in candidates.usable
+            for member in (each.function.address, *each.members)
+        }
+        self._nameable = candidates.provider_addresses.union(
+            *(
+                (each.function.address, each.parent.address)
+                for each in candidates.usable
+            ),
+            *(
+                (each.function.address, each.parent.address)
+                for each in candidates.matched
+            ),
+        )
+        self._taken = frozenset(
+            address for each in self._found for address in self._functions_of(each)
+        )
+        self._devices: dict[PciAddress, Device] = {}
+        self._offered: dict[PciAddress, Device] = {}
+        self._rejected: dict[PciAddress, RejectedDevice] = {}
+        self._broken: list[tuple[str, frozenset[PciAddress]]] = []
+
+    def answer(self) -> PluginAnswer:
+        """Return the valid devices, and the others with the rules that they break."""
+        # A device of a function that is rejected as well is unsafe: it comes second.
+        for each in self._found:
+            if isinstance(each, RejectedDevice):
+                self._review(each, self._reject)
+        for each in self._found:
+            if not isinstance(each, RejectedDevice):
+                self._review(each, self._offer)
+        broken = tuple(self._broken_rules())
+        return PluginAnswer(
+            tuple(self._devices.values()), tuple(self._rejected.values()), broken
+        )
+
+    def _review(self, found: _T, accept: Callable[[_T], None]) -> None:
+        try:
+            accept(found)
+        except ValueError as error:
+            self._broken.append((str(error), self._meant_by(found)))
+
+    def _broken_rules(self) -> Iterator[BrokenRule]:
+        for rule, meant in self._broken:
+            kept = sorted(meant - self._offered.keys() - self._rejected.keys())
+            for address in kept:
+                self._rejected[address] = RejectedDevice(
+                    address, RejectReason.INVALID, f"{self._name}: {rule}"
+                )
+            yield BrokenRule(self._name, rule, tuple(kept))
+
+    # -- rejected devices --------------------------------------------------
+
+    def _reject(self, found: RejectedDevice) -> None:
+        values.expect("RejectedDevice.address", found.address, PciAddress)
+        if found.address not in self._usable:
+            raise ValueError(
+                f"RejectedDevice.address {found.address} is not a usable candidate"
+            )
+        values.expect("RejectedDevice.reason", found.reason, RejectReason)
+        if found.reason not in _REASONS:
+            raise ValueError(
+                f"RejectedDevice.reason is {found.reason.name}, which is not for "
+                "plugins"
+            )
+        values.expect_text("RejectedDevice.detail", found.detail)
+        if found.vendor_reason is not None:
+            values.expect(
+                "RejectedDevice.vendor_reason", found.vendor_reason, VendorReason
+            )
+            values.expect_text("the value of vendor_reason", found.vendor_reason.value)
+        self._rejected.setdefault(found.address, found)
+
+    # -- devices -----------------------------------------------------------
+
+    def _offer(self, found: object) -> None:
+        if not isinstance(found, Device):
+            raise ValueError(
+                f"discover() returned {exception.show(found)}, which is neither a "
+                "Device nor a RejectedDevice"
+            )
+        if found.plugin != self._name:
+            raise ValueError(
+                f"Device.plugin is {exception.show(found.plugin)}, not {self._name!r}"
+            )
+        handles = self._handles(found)
+        self._check_name(found, handles)
+        values.check_placement_names(found)
+        if found.numa_node is not None:
+            values.expect_number("Device.numa_node", found.numa_node)
+        if found.region is not None:
+            values.check_region(found.region)
+            values.check_shared(found.region, handles)
+        self._devices[found.address] = dataclasses.replace(found, handles=handles)
+        for each in handles:
+            self._offered[each.address] = found
+
+    def _handles(self, device: Device) -> tuple[AttachHandle, ...]:
+        """Return the library's own handles, with the faults that the plugin set."""
+        values.expect_all("Device.handles", device.handles, tuple, AttachHandle)
+        if not device.handles:
+            raise ValueError("Device.handles is empty: a device has one handle or more")
+        found = {handle.address: handle for handle in map(self._handle, device.handles)}
+        if len(found) < len(device.handles):
+            raise ValueError("Device.handles has one handle twice")
+        return tuple(found.values())
+
+    def _handle(self, handle: AttachHandle) -> AttachHandle:
+        values.expect("AttachHandle.address", handle.address, PciAddress)
+        usable = self._usable.get(handle.address)
+        if usable is None:
+            raise ValueError(
+                f"AttachHandle.address {handle.address} is not a usable candidate"
+            )
+        values.expect_text("AttachHandle.fault", handle.fault)
+        ours = dataclasses.replace(usable.handle(), fault=handle.fault)
+        if handle != ours:
+            raise ValueError(
+                f"the handle of {handle.address} was altered: a plugin changes its "
+                "fault alone"
+            )
+        if handle.address in self._offered:
+            other = self._offered[handle.address].address
+            raise ValueError(f"{handle.address} is offered twice, also by {other}")
+        if handle.address in self._rejected:
+            raise ValueError(f"{handle.address} is offered, and rejected as well")
+        return ours
+
+    def _check_name(self, device: Device, handles: Iterable[AttachHandle]) -> None:
+        """Check that the provider can be named after the function.
+
+        :raises ValueError: it cannot, or another device is named after it.
+        """
+        address = device.address
+        values.expect("Device.address", address, PciAddress)
+        function = self._around.functions.get(address)
+        if function is None:
+            raise ValueError(f"Device.address {address} is not on this host")
+        if address not in self._nameable and not any(
+            address.same_slot(each.address) for each in handles
+        ):
+            raise ValueError(
+                f"Device.address {address} is neither a candidate nor its card"
+            )
+        leader = self._leaders.get(address)
+        if address in self._around.offered:
+            other = self._around.offered[address]
+            raise ValueError(f"Device.address {address} is a device of plugin {other}")
+        if leader is not None and leader not in self._taken:
+            raise ValueError(
+                f"Device.address {address} is a usable function that the plugin "
+                "neither offers nor rejects"
+            )
+        if address in self._devices:
+            raise ValueError(
+                f"Device.address {address} is that of two devices: offer one device "
+                "with all handles"
+            )
+        values.check_identity("Device.identity", device.identity)
+        if not device.identity.may_be(function.identity):
+            raise ValueError(
+                f"Device.identity is {device.identity}, but that of {address} is "
+                f"{function.identity}"
+            )
+
+    # -- functions of an invalid device ------------------------------------
+
+    def _functions_of(self, found: object) -> frozenset[PciAddress]:
+        """Return the usable functions that an answer of any type offers or rejects."""
+        meant = found.handles if isinstance(found, Device) else found
+        return frozenset(
+            self._leaders[each] for each in _addresses(meant) if each in self._leaders
+        )
+
+    def _meant_by(self, found: object) -> frozenset[PciAddress]:
+        """Return the usable functions that an invalid answer is about.
+
+        Without usable handles it may be about all functions of its card that no other
+        answer takes.
+        """
+        own = self._functions_of(found)
+        if own or not isinstance(found, Device):
+            return own
+        near = frozenset(_addresses(found.address))
+        return frozenset(
+            address
+            for address, each in self._usable.items()
+            if address not in self._taken
+            and not near.isdisjoint({*each.members, address, each.parent.address})
+        )
+
+
+def _addresses(value: object) -> Iterator[PciAddress]:
+    """Yield the addresses that a value states, also if its type is wrong."""
+    match value:
+        case PciAddress():
+            yield value
+        case str():
+            with contextlib.suppress(exception.InvalidInput):
+                yield PciAddress.parse(value)
+        case AttachHandle() | RejectedDevice():
+            yield from _addresses(value.address)
+            yield from _addresses(getattr(value, "members", ()))
+        case UsableFunction():
+            yield from value.members
+        case tuple() | list() | set() | frozenset():
+            for each in value:
+                yield from _addresses(each)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks of the values that plugins return: types, names and regions."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+import os_resource_classes
+import os_traits
+
+from os_acc import exception
+from os_acc.objects.device import AttachHandle, Device
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region, check_functions
+from os_acc.objects.request import PLACEMENT_NAME
+
+_T = TypeVar("_T")
+
+_CUSTOM: Final = re.compile("CUSTOM_.")
+# A serial number is part of the name of a provider, which Placement limits to 200.
+_LONGEST_SERIAL: Final = 64
+
+
+def check_region(region: object) -> None:
+    """Check the types of a region's attributes, and its functions.
+
+    :raises ValueError: one is wrong; see :class:`.Region`.
+    """
+    if not isinstance(region, Region):
+        raise ValueError(f"{exception.show(region)} is not a Region")
+    expect("Region.card", region.card, PciAddress)
+    check_identity("Region.identity", region.identity)
+    expect_number("Region.number", region.number)
+    for name in ("interface_id", "function_id"):
+        value = getattr(region, name)
+        if value is not None and canonical_uuid(value) != value:
+            raise ValueError(
+                f"Region.{name} is {exception.show(value)}, which is no canonical UUID"
+            )
+    expect_all("Region.pci_functions", region.pci_functions, tuple, PciAddress)
+    expect_all("Region.functions", region.functions, tuple, tuple)
+    for pair in region.functions:
+        if len(pair) != 2:
+            raise ValueError(
+                f"Region.functions has {exception.show(pair)}, not a pair of a PCI "
+                "function and its function"
+            )
+        expect("Region.functions: the PCI function", pair[0], PciAddress)
+    expect("Region.is_authenticated", region.is_authenticated, bool)
+    check_functions(region)
+
+
+def check_shared(region: Region, handles: Sequence[AttachHandle]) -> None:
+    """Check that a region names all functions that lead to it, if there are several.
+
+    :raises ValueError: it does not.
+    """
+    missing = {each.address for each in handles}.difference(region.pci_functions)
+    if missing and len(handles) > 1:
+        raise ValueError(
+            "Region.pci_functions does not have the handles "
+            f"{exception.some(map(str, sorted(missing)), 4)}"
+        )
+
+
+def check_identity(what: str, identity: object) -> None:
+    found = expect(what, identity, PciIdentity)
+    for number in found.numbers:
+        expect_number(what, number)
+    expect_text(f"{what}.serial", found.serial)
+    if len(found.serial) > _LONGEST_SERIAL:
+        raise ValueError(f"{what}.serial is longer than {_LONGEST_SERIAL} characters")
+
+
+def check_placement_names(device: Device) -> None:
+    """Check resource class and traits.
+
+    Placement would reject them, and Nova's update of the whole node would fail.
+
+    :raises ValueError: a name is invalid, or neither standard nor custom.
+    """
+    expect("Device.resource_class", device.resource_class, str)
+    expect_all("Device.traits", device.traits, frozenset, str)
+    for name in (device.resource_class, *sorted(device.traits)):
+        if not PLACEMENT_NAME.fullmatch(name):
+            raise ValueError(f"{exception.show(name)} is no valid name for Placement")
+    wrong = [each for each in sorted(device.traits) if not _is_trait(each)]
+    if not _is_class(device.resource_class):
+        wrong.insert(0, device.resource_class)
+    if wrong:
+        raise ValueError(
+            f"{exception.show(wrong[0])} is neither a standard name of Placement nor "
+            "begins with CUSTOM_"
+        )
+
+
+def _is_class(name: str) -> bool:
+    return bool(_CUSTOM.match(name)) or name in os_resource_classes.STANDARDS
+
+
+@functools.lru_cache(4096)
+def _is_trait(name: str) -> bool:
+    return bool(_CUSTOM.match(name)) or not os_traits.check_traits([name])[1]
+
+
+def expect(what: str, value: object, kind: type[_T]) -> _T:
+    """Return a value of this type.
+
+    :param what: the attribute that has the value.
+    :raises ValueError: it has another type; so do the functions below.
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is {exception.show(value)}, not {_a(kind)}")
+    return value
+
+
+def expect_all(what: str, parts: Iterable[object], kind: type, of: type) -> None:
+    """Check the type of a container and of all that it has."""
+    if not isinstance(parts, kind):
+        shown = exception.show(parts)
+        raise ValueError(f"{what} is {shown}, not {_a(kind)} of {of.__name__}")
+    for each in parts:
+        expect(f"a part of {what}", each, of)
+
+
+def expect_number(what: str, value: object) -> None:
+    """Check that a value is an integer, and not negative."""
+    if isinstance(value, bool) or expect(what, value, int) < 0:
+        raise ValueError(f"{what} is {exception.show(value)}, not a number from 0 on")
+
+
+def expect_text(what: str, value: object) -> None:
+    """Check that a value is text that can be printed and stored."""
+    if not exception.is_encodable(expect(what, value, str)):
+        raise ValueError(f"{what} is {exception.show(value)}, which is not Unicode")
+
+
+def _a(kind: type) -> str:
+    article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
+    return f"{article} {kind.__name__}"
