@@ -349,19 +349,23 @@ def _discover(
     refused: list[RejectedDevice] = []
     aside: list[plugins.SetAside] = []
     left = candidates.usable
+    owed = recorded.owed_releases
     for idle in loaded.set_aside:
         left = _keep(left, idle, offered, refused)
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         regions = _leased_regions(root, recorded, plugin.name)
+        # A function that a plugin has to release is offered by no other one.
+        others = {address for address, name in owed.items() if name != plugin.name}
+        mine = tuple(each for each in left if each.function.address not in others)
         try:
             found, not_offered = loaded.call(
                 plugin,
                 seconds,
                 _take,
                 plugin,
-                dataclasses.replace(candidates, usable=left, leased_regions=regions),
+                dataclasses.replace(candidates, usable=mine, leased_regions=regions),
             )
         except exception.PluginFailed as error:
             aside.append(idle := plugins.SetAside(plugin.name, error.message))
@@ -375,7 +379,9 @@ def _discover(
     # Functions that no plugin offers; a plugin that failed may be the reason.
     detail = "; ".join(each.reason for each in aside)
     reason = RejectReason.PLUGIN_FAILED if aside else RejectReason.NO_PLUGIN
-    refused += [RejectedDevice(each.function.address, reason, detail) for each in left]
+    for address in (each.function.address for each in left):
+        why = f"it waits for {owed[address]}" if address in owed else detail
+        refused.append(RejectedDevice(address, reason, why))
     return devices, refused, tuple(aside)
 
 
