@@ -21,6 +21,7 @@ from tests.stress import kills, processes
 from tests.stress.kills import Trial, Way
 from tests.stress.recorder import Point
 from tests.stress.simulated_host import plug, request
+from tests.unit import acme
 from tests.unit.rival_driver import prefer
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -35,6 +36,11 @@ FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:5f:00.0"
 EMPTY_NIC = "0000:af:00.0"
 DFL = "0000:b3:00.0"
 BYSTANDERS = "0000:c1:00.0"
+
+#: The plugins of os_acc.
+OWN_PLUGINS = ("dfl", "pci", "xrt")
+#: A plugin that prepares and releases its devices, and the path of its class.
+MARKS, MARKS_PATH = "marks", "tests.unit.acme:MarksIntel"
 
 _ALL = '{"address": "*:*:*.*"}'
 _THIRD = "third-driver"
@@ -58,6 +64,7 @@ class Flow:
 
     :ivar more: further functions of the host.
     :ivar device_spec: the devices that the library may use.
+    :ivar plugins: the plugins that the library uses.
     :ivar counts: the numbers of leases that the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
     :ivar unready: consumers with leases that a reboot has invalidated, until
@@ -67,6 +74,7 @@ class Flow:
     name: ClassVar[str]
     more: ClassVar[tuple[FunctionSpec, ...]] = ()
     device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
+    plugins: ClassVar[tuple[str, ...]] = OWN_PLUGINS
     counts: ClassVar[frozenset[int]] = frozenset({0, 1})
     strays: ClassVar[frozenset[str]] = frozenset()
     unready: ClassVar[frozenset[str]] = frozenset()
@@ -105,6 +113,45 @@ class PlugFlow(Flow):
 class OneVf(PlugFlow):
     name = "one VF"
     places = (NIC,)
+
+
+class Prepared(PlugFlow):
+    """A plugin prepares and releases the VF."""
+
+    name = "a VF that a plugin prepares"
+    places = (VF,)
+    plugins = (*OWN_PLUGINS, MARKS)
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        leased = {str(lease.address) for lease in manager.store.leases(INSTANCE)}
+        assert set(acme.marked(bench.root)) == leased
+        super().resume(bench, manager)
+        assert acme.marked(bench.root)
+        manager.unplug({"uuid": INSTANCE})
+        assert not acme.marked(bench.root)
+
+
+class PluginLost(Prepared):
+    """The plugin is missing after the crash, until an operator enables it again."""
+
+    name = "a VF whose plugin is lost"
+    plugins = OWN_PLUGINS
+
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here(enabled_plugins=Prepared.plugins)
+        yield
+        plug(manager, INSTANCE, *self.places)
+        manager.unplug({"uuid": INSTANCE})
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        leases = manager.store.leases(INSTANCE)
+        # Without the plugin no device is free that it has prepared.
+        assert set(acme.marked(bench.root)) <= {str(each.address) for each in leases}
+        manager = bench.start(enabled_plugins=Prepared.plugins)
+        for lease in leases:
+            if lease.state is LeaseState.QUARANTINED:
+                operations.release_device(manager, lease.address, None)
+        super().resume(bench, manager)
 
 
 class Siblings(PlugFlow):
@@ -446,6 +493,8 @@ FLOWS: Mapping[str, Flow] = {
     flow.name: flow
     for flow in (
         OneVf(),
+        Prepared(),
+        PluginLost(),
         Siblings(),
         TwoDrivers(),
         Several(),

@@ -12,10 +12,12 @@ import dataclasses
 import os
 import traceback
 from collections.abc import Callable
+from importlib import metadata
 
 import pytest
+from stevedore import ExtensionManager
 
-from os_acc import exception
+from os_acc import exception, plugins
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot, TestHost
 from tests.shares import Share
@@ -53,6 +55,16 @@ class Stage:
     writes: int
 
 
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the plugin that prepares devices beside those of os_acc."""
+    own = metadata.entry_points(group=plugins.NAMESPACE)
+    more = metadata.EntryPoint(flows.MARKS, flows.MARKS_PATH, plugins.NAMESPACE)
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE, plugins.NAMESPACE, [*own, more]
+    )
+
+
 @pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = FLOWS[request.param]
@@ -60,6 +72,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
         os.path.join(place, "stage"),
         flows.host(flow.more),
         device_spec=list(flow.device_spec),
+        enabled_plugins=list(flow.plugins),
     )
     pristine = bench.kernel.snapshot()
     prepared = processes.call(lambda: flow.prepare(bench))
