@@ -21,7 +21,6 @@ from tests.stress import kills, processes
 from tests.stress.kills import Trial, Way
 from tests.stress.recorder import Point
 from tests.stress.simulated_host import plug, request
-from tests.unit import acme
 from tests.unit.rival_driver import prefer
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -39,8 +38,6 @@ BYSTANDERS = "0000:c1:00.0"
 
 #: The plugins of os_acc.
 OWN_PLUGINS = ("dfl", "pci", "xrt")
-#: A plugin that prepares and releases its devices, and the path of its class.
-MARKS, MARKS_PATH = "marks", "tests.unit.acme:MarksIntel"
 
 _ALL = '{"address": "*:*:*.*"}'
 _THIRD = "third-driver"
@@ -113,45 +110,6 @@ class PlugFlow(Flow):
 class OneVf(PlugFlow):
     name = "one VF"
     places = (NIC,)
-
-
-class Prepared(PlugFlow):
-    """A plugin prepares and releases the VF."""
-
-    name = "a VF that a plugin prepares"
-    places = (VF,)
-    plugins = (*OWN_PLUGINS, MARKS)
-
-    def resume(self, bench: TestHost, manager: Manager) -> None:
-        leased = {str(lease.address) for lease in manager.store.leases(INSTANCE)}
-        assert set(acme.marked(bench.root)) == leased
-        super().resume(bench, manager)
-        assert acme.marked(bench.root)
-        manager.unplug({"uuid": INSTANCE})
-        assert not acme.marked(bench.root)
-
-
-class PluginLost(Prepared):
-    """The plugin is missing after the crash, until an operator enables it again."""
-
-    name = "a VF whose plugin is lost"
-    plugins = OWN_PLUGINS
-
-    def act(self, bench: TestHost) -> Iterator[None]:
-        manager = bench.start_here(enabled_plugins=Prepared.plugins)
-        yield
-        plug(manager, INSTANCE, *self.places)
-        manager.unplug({"uuid": INSTANCE})
-
-    def resume(self, bench: TestHost, manager: Manager) -> None:
-        leases = manager.store.leases(INSTANCE)
-        # Without the plugin no device is free that it has prepared.
-        assert set(acme.marked(bench.root)) <= {str(each.address) for each in leases}
-        manager = bench.start(enabled_plugins=Prepared.plugins)
-        for lease in leases:
-            if lease.state is LeaseState.QUARANTINED:
-                operations.release_device(manager, lease.address, None)
-        super().resume(bench, manager)
 
 
 class Siblings(PlugFlow):
@@ -493,8 +451,6 @@ FLOWS: Mapping[str, Flow] = {
     flow.name: flow
     for flow in (
         OneVf(),
-        Prepared(),
-        PluginLost(),
         Siblings(),
         TwoDrivers(),
         Several(),

@@ -25,6 +25,7 @@ from tests.stress import (
     flows,
     in_process_calls,
     kills,
+    plugin_flows,
     processes,
     recovery_checks,
     region_flows,
@@ -38,7 +39,12 @@ from tests.stress.simulated_host import simulated_host
 #: The recorded points of each flow are divided among so many shares.
 SHARES = 4
 
-FLOWS = {**flows.FLOWS, **request_flows.FLOWS, **region_flows.FLOWS}
+FLOWS = {
+    **flows.FLOWS,
+    **request_flows.FLOWS,
+    **region_flows.FLOWS,
+    **plugin_flows.FLOWS,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,9 +65,10 @@ class Stage:
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the plugin that prepares devices beside those of os_acc."""
     own = metadata.entry_points(group=plugins.NAMESPACE)
-    more = metadata.EntryPoint(flows.MARKS, flows.MARKS_PATH, plugins.NAMESPACE)
     monkeypatch.setitem(
-        ExtensionManager.ENTRY_POINT_CACHE, plugins.NAMESPACE, [*own, more]
+        ExtensionManager.ENTRY_POINT_CACHE,
+        plugins.NAMESPACE,
+        [*own, plugin_flows.MARKS],
     )
 
 

@@ -134,9 +134,11 @@ def others(context: CheckContext) -> Iterator[Finding]:
             f"plugin {aside.name} offers no device: {aside.reason}",
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
+    # The records say which plugin has to release them.
+    owed = context.look.inventory.recorded_state.owed_releases
     by_reason: dict[RejectReason, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.inventory.refused:
-        if refused.reason not in _TOLD_ELSEWHERE:
+        if refused.reason not in _TOLD_ELSEWHERE and refused.address not in owed:
             by_reason[refused.reason].append(refused)
     for reason, found in by_reason.items():
         yield warning(

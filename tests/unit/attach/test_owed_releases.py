@@ -15,6 +15,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
+from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
@@ -279,16 +280,12 @@ def test_a_reboot_frees_nothing(host, lose_plugin, bring_back):
     check_waits(host)
     provider = host.provider(OTHER)
     host.manager.plug(instance(2), *request(provider))
-    check_waits_beside(host)
+    assert host.lease_state(1) is LeaseState.QUARANTINED
+    assert owner(host, CARD) == ""
     bring_back()
     release(host)
     assert acme.marked(host.root) == []
     assert owner(host, CARD) == "acme"
-
-
-def check_waits_beside(host: TestHost) -> None:
-    assert host.lease_state(1) is LeaseState.QUARANTINED
-    assert owner(host, CARD) == ""
 
 
 def test_novas_tree_reserves_the_unit_until_the_plugin_has_released_it(
@@ -425,37 +422,29 @@ def _die_at_commit(replace: Callable[..., object]) -> Callable[..., object]:
     return dying
 
 
-def crash(host: TestHost, act: Callable[[], object], patches: list[tuple]) -> None:
-    """Do something in a process that is killed at the patched step."""
-
-    def run() -> None:
-        patch = pytest.MonkeyPatch()
-        for target, name, replacement in patches:
-            patch.setattr(target, name, replacement)
-        act()
-
-    assert processes.call(run).killed
-
-
 _IN_A_PLUG = {
     "between record and prepare": (acme.Marks, "prepare", _die),
     "in prepare": (acme.Marks, "prepare", _die_after(acme.Marks.prepare)),
-    "between prepare and bind": ("helper", "take", _die),
+    "between prepare and bind": (Helper, "take", _die),
     "after bind": (Store, "replace", _die_at_commit(Store.replace)),
 }
 _IN_AN_UNPLUG = {
-    "before the restore": ("helper", "give_back", _die),
+    "before the restore": (Helper, "give_back", _die),
     "before release": (acme.Marks, "release", _die),
     "in release": (acme.Marks, "release", _die_after(acme.Marks.release)),
     "between release and deletion": (Store, "delete", _die),
 }
 
 
-def crash_at(host: TestHost, step: tuple, act: Callable[[], object]) -> None:
-    target, name, replacement = step
-    if target == "helper":
-        target = type(host.manager.life._helper)
-    crash(host, act, [(target, name, replacement)])
+def crash_at(step: tuple[type, str, object], act: Callable[[], object]) -> None:
+    """Do something in a process that is killed at a step."""
+
+    def run() -> None:
+        target, name, dying = step
+        pytest.MonkeyPatch().setattr(target, name, dying)
+        act()
+
+    assert processes.call(run).killed
 
 
 @pytest.mark.parametrize("step", _IN_A_PLUG.values(), ids=_IN_A_PLUG)
@@ -463,7 +452,7 @@ def test_a_plug_that_is_killed_waits_for_the_plugin(
     host, lose_plugin, bring_back, step
 ):
     before = host.kernel.snapshot()
-    crash_at(host, step, lambda: host.plug(1, CARD))
+    crash_at(step, lambda: host.plug(1, CARD))
     check_waits_until_back(host, lose_plugin, bring_back)
     assert host.kernel.snapshot() == before
 
@@ -474,7 +463,7 @@ def test_an_unplug_that_is_killed_waits_for_the_plugin(
 ):
     before = host.kernel.snapshot()
     host.plug(1, CARD)
-    crash_at(host, step, lambda: host.unplug(1))
+    crash_at(step, lambda: host.unplug(1))
     check_waits_until_back(host, lose_plugin, bring_back)
     assert host.kernel.snapshot() == before
 
@@ -501,7 +490,7 @@ def test_with_the_plugin_a_crash_is_settled_at_the_next_start(host, step):
         host.plug(1, CARD)
         host.unplug(1)
 
-    crash_at(host, step, plug_and_unplug)
+    crash_at(step, plug_and_unplug)
     host.restart()
     assert acme.marked(host.root) == []
     assert host.manager.store.leases() == ()
