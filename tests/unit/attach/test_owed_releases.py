@@ -214,6 +214,7 @@ def test_a_plugin_without_steps_of_its_own_is_not_missed(host, lose_plugin, brin
     bring_back("MarksNoMore")
     host.plug(1, CARD)
     lose_plugin()
+    assert owner(host, CARD) == "pci"
     assert host.unplug(1) == 1
     assert owner(host, CARD) == "pci"
 
@@ -231,6 +232,7 @@ def test_a_device_that_stays_with_the_host_is_not_missed(host, lose_plugin, targ
     specs["accel1:attach_target"] = target
     host.manager.plug(instance(1), selected, specs)
     lose_plugin()
+    assert owner(host, CARD) == "pci"
     assert host.unplug(1) == 1
 
 
@@ -349,7 +351,7 @@ def test_a_guest_with_a_prepared_card_starts_without_the_plugin(host, lose_plugi
 def test_after_a_reboot_the_plugin_has_to_prepare_the_card_again(
     host, lose_plugin, bring_back
 ):
-    host.plug(1, CARD)
+    host.plug(1, CARD, GPU)
     host.kernel.reboot()
     acme.unmark(host.root, CARD)
     lose_plugin()
@@ -358,12 +360,13 @@ def test_after_a_reboot_the_plugin_has_to_prepare_the_card_again(
         with pytest.raises(exception.PluginFailed, check=NOT_LOADED, match="acme"):
             host.manager.plug(instance(1), None, None)
     assert (host.kernel.snapshot(), host.kernel.writes()) == (before, writes)
-    assert host.lease_state() is LeaseState.HELD
+    states = {each.state for each in host.manager.store.leases(uuid_of(1))}
+    assert states == {LeaseState.HELD}
     bring_back()
     host.manager.plug(instance(1), None, None)
     assert acme.marked(host.root) == [CARD]
-    assert host.drivers(CARD) == ["vfio-pci"]
-    assert host.unplug(1) == 1
+    assert host.drivers(CARD, GPU) == ["vfio-pci"] * 2
+    assert host.unplug(1) == 2
 
 
 def test_no_device_is_taken_for_a_lease_whose_plugin_cannot_prepare_it(

@@ -363,3 +363,12 @@ def test_a_device_waits_for_the_plugin_that_has_prepared_it(
     install_plugins(acme="tests.unit.acme:Marks")
     assert console.json("device", "release", FPGA)["State"] == "free"
     assert acme.marked(console.bench.root) == []
+
+
+def test_a_device_that_owes_nothing_is_no_warning(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(acme="tests.unit.acme:Marks")
+    console.bench.plug(1, GPU)
+    console.configure(more="enabled_plugins = acme")
+    assert console.results("records") == {"ok"}
