@@ -31,7 +31,7 @@ from os_acc.objects.device import (
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.region import Programming, Region, check_functions
+from os_acc.objects.region import Region, check_functions
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import base
@@ -322,19 +322,12 @@ def _leased_regions(
     this_boot = attributes.boot_id(root)
     return MappingProxyType(
         {
-            address: _in_boot(lease.programming, this_boot)
+            address: lease.programming.region_in(this_boot)
             for lease in recorded.leases
             if lease.programming is not None and lease.plugin == plugin
             for address in lease.members
         }
     )
-
-
-def _in_boot(programming: Programming, boot_id: str) -> Region:
-    """Return the region, without its functions after a reboot, which may empty it."""
-    if programming.boot_id == boot_id:
-        return programming.region
-    return dataclasses.replace(programming.region, function_id=None, functions=())
 
 
 def _discover(
