@@ -395,11 +395,25 @@ class LockTimeout(OsAccError):
     default_hint = "another plug or unplug is at work on the same object"
 
 
+class PluginReason(ErrorReason):
+    """Reasons of :class:`PluginFailed`."""
+
+    FAILED = "plugin failed", "this is a defect of the plugin: report it to its vendor"
+    NOT_LOADED = (
+        "plugin not loaded",
+        "install the plugin, or enable it in [os_acc] enabled_plugins; then retry",
+    )
+
+
 class PluginFailed(OsAccError):
-    """A plugin raised an error of its own, which is chained."""
+    """A plugin cannot do its part.
+
+    It raised an error of its own, which is chained, or did not return (FAILED); or it
+    is not loaded, and a device that it has prepared waits for it (NOT_LOADED).
+    """
 
     fault = Fault.INTERNAL
-    default_hint = "this is a defect of the plugin: report it to its vendor"
+    reason: PluginReason = PluginReason.FAILED
 
 
 # -- devices ----------------------------------------------------------------

@@ -124,9 +124,10 @@ class Lifecycle:
             was before; notes of the error name the exceptions.
         """
         store = self._store.until(deadline)
+        plugin_steps.check_loaded(self._plugins, leases)
         # 1. Record the intent. Undo: delete it. No device is touched yet, and the
         #    prior bindings of a device that has changed must not be restored.
-        intents = store.add(leases, store_id)
+        intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
         except BaseException:
@@ -227,9 +228,12 @@ class Lifecycle:
         broken = [each for each in leases if not verification.holds(self._root, each)]
         if not broken:
             return tuple(leases)
-        # 1. Record the present bindings.
+        # 1. Record the present bindings, and what is owed to a newer plugin.
+        refreshed = [
+            verification.refreshed(self._root, each, deadline) for each in broken
+        ]
         fresh = self._store.until(deadline).replace(
-            [verification.refreshed(self._root, each, deadline) for each in broken]
+            plugin_steps.owing(self._plugins, refreshed)
         )
         # A guest that the host itself has started may use its device already.
         idle = [
@@ -237,7 +241,9 @@ class Lifecycle:
             for each in fresh
             if not each.is_the_guests or not verification.holds(self._root, each)
         ]
-        # 2. Check that the host does not use the devices.
+        # 2. Check that the plugins can prepare the devices again, and that the host
+        #    does not use them.
+        plugin_steps.check_loaded(self._plugins, idle)
         verification.check_unused(
             self._root, [each for each in idle if each.is_the_guests]
         )

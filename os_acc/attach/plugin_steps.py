@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from oslo_log import log
@@ -116,17 +116,47 @@ class RegionSteps(PluginSteps):
             raise
 
 
-def prepare(plugins: Plugins, lease: Lease, deadline: float) -> None:
-    """Let the plugin prepare a lease's device; without its plugin do nothing.
+def owing(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
+    """Return leases, marked if they will owe a release to their plugins.
 
+    A plugin that inherits both ``prepare`` and ``release`` is owed nothing. A recorded
+    debt stays: an earlier version of the plugin may have prepared the device.
+    """
+
+    def owes(lease: Lease) -> bool:
+        plugin = plugins.get(lease.plugin)
+        return plugin is not None and lease.is_the_guests and _prepares(plugin)
+
+    return [
+        dataclasses.replace(each, owes_release=each.owes_release or owes(each))
+        for each in leases
+    ]
+
+
+def check_loaded(plugins: Plugins, leases: Iterable[Lease]) -> None:
+    """Check that each plugin to which a lease owes a release is loaded.
+
+    :raises PluginFailed: NOT_LOADED: one is not.
+    """
+    for lease in leases:
+        _plugin_of(plugins, lease)
+
+
+def prepare(plugins: Plugins, lease: Lease, deadline: float) -> None:
+    """Let the plugin prepare a lease's device; skip a missing one to which the lease
+    owes nothing.
+
+    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
     _for_lease(plugins, lease, deadline, lambda plugin: plugin.prepare)
 
 
 def release(plugins: Plugins, lease: Lease, deadline: float) -> None:
-    """Let the plugin undo its :func:`prepare`; without its plugin do nothing.
+    """Let the plugin undo its :func:`prepare`; skip a missing one to which the lease
+    owes nothing.
 
+    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
     _for_lease(plugins, lease, deadline, lambda plugin: plugin.release)
@@ -138,10 +168,33 @@ def _for_lease(
     deadline: float,
     method: Callable[[base.PluginBase], Callable[..., None]],
 ) -> None:
-    plugin = plugins.get(lease.plugin)
+    plugin = _plugin_of(plugins, lease)
     if plugin is not None:
         steps = PluginSteps(deadline)
         call(plugins, plugin, deadline, method(plugin), _handle(lease), steps)
+
+
+def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
+    """Return the plugin of a lease; None: it is not loaded, and nothing is owed to it.
+
+    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
+    """
+    plugin = plugins.get(lease.plugin)
+    if plugin is None and lease.owes_release:
+        raise exception.PluginFailed(
+            f"the plugin {lease.plugin}, which prepared {lease.address}, is "
+            f"{plugins.why_missing(lease.plugin)}",
+            reason=exception.PluginReason.NOT_LOADED,
+        )
+    return plugin
+
+
+def _prepares(plugin: base.PluginBase) -> bool:
+    """Return whether a plugin has a ``prepare`` or a ``release`` of its own."""
+    kind, inherited = type(plugin), base.PluginBase
+    return (
+        kind.prepare is not inherited.prepare or kind.release is not inherited.release
+    )
 
 
 def call(

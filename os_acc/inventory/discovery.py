@@ -29,7 +29,7 @@ from os_acc.objects.device import (
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.region import Programming, Region
+from os_acc.objects.region import Region
 from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import answers, base
 
@@ -327,19 +327,12 @@ def _leased_regions(
     this_boot = attributes.boot_id(root)
     return MappingProxyType(
         {
-            address: _in_boot(lease.programming, this_boot)
+            address: lease.programming.region_in(this_boot)
             for lease in recorded.leases
             if lease.programming is not None and lease.plugin == plugin
             for address in lease.members
         }
     )
-
-
-def _in_boot(programming: Programming, boot_id: str) -> Region:
-    """Return the region, without its functions after a reboot, which may empty it."""
-    if programming.boot_id == boot_id:
-        return programming.region
-    return dataclasses.replace(programming.region, function_id=None, functions=())
 
 
 @dataclasses.dataclass(slots=True)
@@ -377,15 +370,17 @@ def _discover(
     deadline: float,
 ) -> _Discovered:
     found = _Discovered(candidates.usable)
+    owed = recorded.owed_releases
     for idle in loaded.set_aside:
         found.left = _keep(found.left, idle, offered, found.refused)
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         regions = _leased_regions(root, recorded, plugin.name)
-        given = dataclasses.replace(
-            candidates, usable=found.left, leased_regions=regions
-        )
+        # A function that a plugin has to release is offered by no other one.
+        others = {address for address, name in owed.items() if name != plugin.name}
+        mine = tuple(each for each in found.left if each.function.address not in others)
+        given = dataclasses.replace(candidates, usable=mine, leased_regions=regions)
         around = answers.Surroundings(host.functions, found.offered)
         try:
             answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
@@ -401,9 +396,9 @@ def _discover(
     # Functions that no plugin offers; a plugin that failed may be the reason.
     detail = "; ".join(each.reason for each in found.set_aside)
     reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
-    found.refused += [
-        RejectedDevice(each.function.address, reason, detail) for each in found.left
-    ]
+    for address in (each.function.address for each in found.left):
+        why = f"it waits for {owed[address]}" if address in owed else detail
+        found.refused.append(RejectedDevice(address, reason, why))
     return found
 
 

@@ -118,6 +118,8 @@ class Lease:
     :ivar created_at: when the consumer got the accelerator, in microseconds since
         1970, UTC; 0: not recorded yet. The lease of a device that replaces another
         one has the time of the replaced one.
+    :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
+        before. Only ``release`` of that plugin frees the device again.
     """
 
     uuid: str
@@ -152,6 +154,7 @@ class Lease:
     bitstream_request: BitstreamRequest | None = None
     required: tuple[str, ...] = ()
     created_at: int = 0
+    owes_release: bool = False
 
     @property
     def request_uuid(self) -> str:
@@ -287,6 +290,21 @@ class RecordedState:
     def leased(self) -> frozenset[PciAddress]:
         """All functions that leases take from the host."""
         return frozenset(each for lease in self.leases for each in lease.members)
+
+    @property
+    def owed_releases(self) -> Mapping[PciAddress, str]:
+        """The functions that plugins have to release, each with its plugin.
+
+        No other plugin may offer them: it would not know what was prepared.
+        """
+        return MappingProxyType(
+            {
+                address: lease.plugin
+                for lease in self.leases
+                if lease.owes_release
+                for address in lease.members
+            }
+        )
 
     @property
     def leased_in_parts(self) -> Mapping[PciAddress, PciAddress]:

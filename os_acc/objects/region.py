@@ -145,6 +145,15 @@ class Programming:
         """Whether a rebuild has decided the contents, and they are not verified yet."""
         return not self.boot_id
 
+    def region_in(self, boot_id: str) -> Region:
+        """Return the region, without its functions after a reboot, which may empty it.
+
+        :param boot_id: the present boot.
+        """
+        if self.boot_id == boot_id:
+            return self.region
+        return dataclasses.replace(self.region, function_id=None, functions=())
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedImage:

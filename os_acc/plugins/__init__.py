@@ -89,6 +89,13 @@ class Plugins:
         """Return the loaded plugin of this name, or None."""
         return next((each for each in self.loaded if each.name == name), None)
 
+    def why_missing(self, name: str) -> str:
+        """Return the reason why no plugin of this name is loaded."""
+        for each in self.set_aside:
+            if each.name == name:
+                return f"set aside: {each.reason}"
+        return "not installed or not enabled"
+
 
 def load(
     conf: cfg.ConfigOpts,

@@ -305,6 +305,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         and dataclasses.asdict(lease.bitstream_request),
         "required": lease.required,
         "created_at": lease.created_at,
+        "owes_release": lease.owes_release,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -349,6 +350,7 @@ def decode(payload: str) -> Lease:
             bitstream_request=_decode_request(fields["bitstream_request"]),
             required=tuple(fields["required"]),
             created_at=fields["created_at"],
+            owes_release=fields["owes_release"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -36,6 +36,9 @@ EMPTY_NIC = "0000:af:00.0"
 DFL = "0000:b3:00.0"
 BYSTANDERS = "0000:c1:00.0"
 
+#: The plugins of os_acc.
+OWN_PLUGINS = ("dfl", "pci", "xrt")
+
 _ALL = '{"address": "*:*:*.*"}'
 _THIRD = "third-driver"
 
@@ -58,6 +61,7 @@ class Flow:
 
     :ivar more: further functions of the host.
     :ivar device_spec: the devices that the library may use.
+    :ivar plugins: the plugins that the library uses.
     :ivar counts: the numbers of leases that the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
     :ivar unready: consumers with leases that a reboot has invalidated, until
@@ -67,6 +71,7 @@ class Flow:
     name: ClassVar[str]
     more: ClassVar[tuple[FunctionSpec, ...]] = ()
     device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
+    plugins: ClassVar[tuple[str, ...]] = OWN_PLUGINS
     counts: ClassVar[frozenset[int]] = frozenset({0, 1})
     strays: ClassVar[frozenset[str]] = frozenset()
     unready: ClassVar[frozenset[str]] = frozenset()

@@ -12,10 +12,12 @@ import dataclasses
 import os
 import traceback
 from collections.abc import Callable
+from importlib import metadata
 
 import pytest
+from stevedore import ExtensionManager
 
-from os_acc import exception
+from os_acc import exception, plugins
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot, TestHost
 from tests.shares import Share
@@ -23,6 +25,7 @@ from tests.stress import (
     flows,
     in_process_calls,
     kills,
+    plugin_flows,
     processes,
     recovery_checks,
     region_flows,
@@ -36,7 +39,12 @@ from tests.stress.simulated_host import simulated_host
 #: The recorded points of each flow are divided among so many shares.
 SHARES = 4
 
-FLOWS = {**flows.FLOWS, **request_flows.FLOWS, **region_flows.FLOWS}
+FLOWS = {
+    **flows.FLOWS,
+    **request_flows.FLOWS,
+    **region_flows.FLOWS,
+    **plugin_flows.FLOWS,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +61,17 @@ class Stage:
     writes: int
 
 
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the plugin that prepares devices beside those of os_acc."""
+    own = metadata.entry_points(group=plugins.NAMESPACE)
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE,
+        plugins.NAMESPACE,
+        [*own, plugin_flows.MARKS],
+    )
+
+
 @pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = FLOWS[request.param]
@@ -60,6 +79,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
         os.path.join(place, "stage"),
         flows.host(flow.more),
         device_spec=list(flow.device_spec),
+        enabled_plugins=list(flow.plugins),
     )
     pristine = bench.kernel.snapshot()
     prepared = processes.call(lambda: flow.prepare(bench))

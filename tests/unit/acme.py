@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from oslo_config import cfg
@@ -49,6 +50,46 @@ class Acme(base.PluginBase):
 
     def release(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
         self.calls.append(("release", handle))
+
+
+class Marks(Acme):
+    """Leaves a mark on the host while a device is prepared; a reboot keeps it."""
+
+    def prepare(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().prepare(handle, steps)
+        _marks(self.root).mkdir(parents=True, exist_ok=True)
+        (_marks(self.root) / str(handle.address)).touch()
+
+    def release(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().release(handle, steps)
+        unmark(self.root, str(handle.address))
+
+
+class MarksIntel(Marks):
+    """Does the same for the functions of another vendor."""
+
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0x8086),)
+
+
+class MarksNoMore(Acme):
+    """A later version of it, which inherits both steps."""
+
+    prepare = base.PluginBase.prepare
+    release = base.PluginBase.release
+
+
+def _marks(root: str) -> Path:
+    return Path(root, "var/lib/acme")
+
+
+def marked(root: str) -> list[str]:
+    """Return the addresses of the devices with the mark of :class:`Marks`."""
+    return sorted(each.name for each in _marks(root).glob("*"))
+
+
+def unmark(root: str, address: str) -> None:
+    """Remove the mark of a device, if it has one."""
+    (_marks(root) / address).unlink(missing_ok=True)
 
 
 class Rival(Acme):

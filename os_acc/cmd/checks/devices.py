@@ -137,9 +137,11 @@ def others(context: CheckContext) -> Iterator[Finding]:
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     yield from _broken_rules(context)
+    # The records say which plugin has to release them.
+    owed = context.look.inventory.recorded_state.owed_releases
     by_reason: dict[str, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.inventory.refused:
-        if refused.reason not in _TOLD_ELSEWHERE:
+        if refused.reason not in _TOLD_ELSEWHERE and refused.address not in owed:
             by_reason[refused.phrase].append(refused)
     for phrase, found in by_reason.items():
         yield warning(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from os_acc.bitstreams import cache_files, options
 from os_acc.cmd import identity
 from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.exception import PluginReason
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
 
@@ -102,6 +103,12 @@ def records(context: CheckContext) -> Iterator[Finding]:
             yield warning(
                 f"{lease.address} is quarantined: {lease.reason}",
                 f"os-acc device release {lease.address}",
+            )
+        elif lease.owes_release and context.plugins.get(lease.plugin) is None:
+            yield warning(
+                f"{lease.address} was prepared by the plugin {lease.plugin}, which is "
+                f"{context.plugins.why_missing(lease.plugin)}",
+                PluginReason.NOT_LOADED.hint,
             )
     yield ok(f"readable leases: {len(found.leases)}")
 

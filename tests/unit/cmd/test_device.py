@@ -14,6 +14,7 @@ import pytest
 from os_acc.objects.lease import LeaseState
 from os_acc.store import StoreDamaged
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
+from tests.unit import acme
 from tests.unit.cmd.console import Console
 from tests.unit.store.store_files import execute, file_in
 
@@ -331,3 +332,43 @@ def test_a_damaged_record_keeps_its_device_until_it_is_released(
     )
     assert console.state(OTHER_GPU) != "leased"
     assert bench.drivers(OTHER_GPU) == ["nouveau"]
+
+
+def test_a_device_waits_for_the_plugin_that_has_prepared_it(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(acme="tests.unit.acme:Marks")
+    console.bench.plug(1, FPGA)
+    install_plugins()
+    # Before the unplug, 'os-acc check' warns.
+    (waiting, _readable) = console.checks()["records"]
+    assert waiting["What"].startswith(f"{FPGA} was prepared by the plugin acme")
+    assert "enabled_plugins" in waiting["Hint"]
+    assert not any(FPGA in row["What"] for row in console.checks()["devices"])
+    row = console.device(FPGA)
+    assert (row["State"], row["Reason"]) == (
+        "leased",
+        "supported by no plugin: it waits for acme",
+    )
+
+    assert console.run("unplug", uuid_of(1)).status == 1
+    row = console.device(FPGA)
+    assert row["State"] == "quarantined"
+    assert "the plugin acme, which prepared" in row["Reason"]
+    ran = console.run("device", "release", FPGA)
+    assert ran.status == 1
+    assert "hint: install the plugin" in ran.err
+    assert console.state(FPGA) == "quarantined"
+
+    install_plugins(acme="tests.unit.acme:Marks")
+    assert console.json("device", "release", FPGA)["State"] == "free"
+    assert acme.marked(console.bench.root) == []
+
+
+def test_a_device_that_owes_nothing_is_no_warning(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(acme="tests.unit.acme:Marks")
+    console.bench.plug(1, GPU)
+    console.configure(more="enabled_plugins = acme")
+    assert console.results("records") == {"ok"}

@@ -290,16 +290,3 @@ def test_a_device_that_its_plugin_calls_unsettled_is_not_selected_again(
         bench.plug(1, CARDS[0])
     assert prepare.call_count == 1
     assert bench.manager.store.leases() == ()
-
-
-def test_a_lease_is_given_back_without_the_plugin_that_offered_it(
-    make_bench, install_plugins
-):
-    install_plugins(acme="tests.unit.acme:Acme")
-    bench = make_bench()
-    before = bench.kernel.snapshot()
-    bench.plug(1, CARDS[0])
-    install_plugins()
-    bench.restart()
-    assert bench.unplug(1) == 1
-    assert bench.kernel.snapshot() == before

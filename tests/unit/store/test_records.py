@@ -89,6 +89,8 @@ LEASES = st.builds(
     image_id=st.text(),
     bitstream_request=st.none() | st.builds(BitstreamRequest, *[st.text()] * 4),
     required=st.lists(st.text(), max_size=2).map(tuple),
+    created_at=st.integers(0, 2**62),
+    owes_release=st.booleans(),
 )
 
 
