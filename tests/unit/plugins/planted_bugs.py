@@ -309,6 +309,18 @@ class NoHandlesOfCard(acme.Acme):
         )
 
 
+class FirstOfCard(acme.Acme):
+    """Offers the first VF of a card as the card, and leaves the others."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
+        usable = candidates.usable[0]
+        yield dataclasses.replace(
+            acme.device(self, usable),
+            address=usable.parent.address,
+            identity=usable.parent.identity,
+        )
+
+
 class CardIsText(NoHandlesOfCard):
     def discover(self, candidates: base.Candidates) -> Iterable[Any]:
         for found in super().discover(candidates):

@@ -238,6 +238,26 @@ def test_all_functions_of_a_card_stay_with_the_plugin_that_describes_it_wrongly(
         assert host.rejected(vf).reason is RejectReason.INVALID
 
 
+def test_a_function_that_is_offered_and_rejected_is_rejected(
+    make_host, tmp_path, initialize
+):
+    host = make_host("RejectedAndOffered")
+    assert offered(initialize(host)) == {SECOND: "bad", GPU: "pci"}
+    assert host.rejected(FIRST).reason is RejectReason.MANAGEMENT
+    rule = f"{FIRST} is offered, and rejected as well"
+    assert failure(console_on(host, tmp_path)).endswith(rule)
+
+
+def test_two_plugins_name_no_device_alike(make_bench, install_plugins):
+    """Both devices would be one provider."""
+    install_plugins(bad=f"{HERE}:FirstOfCard")
+    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
+    host = make_bench(HostSpec((card,)), device_spec=[VFS])
+    assert offered(host.manager) == {"0000:3b:00.1": "bad"}
+    rule = "Device.address 0000:3b:00.0 is a device of plugin bad"
+    assert rule in host.rejected("0000:3b:00.2").detail
+
+
 def test_the_log_has_the_traceback_of_a_failing_discovery_once(
     make_host, install_plugins, caplog
 ):
