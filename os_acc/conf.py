@@ -105,6 +105,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "max_uncorrectable_errors",
         default=-1,
         min=-1,
+        max=2**31 - 1,
         help="A free device with more uncorrectable PCIe errors than this is not "
         "offered. They are counted since the kernel found the device: until a reboot, "
         "or until the device is removed and found again. Default: -1, any number. The "
