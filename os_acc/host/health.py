@@ -29,7 +29,7 @@ from os_acc.objects.pci import PciAddress
 _TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
 _INPUT: Final = re.compile(r"(temp[0-9]+)_input")
-#: The width in registers of which all bits are set: the function does not answer.
+#: The width in a register whose bits are all set: the function does not answer.
 _NO_ANSWER: Final = 63
 
 

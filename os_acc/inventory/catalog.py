@@ -149,8 +149,10 @@ class Catalog:
     def read_health(self) -> bool:
         """Read the health of the free devices of the last scan, for later scans.
 
-        Returns whether the faults have changed. A device that does not answer keeps
-        the caller for a few seconds, and no other reading starts until it does.
+        A device that does not answer keeps the caller for a few seconds, and no other
+        reading starts until it does.
+
+        :returns: whether the faults have changed.
         """
         if self._reading is None:
             try:

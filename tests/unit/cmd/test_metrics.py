@@ -32,7 +32,7 @@ READINGS = (
 
 @pytest.fixture
 def bench(make_bench):
-    """Return a host with two cards, of which the first is too hot."""
+    """Return a host with two cards; the first is too hot."""
     card = dataclasses.replace(hosts.fpga("0000:05"), attributes=READINGS)
     return make_bench(HostSpec((card, hosts.fpga("0000:06"))))
 

@@ -46,7 +46,7 @@ NOT_FREE = has(reason=exception.NoDeviceReason.NOT_FREE)
 
 @pytest.fixture
 def bench(make_bench: Callable[..., TestHost]) -> TestHost:
-    """Return a host with two cards, of which the first reports its health."""
+    """Return a host with two cards; the first reports its health."""
     card = dataclasses.replace(
         hosts.fpga("0000:05"), attributes=(*LINK, *COUNTERS, *SENSOR)
     )
