@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 DIVISORS = {
     # The lane of the lowest versions; all others run all unit tests.
     "tests/unit/": 10,
-    "tests/functional/kernel/": 3,
+    # Odd: consecutive numbers alternate between two kernels.
+    "tests/functional/kernel/": 5,
     # Each starts Nova's services: five seconds.
     "tests/functional/nova/test_driver": 6,
     "tests/functional/nova/": 2,

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from os_acc.objects.api import AcceleratorEntry
-from tests.functional.kernel import guest_definition, lane, nvme, sysfs
+from tests.functional.kernel import aer, guest_definition, lane, nvme, sysfs
 from tests.functional.kernel.accounts import OrdinaryUser
 from tests.functional.kernel.guest import InnerGuest
 from tests.functional.kernel.hotplug import Hotplug
@@ -126,6 +126,19 @@ class RootSide:
     def pcie_error(self) -> None:
         """Let the root port of the PF report a harmless error."""
         self._slot().pcie_error(lane.PORT_ID_OF_PF)
+
+    def uncorrectable_error(self, address: str) -> None:
+        """Let the kernel count an uncorrectable error of a function."""
+        aer.inject(address, uncorrectable=aer.COMPLETION_TIMEOUT)
+
+    def set_vf(self, interface: str, number: int, mac: str, vlan: int) -> None:
+        """Set MAC and VLAN of a VF, as for a guest's port."""
+        vf = ["ip", "link", "set", interface, "vf", str(number)]
+        subprocess.run([*vf, "mac", mac, "vlan", str(vlan)], check=True)
+
+    def cut_power(self, port: str) -> None:
+        """Switch off the power of a root port's slot, without notice to the kernel."""
+        subprocess.run(["setpci", "-s", port, "CAP_EXP+18.w=0700:0700"], check=True)
 
     def _slot(self) -> Hotplug:
         if self._hotplug is None:

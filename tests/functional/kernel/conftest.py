@@ -9,13 +9,39 @@ from contextlib import ExitStack
 
 import pytest
 
-from . import dfl, inside, machine, nvme, sysfs
+from . import dfl, inside, kernels, machine, nvme, sysfs
 from .accounts import OrdinaryUser
 from .dfl_card import Card
 from .guest import InnerGuest
 from .hotplug import Hotplug
 from .kmsg import KernelLog
 from .machine import Machine
+
+_OPTION = "--of-kernel"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that names the machine's kernel."""
+    parser.addoption(_OPTION, help="select the tests of this kernel; see kernels.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark."""
+    config.addinivalue_line(
+        "markers", "kernel(name): only the machine of this kernel has the device"
+    )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Deselect the tests that another kernel runs."""
+    name = config.getoption(_OPTION)
+    if name is None:
+        return
+    others = [item for item in items if not kernels.runs(item, name)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@
 They are built out of tree, against the headers of the machine's kernel, from
 Debian's own package of the kernel's source. The results stay in ``build/dfl``;
 no part of the kernel is in this repository, and none is distributed.
-
-``python tests/functional/kernel/dfl_build.py /boot/vmlinuz-<release>``
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.shares import Share
 
 from . import backports
@@ -28,14 +30,18 @@ class Unavailable(Exception):
 class Kernel:
     """A kernel, and the emulator that boots it.
 
+    :ivar name: its name on the command line, and in the mark ``kernel`` of a test.
     :ivar image: the file that QEMU loads, ``vmlinuz-<release>``.
     :ivar root: the folder that contains ``lib/modules/<release>`` and ``usr/src``.
     :ivar emulator: the program that starts QEMU.
+    :ivar has_nic: whether that QEMU emulates a network card with VFs (since 8.0).
     """
 
+    name: str
     image: Path
     emulator: Path
     root: Path = Path("/")
+    has_nic: bool = False
 
     @property
     def release(self) -> str:
@@ -68,7 +74,7 @@ def installed() -> Kernel:
         raise Unavailable("no /boot/vmlinuz-*; install linux-image-amd64")
     if emulator is None:
         raise Unavailable("no qemu-system-x86_64; install qemu-system-x86")
-    return Kernel(image, Path(emulator))
+    return Kernel("installed", image, Path(emulator))
 
 
 def newer() -> Kernel:
@@ -83,7 +89,7 @@ def newer() -> Kernel:
     image = _newest(root / "boot")
     if image is None:
         raise Unavailable(f"no vmlinuz-* in {root}/boot")
-    return Kernel(image, root / backports.EMULATOR, root)
+    return Kernel("backports", image, root / backports.EMULATOR, root, has_nic=True)
 
 
 #: How each kernel is found, by its name on the command line.
@@ -93,6 +99,19 @@ KERNELS: dict[str, Callable[[], Kernel]] = {"installed": installed, "backports":
 def of(share: Share) -> Sequence[str]:
     """Return the names of a run's kernels: all of a full run, one of a share."""
     return share.select(list(KERNELS), len(KERNELS))
+
+
+def runs(test: pytest.Item, name: str) -> bool:
+    """Return whether a kernel runs a test: its mark ``kernel`` names no other one.
+
+    :raises pytest.UsageError: the mark names no kernel that exists.
+    """
+    mark = test.get_closest_marker("kernel")
+    if mark is None:
+        return True
+    if not set(mark.args) <= set(KERNELS):
+        raise pytest.UsageError(f"{test.nodeid}: no kernel {mark.args}")
+    return name in mark.args
 
 
 def _newest(folder: Path) -> Path | None:

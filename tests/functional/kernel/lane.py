@@ -63,6 +63,8 @@ PORT_EDU_NODE1 = "0000:80:01.0"
 PORT_HOTPLUG = "0000:00:12.0"
 PORT_LEGACY = "0000:00:13.0"
 PORT_FPGA_NODE1 = "0000:80:02.0"
+#: Only in the machine of a kernel that :attr:`.kernels.Kernel.has_nic`.
+PORT_NIC = "0000:00:15.0"
 #: Functions that sit on the root bus, which has no NUMA node.
 PLAIN_EDU = "0000:00:10.0"
 CARD_EDU = "0000:00:11.0"
@@ -139,6 +141,16 @@ def qemu_options(results: Path) -> str:
     )
 
 
+def nic_options() -> str:
+    """Return a network card with VFs, as options of QEMU 8.0 or newer."""
+    return " ".join(
+        (
+            root_port("nic", "pcie.0", PORT_NIC, 7),
+            "-device igb,id=nic,bus=port-nic",
+        )
+    )
+
+
 def host_files() -> str:
     """Return options that export the host's files, for :func:`.inside.keep_files`."""
     return (
@@ -172,8 +184,11 @@ class Job:
 def tests_job(kernel: Kernel, pytest_args: Sequence[str]) -> Job:
     """Return the job that runs the tests of this folder."""
     inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), FILES_TAG)
-    script = (*inside, str(kernel.root), str(kernel.emulator.parent), *pytest_args)
+    script = (*inside, str(kernel.root), str(kernel.emulator.parent))
+    script = (*script, f"--of-kernel={kernel.name}", *pytest_args)
     devices = qemu_options(RESULTS)
+    if kernel.has_nic:
+        devices = f"{devices} {nic_options()}"
     # Without relaxed iomem, a driver would take the registers from the process that
     # simulates the FPGA; without the blacklist, it would be the display's driver.
     arguments = "intel_iommu=on iomem=relaxed modprobe.blacklist=bochs"
