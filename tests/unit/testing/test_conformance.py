@@ -75,3 +75,37 @@ def test_a_scan_that_writes_is_found(
     monkeypatch.setattr(PciPlugin, "discover", discover)
     with pytest.raises(conformance.RuleBroken, match="writes nothing"):
         conformance.discovery_only_reads(host, "pci")
+
+
+def test_a_device_lost_in_a_restart_is_found(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, started = PciPlugin.discover, set[PciPlugin]()
+
+    def discover(
+        self: PciPlugin, candidates: base.Candidates
+    ) -> Iterable[base.Device | base.RejectedDevice]:
+        started.add(self)
+        found = [
+            each for each in right(self, candidates) if isinstance(each, base.Device)
+        ]
+        return found if len(started) == 1 else found[1:]
+
+    monkeypatch.setattr(PciPlugin, "discover", discover)
+    with pytest.raises(conformance.RuleBroken, match="after a restart"):
+        conformance.names_survive_restart(host, "pci")
+
+
+def test_a_release_that_changes_the_host_is_found(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def release(
+        self: PciPlugin, handle: base.AttachHandle, steps: base.PrivilegedSteps
+    ) -> None:
+        other = host.kernel.snapshot()[-1].address
+        device = host.kernel.path("sys/bus/pci/devices", str(other))
+        host.kernel.write(f"{device}/driver_override", "acme")
+
+    monkeypatch.setattr(PciPlugin, "release", release)
+    with pytest.raises(conformance.RuleBroken, match="once unplugged"):
+        conformance.unplug_restores_the_host(host, "pci")
