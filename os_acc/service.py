@@ -35,7 +35,7 @@ from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
-from os_acc.objects.device import functions_of
+from os_acc.objects.device import pci_functions_of
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.profiles.lookup import ProfileLookup
@@ -482,7 +482,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
         discovery.discover, root, rules, loaded, settings.node_name, recorded
     )
     inventory = scan()
-    found = functions_of(inventory.providers.values())
+    found = pci_functions_of(inventory.providers.values())
     faults = health.faults(root, found, rules.max_uncorrectable_errors)
     if faults:
         inventory = scan(host=inventory.host, faults=faults)

@@ -344,7 +344,7 @@ def _sequence_breaks(
     """Compare fields or parameters, which can be passed by position."""
     for number, each in enumerate(old):
         now = new[number] if number < len(new) else None
-        if now is None or list(now) != list(each):
+        if now is None or not _is_kept(list(each), list(now)):
             yield f"{name}: {each} is now {now}"
     for each in new[len(old) :]:
         if each[-1] == _REQUIRED:
@@ -352,6 +352,23 @@ def _sequence_breaks(
 
 
 # -- records ----------------------------------------------------------------
+
+
+#: Types that became wider. A plugin gets a value of the wider type only if it takes
+#: types of mediated devices, which plugins for earlier versions do not know.
+_WIDER: Final = {
+    "PciAddress": ("DeviceAddress", "DeviceName"),
+    "tuple[PciAddress, ...]": ("tuple[DeviceAddress, ...]",),
+    "int": ("int | None",),
+    "PciIdentity": ("PciIdentity | None",),
+}
+
+
+def _is_kept(old: Sequence[str], new: Sequence[str]) -> bool:
+    if len(old) != len(new) or len(old) < 2:
+        return old == new
+    kinds = (old[1], *_WIDER.get(old[1], ()))
+    return new[1] in kinds and [old[0], *old[2:]] == [new[0], *new[2:]]
 
 
 def record_of(number: tuple[int, int]) -> Path:

@@ -18,6 +18,7 @@ from os_acc.numa.affinity import allows
 from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import (
@@ -210,7 +211,8 @@ class Confirmer:
     ) -> Lease:
         """Return a lease with the present cells, policies and node."""
         # An administrator, or another setup of the firmware, may change the node.
-        function = pci.read_function(self._root, lease.address)
+        place = function_of(lease.address)
+        function = pci.read_function(self._root, place) if place else None
         return dataclasses.replace(
             lease,
             cells=instance.numa_cells,

@@ -24,9 +24,11 @@ from os_acc.attach import (
     region_requirements,
     verification,
 )
+from os_acc.attach.release_result import ReleaseResult
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.request import AttachTarget
 from os_acc.store import AlreadyLeased, Store
 from os_acc.store.locks import consumer_lock
@@ -47,43 +49,6 @@ _WAITS = (
 )
 #: Causes that can pass only if their ``retryable`` says that a resource ran out.
 _MAY_PASS = (exception.HostStepFailed, exception.PluginFailed)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReleaseResult:
-    """The result of a release.
-
-    :ivar done: the leases that were released.
-    :ivar failed: the other leases, as recorded now, each with its error.
-    """
-
-    done: tuple[Lease, ...]
-    failed: tuple[tuple[Lease, exception.OsAccError], ...]
-
-    def failure(self) -> exception.DevicesUnreleased:
-        """Return the error for the failed leases; its cause is the first error."""
-        consumers = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
-        addresses = exception.some([str(lease.address) for lease, _ in self.failed], 4)
-        reasons = "; ".join(str(error) for _, error in self.failed)
-        error = exception.DevicesUnreleased(
-            f"cannot release {addresses} of {consumers}: {reasons}",
-            released=[str(lease.address) for lease in self.done],
-            unreleased=[(str(lease.address), why) for lease, why in self.failed],
-            hint=self._hint(),
-        )
-        error.__cause__ = self.failed[0][1]
-        return error
-
-    def _hint(self) -> str:
-        quarantined = [
-            lease for lease, _ in self.failed if lease.state is LeaseState.QUARANTINED
-        ]
-        if not quarantined:
-            return "the service retries the release; unplug again to retry now"
-        ways = "; ".join(
-            f"os-acc device release {lease.address}" for lease in quarantined
-        )
-        return f"repair the cause, then run: {ways}"
 
 
 def held(leases: Sequence[Lease]) -> list[Lease]:
@@ -163,13 +128,15 @@ class Lifecycle:
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         """Prepare one device: steps 3 to 6 of :meth:`establish`."""
+        if lease.slot is not None:
+            return self._prepare_mdev(lease, lease.slot, deadline)
         if not lease.is_the_guests:
             lease = self._with_epoch(self._helper.reserve, lease, deadline)
             if lease.attach_target is AttachTarget.HOST:
                 verification.check_driven(self._root, lease)
             return lease
         # 3. Check that no process holds the device.
-        self._helper.check_free(lease.members, deadline)
+        self._helper.check_free(lease.functions, deadline)
         # 4. Call the plugin. Undo: its ``release``.
         plugin_steps.prepare(self._plugins, lease, deadline)
         if (region := lease.guest_writable) is not None:
@@ -178,6 +145,22 @@ class Lifecycle:
         # 5. Bind to vfio-pci. Undo: restore the recorded binding.
         lease = self._with_epoch(self._helper.take, lease, deadline)
         # 6. Verify the IOMMU group.
+        verification.check_viable(self._root, lease)
+        return lease
+
+    def _prepare_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> Lease:
+        """Create one mediated device: steps 4 to 6 of :meth:`establish`."""
+        if not lease.is_the_guests:
+            return lease
+        # 4. Call the plugin. Undo: its ``release``.
+        plugin_steps.prepare(self._plugins, lease, deadline)
+
+        # 5. Create the mediated device. Undo: remove it.
+        def create(lease: Lease, deadline: float) -> None:
+            self._helper.create_mdev(lease, slot, deadline)
+
+        lease = self._with_epoch(create, lease, deadline)
+        # 6. Verify that VFIO offers it.
         verification.check_viable(self._root, lease)
         return lease
 
@@ -318,13 +301,24 @@ class Lifecycle:
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
         """Undo :meth:`_prepare`; a device that stays with the host is not rebound."""
+        if lease.slot is not None:
+            self._remove_mdev(lease, lease.slot, deadline)
+            return
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
-            self._helper.forget(lease.uuid, lease.members, lease.epoch, deadline)
+            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         if lease.is_the_guests:
             plugin_steps.release(self._plugins, lease, deadline)
+
+    def _remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
+        """Undo :meth:`_prepare_mdev`."""
+        if not lease.is_the_guests:
+            return
+        if not verification.given_back_by_reboot(self._root, lease):
+            self._helper.remove_mdev(lease, slot, deadline)
+        plugin_steps.release(self._plugins, lease, deadline)
 
     def _is_rebound(self, lease: Lease, deadline: float) -> bool:
         """Return whether programming may have left a host's card between drivers."""
@@ -339,7 +333,7 @@ class Lifecycle:
         """Restore the functions that are present and have not been exchanged."""
         for remaining_attempts in reversed(range(len(lease.prior) + 1)):
             rest = verification.remaining(self._root, lease)
-            gone = set(lease.members).difference(rest.members)
+            gone = set(lease.functions).difference(rest.functions)
             try:
                 if gone:
                     self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)

@@ -30,6 +30,7 @@ from os_acc.objects.lease import (
     Owner,
     PriorBinding,
 )
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
@@ -49,7 +50,7 @@ _ADOPTED = PolicySources(device=NUMAPolicy.PREFERRED)
 
 def release_device(
     manager: Manager,
-    address: PciAddress,
+    address: DeviceAddress,
     driver: str | None,
     *,
     siblings: Mapping[PciAddress, str] = _NOTHING,
@@ -57,6 +58,8 @@ def release_device(
 ) -> None:
     """Give a quarantined or an unknown device back to the host.
 
+    :param address: a function, or the slot of a mediated device. Without a lease, a
+        mediated device is not os_acc's.
     :param driver: the driver to restore for an unknown device, '' for none; only for
         a device without a lease and without a record of the privileged helper.
     :param siblings: the same for the functions of its IOMMU group that are also
@@ -66,7 +69,8 @@ def release_device(
     :raises NotFound: there is no device to release at this address.
     :raises OsAccError: the error of the host; no record is deleted.
     """
-    _check_address(address)
+    if not isinstance(address, MdevSlot):
+        _check_address(address)
     deadline = time.monotonic() + manager.settings.unplug_timeout
     store = manager.store.until(deadline)
     if address in store.damaged_claims():
@@ -77,7 +81,12 @@ def release_device(
         return
     records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
-    if lease is None:
+    if isinstance(address, MdevSlot):
+        if lease is None:
+            raise exception.NotFound(
+                f"{address} is not leased", kind=exception.ObjectKind.DEVICE
+            )
+    elif lease is None:
         inventory = manager.discover(deadline)
         if address in records and address not in inventory.host.functions:
             manager.catalog.reconciler.disclaim(
@@ -96,7 +105,7 @@ def release_device(
 
 def _release(
     manager: Manager,
-    address: PciAddress,
+    address: DeviceAddress,
     seen: Lease,
     deadline: float,
     *,
@@ -118,7 +127,8 @@ def _release(
             store.delete([current])
         if not force:
             raise error
-        _forget_record(manager, failed, deadline)
+        if failed.functions:
+            _forget_record(manager, failed, deadline)
 
 
 def _conflict(lease: Lease) -> exception.Conflict:
@@ -138,7 +148,7 @@ def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
     """Remove the helper's record of functions that have left vfio-pci."""
     try:
         manager.catalog.reconciler.disclaim(
-            lease.uuid, lease.members, manager.store.until(deadline), deadline
+            lease.uuid, lease.functions, manager.store.until(deadline), deadline
         )
     except exception.OsAccError as error:
         LOG.warning("cannot remove the helper's record of %s: %s", lease.address, error)
@@ -214,7 +224,10 @@ def _with_region(manager: Manager, lease: Lease, deadline: float) -> Lease:
         programming = Programming(device.region, None, boot_id=lease.boot_id)
     lease = dataclasses.replace(lease, plugin=plugin.name, programming=programming)
     if device.region is None and lease.is_the_guests:
-        store.mark_region_guest_writable(card_key(device.address, device.identity))
+        card = function_of(device.address)
+        assert card is not None
+        assert device.identity is not None
+        store.mark_region_guest_writable(card_key(card, device.identity))
     elif (region := lease.guest_writable) is not None:
         store.mark_region_guest_writable(region.key)
     (lease,) = store.replace([lease])

@@ -21,9 +21,11 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
+from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation
 from os_acc.scheduling import device_selection
 
@@ -188,7 +190,11 @@ class LeasePlanner:
         inventory: discovery.Inventory,
         deadline: float,
     ) -> Lease:
-        prior = verification.read_prior(self.root, selected.handle.members, deadline)
+        slot = _slot(selected)
+        functions = [
+            each for each in selected.handle.members if isinstance(each, PciAddress)
+        ]
+        prior = verification.read_prior(self.root, functions, deadline)
         verification.check_same(inventory.host, prior)
         verification.check_unbound(prior, inventory.prebound)
         return Lease(
@@ -214,13 +220,37 @@ class LeasePlanner:
             affinity=selected.affinity,
             policies=self.selector.policies.sources(selected.wanted, selected.handle),
             physfns=verification.physfns(
-                inventory.host.function(each.address) for each in prior
+                inventory.host.function(each)
+                for each in (*functions, *_parent_function(slot))
             ),
             profile=self._profile(selected.wanted.group_suffix),
             image_id=self.instance.image_id if selected.provider.device.region else "",
             bitstream_request=selected.wanted.bitstream_request,
             required=selected.wanted.required,
+            parent=verification.parent_identity(self.root, slot) if slot else None,
         )
+
+
+def _slot(selected: device_selection.SelectedDevice) -> MdevSlot | None:
+    """Return the slot of a selected mediated device; None: a function is selected.
+
+    :raises NoDeviceAvailable: a mediated device cannot stay with the host.
+    """
+    address = selected.handle.address
+    if not isinstance(address, MdevSlot):
+        return None
+    if selected.wanted.attach_target is AttachTarget.HOST:
+        raise exception.NoDeviceAvailable(
+            f"{selected.provider.name} has mediated devices, which no driver of the "
+            "host can use",
+            hint="request attach_target=vm, or a device that is not mediated",
+        )
+    return address
+
+
+def _parent_function(slot: MdevSlot | None) -> tuple[PciAddress, ...]:
+    function = slot.type.function if slot else None
+    return (function,) if function else ()
 
 
 def _is_accepted(region: Region | None, accepted: Collection[str]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from os_acc import exception
 from os_acc.attach import plugin_steps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import Region, function_at, functions_held
 from os_acc.objects.request import title
 from os_acc.plugins import Plugins, base, values
@@ -69,7 +69,7 @@ def check(
     :raises ImageUnusable: no PCI function reaches the requested function, or the
         image does not state which function that is.
     """
-    reaching: dict[tuple[str, str], frozenset[PciAddress]] = {}
+    reaching: dict[tuple[str, str], frozenset[DeviceAddress]] = {}
     elsewhere: list[str] = []
     for each in requirements:
         region = regions[each.region.key]

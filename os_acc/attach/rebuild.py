@@ -25,7 +25,7 @@ from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.objects.image import Image
 from os_acc.objects.lease import Lease, RecordedState
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 
@@ -118,7 +118,7 @@ class Rebuilder:
         image_id: str,
         stack: contextlib.ExitStack,
         deadline: float,
-        left: Collection[PciAddress] = (),
+        left: Collection[DeviceAddress] = (),
     ) -> dict[str, Programming | None]:
         """Return the contents for each lease with a region, by its UUID.
 
@@ -147,7 +147,7 @@ class Rebuilder:
         leases: Sequence[Lease],
         stack: contextlib.ExitStack,
         deadline: float,
-        left: Collection[PciAddress],
+        left: Collection[DeviceAddress],
     ) -> dict[str, Programming | None]:
         """Return the contents for each lease; see :meth:`_decided`."""
         decided = {each.uuid: each.programming for each in leases}
@@ -186,7 +186,7 @@ class Rebuilder:
         requirements: Sequence[RegionRequirement],
         state: RecordedState,
         stack: contextlib.ExitStack,
-        left: Collection[PciAddress],
+        left: Collection[DeviceAddress],
         deadline: float,
     ) -> dict[str, Programming]:
         """Return the contents of one region for its leases."""
@@ -210,7 +210,7 @@ class Rebuilder:
             return decided
         region_use.check_free(self._root, job, state, left)
         for each in requirements:
-            self._helper.check_free(each.lease.members, deadline)
+            self._helper.check_unused(each.lease, deadline)
         return {
             uuid: dataclasses.replace(each, boot_id="")
             for uuid, each in decided.items()

@@ -28,6 +28,7 @@ from os_acc.objects.device import Provider
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner, RecordedState
+from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (
     RecordedImage,
@@ -193,7 +194,7 @@ class RegionOperations:
                     key,
                 )
                 return
-            address = provider.device.handles[0].address
+            address = function_of(provider.device.handles[0].address)
             assert provider.device.region is not None
             image = _recorded_image(inventory.recorded_state, provider.device.region)
             self._program(inventory, provider, deadline, image.id, image)
@@ -331,7 +332,12 @@ def _leased(leases: Iterable[Lease]) -> set[str]:
 
 def _members(provider: Provider) -> set[PciAddress]:
     """Return the PCI functions that a guest of the provider may get."""
-    return {each for one in provider.device.handles for each in one.members}
+    return {
+        each
+        for one in provider.device.handles
+        for each in one.members
+        if isinstance(each, PciAddress)
+    }
 
 
 def _provider_of(inventory: discovery.Inventory, key: str) -> Provider | None:

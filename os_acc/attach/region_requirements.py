@@ -13,7 +13,7 @@ from os_acc.objects import bitstream_requests
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import (
     Programming,
     RecordedImage,
@@ -154,19 +154,21 @@ class RegionRequirement:
             required = sorted(implemented(self.bitstream))
         return ", ".join(required) or "any function"
 
-    def serving(self, now: Region) -> frozenset[PciAddress]:
+    def serving(self, now: Region) -> frozenset[DeviceAddress]:
         """Return the PCI functions that reach the required function in these contents.
 
         If the function of each PCI function is unknown, each may be the one.
         """
-        places = now.pci_functions if now.functions else (self.lease.address,)
+        places: tuple[DeviceAddress, ...] = (self.lease.address,)
+        if now.functions:
+            places = now.pci_functions
         return frozenset(each for each in places if self.is_served_at(each, now))
 
     def is_served_by(self, now: Region) -> bool:
         """Return whether the lease's PCI function reaches the required function."""
         return self.is_served_at(self.lease.address, now)
 
-    def is_served_at(self, address: PciAddress, now: Region) -> bool:
+    def is_served_at(self, address: DeviceAddress, now: Region) -> bool:
         """Return whether a PCI function reaches the required function.
 
         If the hardware reports one function for several PCI functions, the other

@@ -11,7 +11,7 @@ from os_acc.attach.region_requirements import ProgrammingJob
 from os_acc.helper import client
 from os_acc.host import pci, vfio
 from os_acc.objects.lease import Lease, RecordedState
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import Region
 
 
@@ -34,7 +34,7 @@ def check_free(
     root: str,
     job: ProgrammingJob,
     recorded: RecordedState,
-    left: Collection[PciAddress] = (),
+    left: Collection[DeviceAddress] = (),
 ) -> None:
     """Check that no other guest has a function of the region.
 
@@ -88,4 +88,4 @@ def check_idle(
                 f"its PCI function {other.address} is leased to {other.consumer}",
                 reason=exception.RegionReason.IN_USE,
             )
-        helper.check_free(other.members, deadline)
+        helper.check_unused(other, deadline)

@@ -20,6 +20,8 @@ from os_acc.objects.api import (
 )
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.placement.changes import RefusedChange
 
@@ -42,18 +44,12 @@ _STATES: Final[Mapping[LeaseState, str]] = {
 
 def accelerator(lease: Lease) -> AcceleratorEntry:
     """Return the accelerator of a lease, as plug returns it."""
-    address = lease.address
     entry: AcceleratorEntry = {
         "uuid": lease.request_uuid,
         "state": _STATES[lease.state],
-        "attach_handle_type": _TYPES[lease.attach_target],
-        "attach_handle_uuid": lease.request_uuid,
-        "attach_handle_info": AttachHandleInfo(
-            domain=f"{address.domain:04x}",
-            bus=f"{address.bus:02x}",
-            device=f"{address.slot:02x}",
-            function=f"{address.function:x}",
-        ),
+        "attach_handle_type": _type(lease),
+        "attach_handle_uuid": lease.request_uuid if lease.slot is None else lease.uuid,
+        "attach_handle_info": _handle_info(lease),
         "device_rp_uuid": lease.provider,
         "instance_uuid": lease.consumer,
         "request_group": lease.group,
@@ -63,12 +59,41 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
             timespec="microseconds"
         ),
     }
-    # Without this key, libvirt is not given a device that stays with the host.
-    if lease.is_the_guests:
-        entry["pci_id"] = str(address)
+    # Without this key, libvirt is not given a device that stays with the host, nor
+    # the parent of a mediated device.
+    if lease.is_the_guests and lease.slot is None:
+        entry["pci_id"] = str(lease.address)
     if lease.programming is not None and lease.programming.function_id:
         entry["function_id"] = lease.programming.function_id
     return entry
+
+
+def _type(lease: Lease) -> str:
+    if lease.slot is not None and lease.is_the_guests:
+        return "MDEV"
+    return _TYPES[lease.attach_target]
+
+
+def _handle_info(lease: Lease) -> AttachHandleInfo:
+    """Return the address in the form that Nova puts into names of node devices."""
+    slot = lease.slot
+    if slot is None:
+        return _address_info(lease.address)
+    info = _address_info(slot.type.function)
+    info["asked_type"] = slot.type.name
+    info["parent"] = slot.type.parent
+    return info
+
+
+def _address_info(address: DeviceAddress | None) -> AttachHandleInfo:
+    if not isinstance(address, PciAddress):
+        return AttachHandleInfo()
+    return AttachHandleInfo(
+        domain=f"{address.domain:04x}",
+        bus=f"{address.bus:02x}",
+        device=f"{address.slot:02x}",
+        function=f"{address.function:x}",
+    )
 
 
 def by_consumer(leases: Iterable[Lease]) -> dict[str, list[AcceleratorEntry]]:

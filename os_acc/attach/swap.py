@@ -147,14 +147,9 @@ class Swapper:
 
         :raises DeviceInUse: a process does.
         """
-        used = [
-            address
-            for lease in placed
-            if lease.attach_target is not AttachTarget.NONE
-            for address in lease.members
-        ]
-        if used:
-            self._helper.check_free(used, deadline)
+        for lease in placed:
+            if lease.attach_target is not AttachTarget.NONE:
+                self._helper.check_unused(lease, deadline)
 
     def _established(
         self,
@@ -314,6 +309,7 @@ def _moved(old: Lease, planned: Lease) -> Lease:
         prior=planned.prior,
         boot_id=planned.boot_id,
         physfns=planned.physfns,
+        parent=planned.parent,
         policies=dataclasses.replace(old.policies, device=planned.policies.device),
         arq="",
         is_spare=True,

@@ -13,10 +13,11 @@ from concurrent import futures
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.host import attributes, iommu, pci, usage, vfio
+from os_acc.host import attributes, iommu, mdev, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep.functions import VFIO_PCI, is_driver_name
 
 LOG = log.getLogger(__name__)
@@ -58,7 +59,8 @@ def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None
     :raises Unsettled: a device was changed during its selection.
     """
     for lease in leases:
-        if read_prior(root, lease.members, deadline) != lease.prior:
+        check_parent(root, lease)
+        if read_prior(root, lease.functions, deadline) != lease.prior:
             raise Unsettled(
                 f"{lease.address} changed during its selection",
                 reason=exception.ChangeReason.UNSETTLED,
@@ -77,7 +79,7 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
         return
     uses = usage.read_usage(root, pci.scan(root))
     for lease in leases:
-        for address in lease.members:
+        for address in lease.functions:
             use = uses.of(address)
             if use is not None:
                 raise exception.DeviceInUse(
@@ -93,13 +95,19 @@ def check_viable(root: str, lease: Lease) -> None:
     :raises HostStepFailed: the group has no device node, or a member's driver
         keeps it from being viable.
     """
-    node = os.path.join(root, "dev/vfio", str(lease.iommu_group))
-    if not os.path.exists(node):
+    number = lease.iommu_group
+    if lease.slot is not None:
+        created = mdev.read_mdev(root, lease.uuid)
+        number = created.iommu_group if created else None
+    node = os.path.join(root, "dev/vfio", str(number))
+    if number is None or not os.path.exists(node):
         raise exception.HostStepFailed(
-            f"{lease.address} is bound to vfio-pci, but {node} does not exist",
+            f"{lease.address} is ready for VFIO, but {node} does not exist",
             address=str(lease.address),
         )
-    group = iommu.read_group(root, lease.iommu_group)
+    if lease.slot is not None:
+        return
+    group = iommu.read_group(root, number)
     for address in group.members if group else ():
         function = pci.read_function(root, address)
         if function is None or function.is_bridge:
@@ -117,7 +125,8 @@ def check_driven(root: str, lease: Lease) -> None:
 
     :raises HostStepFailed: the device has no driver, or a VFIO driver.
     """
-    function = pci.read_function(root, lease.address)
+    place = lease.address
+    function = pci.read_function(root, place) if isinstance(place, PciAddress) else None
     driver = function.driver if function else None
     if driver is None or vfio.is_vfio_driver(driver):
         raise exception.HostStepFailed(
@@ -144,6 +153,9 @@ def holds(root: str, lease: Lease) -> bool:
         return False
     if programming and programming.is_bound and programming.boot_id != this_boot:
         return False
+    if lease.slot is not None and lease.is_the_guests:
+        created = mdev.read_mdev(root, lease.uuid)
+        return created is not None and created.type == lease.slot.type
     return not lease.is_the_guests or all(
         function.driver == VFIO_PCI and function.iommu_group == lease.iommu_group
         for function in functions
@@ -168,6 +180,8 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     """
     this_boot = attributes.boot_id(root)
     functions = _same_functions(root, lease)
+    if lease.slot is not None:
+        return dataclasses.replace(lease, boot_id=this_boot)
     group = functions[0].iommu_group
     if group is None:
         raise exception.HostStepFailed(
@@ -241,7 +255,9 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
     """Return whether a reboot has already undone all changes of the lease."""
     if lease.boot_id == attributes.boot_id(root):
         return False
-    found = (pci.read_function(root, address) for address in lease.members)
+    if lease.slot is not None:
+        return mdev.read_mdev(root, lease.uuid) is None
+    found = (pci.read_function(root, address) for address in lease.functions)
     return all(function is None or function.driver != VFIO_PCI for function in found)
 
 
@@ -306,8 +322,38 @@ def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
     )
 
 
+def parent_identity(root: str, slot: MdevSlot) -> PciIdentity | None:
+    """Return the identity of a slot's parent; None: a virtual parent.
+
+    :raises DeviceGone: the parent has vanished.
+    """
+    address = slot.type.function
+    if address is not None:
+        return _function(root, address).identity
+    if slot.type.parent not in mdev.parents(root):
+        raise exception.DeviceGone(f"{slot.type.parent} has vanished from the host")
+    return None
+
+
+def check_parent(root: str, lease: Lease) -> None:
+    """Check that the parent of a lease's mediated device is the same one.
+
+    :raises DeviceGone: it has vanished.
+    :raises DeviceChanged: it was exchanged.
+    """
+    if lease.slot is None:
+        return
+    now = parent_identity(root, lease.slot)
+    if now != lease.parent and not (now and lease.parent and now.may_be(lease.parent)):
+        raise exception.DeviceChanged(
+            f"{lease.slot.type.parent} is now {now}, it was {lease.parent}",
+            hint="the card was exchanged: unplug the instance",
+        )
+
+
 def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
-    functions = tuple(_function(root, address) for address in lease.members)
+    check_parent(root, lease)
+    functions = tuple(_function(root, address) for address in lease.functions)
     for old, now in zip(lease.prior, functions, strict=True):
         if not now.identity.may_be(old.identity):
             raise exception.DeviceChanged(

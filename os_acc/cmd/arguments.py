@@ -16,8 +16,17 @@ from typing import Any, TextIO
 from oslo_utils import strutils
 
 from os_acc import exception
+from os_acc.objects import mdev
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
+
+
+def device_address(text: str) -> mdev.DeviceAddress:
+    """Convert a PCI address, or the slot of a mediated device."""
+    try:
+        return mdev.parse_address(text)
+    except exception.InvalidInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def address(text: str) -> PciAddress:

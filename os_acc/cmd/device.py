@@ -13,7 +13,7 @@ from os_acc.attach import operations
 from os_acc.cmd import arguments, base, device_states
 from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
-from os_acc.objects.pci import PciIdentity
+from os_acc.objects.pci import PciAddress, PciIdentity
 
 
 class DeviceList(base.Listing):
@@ -79,7 +79,8 @@ class DeviceShow(base.Showing):
                     *(_lease(found.lease, this_boot) if found.lease else ()),
                 )
         # Raises an error if the function does not exist at all.
-        look.inventory.host.function(parsed_args.address)
+        if isinstance(parsed_args.address, PciAddress):
+            look.inventory.host.function(parsed_args.address)
         raise exception.NotFound(
             f"os_acc does not manage {parsed_args.address}",
             hint="add the device to [os_acc] device_spec",
@@ -122,7 +123,13 @@ class DeviceAdopt(base.Showing):
     """Record the instance of an unknown device; the device itself is left alone."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_address(super().get_parser(prog_name))
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "address",
+            metavar="ADDRESS",
+            type=arguments.address,
+            help="PCI address, such as 0000:3b:02.1",
+        )
         parser.add_argument(
             "--consumer",
             metavar="UUID",
@@ -163,8 +170,9 @@ def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "address",
         metavar="ADDRESS",
-        type=arguments.address,
-        help="PCI address, such as 0000:3b:02.1",
+        type=arguments.device_address,
+        help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
+        "as mtty/mtty-1/0",
     )
     return parser
 

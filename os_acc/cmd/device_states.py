@@ -8,9 +8,10 @@ import dataclasses
 import enum
 
 from os_acc.host import vfio
-from os_acc.objects.device import Provider, RejectedDevice, RejectReason
+from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
+from os_acc.objects.pci import PciFunction
 from os_acc.service import HostInspection
 
 
@@ -44,12 +45,12 @@ class DeviceState:
     :ivar reason: the reason for the state, for operators; empty if obvious.
     """
 
-    address: PciAddress
+    address: DeviceAddress | DeviceName
     state: DeviceStatus
     function: PciFunction | None
     provider: Provider | None
     lease: Lease | None
-    members: tuple[PciAddress, ...]
+    members: tuple[DeviceAddress | DeviceName, ...]
     reason: str
 
     @property
@@ -68,30 +69,36 @@ def device_states(look: HostInspection) -> tuple[DeviceState, ...]:
 class _Survey:
     def __init__(self, look: HostInspection) -> None:
         self._look = look
-        self._leases = {
+        self._leases: dict[DeviceAddress | DeviceName, Lease] = {
             address: lease
             for lease in look.recorded.leases
             for address in lease.members
         }
-        self._offers = {
+        self._offers: dict[
+            DeviceAddress | DeviceName, tuple[Provider, AttachHandle]
+        ] = {
             address: (provider, handle)
             for provider in look.inventory.providers.values()
             for handle in provider.device.handles
             for address in handle.members
         }
-        self._refused = {each.address: each for each in look.inventory.refused}
+        self._refused: dict[DeviceAddress | DeviceName, RejectedDevice] = {
+            each.address: each for each in look.inventory.refused
+        }
 
     def all(self) -> tuple[DeviceState, ...]:
-        addresses = {
+        addresses: set[DeviceAddress | DeviceName] = {
             *self._leases,
             *self._offers,
             *self._refused,
             *self._look.recorded.damaged_claims,
             *self._look.recorded.helper_claims,
         }
-        return tuple(self._state(address) for address in sorted(addresses))
+        return tuple(
+            self._state(address) for address in sorted(addresses, key=in_order)
+        )
 
-    def _state(self, address: PciAddress) -> DeviceState:
+    def _state(self, address: DeviceAddress | DeviceName) -> DeviceState:
         lease = self._leases.get(address)
         provider, handle = self._offers.get(address, (None, None))
         if lease is not None:
@@ -100,14 +107,19 @@ class _Survey:
         return DeviceState(
             address=address,
             state=self._judge(address),
-            function=self._look.inventory.host.functions.get(address),
+            function=self._function(address),
             provider=provider,
             lease=lease,
             members=given.members if given else (address,),
             reason=self._reason(address, given.address if given else address),
         )
 
-    def _judge(self, address: PciAddress) -> DeviceStatus:
+    def _function(self, address: DeviceAddress | DeviceName) -> PciFunction | None:
+        """Return the function, or that of a mediated device's parent."""
+        place = function_of(address)
+        return self._look.inventory.host.functions.get(place) if place else None
+
+    def _judge(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
         lease = self._leases.get(address)
         if lease is not None:
             return _OF_LEASE[lease.state]
@@ -121,11 +133,11 @@ class _Survey:
             return DeviceStatus.REFUSED
         return DeviceStatus.FAULTY if self._fault(address) else DeviceStatus.FREE
 
-    def _fault(self, address: PciAddress) -> str:
+    def _fault(self, address: DeviceAddress | DeviceName) -> str:
         _provider, handle = self._offers.get(address, (None, None))
         return handle.fault if handle else ""
 
-    def _is_left_behind(self, address: PciAddress) -> bool:
+    def _is_left_behind(self, address: DeviceAddress | DeviceName) -> bool:
         """Return whether it is on VFIO although no guest can get it this way."""
         if address in self._leases or not self._is_on_vfio(address):
             return False
@@ -135,12 +147,26 @@ class _Survey:
         # An offered device that is itself on VFIO is prebound.
         return not self._is_on_vfio(handle.address)
 
-    def _is_on_vfio(self, address: PciAddress) -> bool:
-        function = self._look.inventory.host.functions.get(address)
+    def _is_on_vfio(self, address: DeviceAddress | DeviceName) -> bool:
+        function = self._function(address)
         return function is not None and vfio.is_vfio_driver(function.driver)
 
-    def _reason(self, address: PciAddress, goes_with: PciAddress) -> str:
-        host, claims = self._look.inventory.host, self._look.recorded.helper_claims
+    def _is_present(self, address: DeviceAddress | DeviceName) -> bool:
+        # A virtual parent vanishes with its types: they are not offered then.
+        place = function_of(address)
+        if place is None:
+            return address in self._offers or address in self._refused
+        return place in self._look.inventory.host.functions
+
+    def _reason(
+        self,
+        address: DeviceAddress | DeviceName,
+        goes_with: DeviceAddress | DeviceName,
+    ) -> str:
+        host = self._look.inventory.host
+        claims: dict[DeviceAddress | DeviceName, str] = dict(
+            self._look.recorded.helper_claims.items()
+        )
         lease, refused = self._leases.get(address), self._refused.get(address)
         reasons = [
             lease.reason if lease else "",
@@ -156,7 +182,7 @@ class _Survey:
             if self._is_left_behind(address) and not _is_unknown(refused)
             else "",
             f"assigned with {goes_with}" if goes_with != address else "",
-            "" if address in host.functions else "no longer on this host",
+            "" if self._is_present(address) else "no longer on this host",
             str(host.unreadable.get(str(address), "")),
         ]
         return "; ".join(reason for reason in reasons if reason)

@@ -12,6 +12,7 @@ from typing import Any
 
 from os_acc import exception
 from os_acc.cmd import arguments, base, device_states, identity
+from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress
 from os_acc.store import journal
 from os_acc.store.journal import Event
@@ -31,7 +32,7 @@ class DeviceHistory(base.Listing):
             "address",
             metavar="ADDRESS",
             nargs="?",
-            type=arguments.address,
+            type=arguments.device_address,
             help="show only the events of this device",
         )
         parser.add_argument(
@@ -76,7 +77,7 @@ class DeviceHistory(base.Listing):
             for event in found[-parsed_args.limit :]
         ]
 
-    def _reason_for_none(self, address: PciAddress | None) -> str:
+    def _reason_for_none(self, address: DeviceAddress | None) -> str:
         device = self._device_with(address) if address else None
         if device is None:
             return f"no such event is recorded in {self.settings.state_path}"
@@ -85,13 +86,14 @@ class DeviceHistory(base.Listing):
             f"os-acc device history {device}"
         )
 
-    def _device_with(self, address: PciAddress) -> PciAddress | None:
+    def _device_with(self, address: DeviceAddress) -> PciAddress | None:
         """Return the device that a function is only a member of, if known."""
         # Events are listed on a host that cannot be inspected, too.
         with contextlib.suppress(exception.OsAccError):
             for each in device_states.device_states(self.look()):
-                if address in each.members and address != each.address:
-                    return each.address
+                place = each.address
+                if address in each.members and place != address:
+                    return function_of(place)
         return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from os_acc.cmd import base
 from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
 from os_acc.host import health
-from os_acc.objects.device import Provider, RejectReason, functions_of
+from os_acc.objects.device import Provider, RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
@@ -34,7 +34,7 @@ class Metrics(base.Acting):
         root = self.os_acc.root
         # A VF has the link and the sensors of its PF.
         sources = {
-            health.source(root, each) for each in functions_of(providers.values())
+            health.source(root, each) for each in pci_functions_of(providers.values())
         }
         readings = {each: health.read(root, each) for each in sorted(sources)}
         families = (*_families(look), *_readings(readings))

@@ -13,6 +13,7 @@ from os_acc import service
 from os_acc.cmd import base, identity
 from os_acc.host.pci_ids import ModelNames
 from os_acc.objects.device import Provider
+from os_acc.objects.mdev import function_of
 from os_acc.placement import capacity
 from os_acc.store.leases import Store
 
@@ -103,7 +104,8 @@ class ProviderSync(base.Listing):
 def _model(
     look: service.HostInspection, provider: Provider, models: ModelNames
 ) -> str | None:
-    function = look.inventory.host.functions.get(provider.device.address)
+    place = function_of(provider.device.address)
+    function = look.inventory.host.functions.get(place) if place else None
     return models.short(function.identity) if function else None
 
 

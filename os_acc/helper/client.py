@@ -20,9 +20,19 @@ from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import EpochRefused as EpochRefused
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
+from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
-from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
+from os_acc.privsep import (
+    binding,
+    fpga,
+    holders,
+    mdev,
+    record,
+    rootconf,
+    sriov,
+    xrt,
+)
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.rootconf import LimitMode
@@ -88,7 +98,7 @@ class Helper:
             turn.milliseconds,
             lease.uuid,
         )
-        _judge(lease.members, answers)
+        _judge(lease.functions, answers)
 
     def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
         """Record the functions of a lease as taken, without changing their binding.
@@ -109,7 +119,7 @@ class Helper:
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
         )
-        _judge(lease.members, answers)
+        _judge(lease.functions, answers)
 
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
@@ -161,11 +171,58 @@ class Helper:
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
-            self.check_free(lease.members, deadline)
+            self.check_free(lease.functions, deadline)
             if not proven_free:
                 self.give_back(lease, deadline, proven_free=True)
                 return
-        _judge(lease.members, answers)
+        _judge(lease.functions, answers)
+
+    def create_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
+        """Create the mediated device of a lease.
+
+        :raises HostError: the host refused it.
+        """
+        self._change_mdev(mdev.create, lease, slot, deadline)
+
+    def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
+        """Remove the mediated device of a lease, unless a process holds it.
+
+        :raises HostError: the host refused it; DeviceInUse names holders.
+        """
+        self.check_unused(lease, deadline)
+        self._change_mdev(mdev.remove, lease, slot, deadline)
+
+    def _change_mdev(
+        self,
+        entrypoint: Callable[..., Any],
+        lease: Lease,
+        slot: MdevSlot,
+        deadline: float,
+    ) -> None:
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            entrypoint,
+            slot.type.parent,
+            slot.type.name,
+            slot.number,
+            lease.uuid,
+            lease.epoch,
+            turn.milliseconds,
+        )
+        result = CallResult(*answer)
+        if result.outcome != Outcome.OK:
+            raise errors.of_answer(str(slot), result)
+
+    def check_unused(self, lease: Lease, deadline: float) -> None:
+        """Check that no process holds the functions of a lease, or its mediated device.
+
+        :raises DeviceInUse: a process does, or even root cannot determine it.
+        """
+        if lease.slot is None:
+            self.check_free(lease.functions, deadline)
+            return
+        turn = self._turn(privsep.inspect, deadline)
+        _judge_holders(str(lease.slot), turn.ask(holders.mdev_holders, lease.uuid))
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
         """Check that no process holds one of these functions.
@@ -173,25 +230,10 @@ class Helper:
         :raises DeviceInUse: a process does, or even root cannot determine it.
         """
         turn = self._turn(privsep.inspect, deadline)
-        outcome, number, found = turn.ask(
+        answer = turn.ask(
             holders.holders, tuple(address.parts for address in addresses)
         )
-        if outcome == Outcome.OK:
-            return
-        if number in exception.EXHAUSTED:
-            raise exception.HostStepFailed(
-                f"cannot determine which process holds {addresses[0]}: "
-                f"{os.strerror(number)}",
-                address=str(addresses[0]),
-                errno=number,
-            )
-        names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
-        raise exception.DeviceInUse(
-            f"{addresses[0]} is held by {names or 'an unidentified process'}",
-            address=str(addresses[0]),
-            errno=number,
-            holders=tuple((pid, command) for pid, command in found),
-        )
+        _judge_holders(str(addresses[0]), answer)
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -369,6 +411,25 @@ class _Turn:
         # The helper's own deadline is earlier, so that its answer can arrive.
         seconds = self.milliseconds / 1000 + deadlines.ANSWER
         return self.link.ask(entrypoint, seconds, args)
+
+
+def _judge_holders(address: str, answer: Sequence[Any]) -> None:
+    outcome, number, found = answer
+    if outcome == Outcome.OK:
+        return
+    if number in exception.EXHAUSTED:
+        raise exception.HostStepFailed(
+            f"cannot determine which process holds {address}: {os.strerror(number)}",
+            address=address,
+            errno=number,
+        )
+    names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
+    raise exception.DeviceInUse(
+        f"{address} is held by {names or 'an unidentified process'}",
+        address=address,
+        errno=number,
+        holders=tuple((pid, command) for pid, command in found),
+    )
 
 
 def _signature(bitstream: Bitstream) -> tuple[str, ...]:

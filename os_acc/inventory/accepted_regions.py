@@ -11,6 +11,7 @@ from os_acc.host.view import Host
 from os_acc.objects.device import Device
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.lease import RecordedState
+from os_acc.objects.pci import PciAddress
 
 
 def accepting(
@@ -33,6 +34,7 @@ def _is_tagged(device: Device, spec: DeviceSpec, host: Host) -> bool:
         host.functions.get(address)
         for handle in device.handles
         for address in handle.members
+        if isinstance(address, PciAddress)
     )
     return any(
         spec.trusts_guests(function, host.netdevs, host.functions)

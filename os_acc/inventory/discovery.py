@@ -15,18 +15,28 @@ from oslo_log import log
 from os_acc import deadlines, exception, plugins
 from os_acc.host import attributes, pci, usage
 from os_acc.host.view import Host
-from os_acc.inventory import accepted_regions, eligibility
+from os_acc.inventory import (
+    accepted_regions,
+    eligibility,
+    mdev_types,
+    named_providers,
+)
 from os_acc.objects import device_spec, naming
-from os_acc.objects.candidate import DeviceTags, MatchedFunction, UsableFunction
+from os_acc.objects.candidate import (
+    DeviceTags,
+    MatchedFunction,
+    OfferedType,
+    UsableFunction,
+)
 from os_acc.objects.device import (
     AttachHandle,
-    CardProvider,
     Device,
     Provider,
     RejectedDevice,
     RejectReason,
 )
 from os_acc.objects.lease import RecordedState
+from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
@@ -152,11 +162,13 @@ def discover(
     host = host or pci.scan(root)
     evidence = _evidence(root, rules, recorded, host)
     usable, refused = _usable(evidence)
+    types, refused_types = _types(evidence, rules, recorded)
     there = _still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
         usable,
         tuple(_named(evidence, address) for address in sorted(evidence.named)),
         frozenset(there.values()),
+        mdev_types=types,
     )
     offered = _last_offered(recorded.provider_plugins, there)
     found = _discover(root, loaded, candidates, recorded, offered, host, deadline)
@@ -168,13 +180,13 @@ def discover(
         for device in found.devices
     ]
     names = naming.ProviderNames(
-        node_name, recorded.provider_origins, _origins(host, devices)
+        node_name, recorded.provider_origins, named_providers.origins(host, devices)
     )
-    providers = [_provider(names, device) for device in devices]
+    providers = [named_providers.provider(names, device) for device in devices]
     return Inventory(
         host=host,
         providers=MappingProxyType({each.uuid: each for each in providers}),
-        refused=(*refused, *found.refused),
+        refused=(*refused, *refused_types, *found.refused),
         set_aside=tuple(found.set_aside),
         broken_rules=tuple(found.broken_rules),
         provider_origins=names.origins,
@@ -198,8 +210,22 @@ def _evidence(
         leased=recorded.leased,
         taken=recorded.taken,
         in_parts=recorded.leased_in_parts,
+        mdev_parents=recorded.leased_parents,
         helper_claims=recorded.helper_claims,
     )
+
+
+def _types(
+    evidence: eligibility.HostEvidence, rules: OperatorRules, recorded: RecordedState
+) -> tuple[tuple[OfferedType, ...], list[RejectedDevice]]:
+    virtual = {
+        name: tags
+        for name in rules.named.parent_names
+        if (tags := rules.named.match_parent(name)) is not None
+    }
+    found = list(mdev_types.offered_types(evidence, virtual, recorded))
+    types = tuple(each for each in found if isinstance(each, OfferedType))
+    return types, [each for each in found if isinstance(each, RejectedDevice)]
 
 
 def _prebound(
@@ -220,7 +246,8 @@ def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:
 
 def _with_fault(handle: AttachHandle, faults: Mapping[PciAddress, str]) -> AttachHandle:
     """Return the handle, marked faulty if any function of its group is."""
-    found = [f"{each} {faults[each]}" for each in handle.members if each in faults]
+    places = (function_of(each) for each in handle.members)
+    found = [f"{each} {faults[each]}" for each in places if each and each in faults]
     if not found:
         return handle
     own = [handle.fault] if handle.fault else []
@@ -258,8 +285,9 @@ def _usable(
     refused: list[RejectedDevice] = []
     taken: set[PciAddress] = set()
     for address in sorted(evidence.named):
-        if address in taken:
-            # It is usable as a member of another function's group.
+        # It is usable as a member of another function's group, or stays with its
+        # driver for mediated devices.
+        if address in taken or evidence.named[address].mdev_types:
             continue
         verdict = eligibility.judge(evidence, address)
         if isinstance(verdict, RejectedDevice):
@@ -330,7 +358,7 @@ def _leased_regions(
             address: lease.programming.region_in(this_boot)
             for lease in recorded.leases
             if lease.programming is not None and lease.plugin == plugin
-            for address in lease.members
+            for address in lease.functions
         }
     )
 
@@ -340,11 +368,14 @@ class _Discovered:
     """The results of the plugins that were asked so far."""
 
     left: tuple[UsableFunction, ...]
+    left_types: tuple[OfferedType, ...]
     devices: list[Device] = dataclasses.field(default_factory=list)
     refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
     set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
     broken_rules: list[answers.BrokenRule] = dataclasses.field(default_factory=list)
-    offered: dict[PciAddress, str] = dataclasses.field(default_factory=dict)
+    offered: dict[DeviceAddress | DeviceName, str] = dataclasses.field(
+        default_factory=dict
+    )
 
     def add(self, name: str, answer: answers.PluginAnswer) -> None:
         """Add the answer of a plugin."""
@@ -358,6 +389,9 @@ class _Discovered:
         self.left = tuple(
             each for each in self.left if each.function.address not in taken
         )
+        self.left_types = tuple(
+            each for each in self.left_types if each.type not in taken
+        )
 
 
 def _discover(
@@ -369,7 +403,7 @@ def _discover(
     host: Host,
     deadline: float,
 ) -> _Discovered:
-    found = _Discovered(candidates.usable)
+    found = _Discovered(candidates.usable, candidates.mdev_types)
     owed = recorded.owed_releases
     for idle in loaded.set_aside:
         found.left = _keep(found.left, idle, offered, found.refused)
@@ -380,7 +414,14 @@ def _discover(
         # A function that a plugin has to release is offered by no other one.
         others = {address for address, name in owed.items() if name != plugin.name}
         mine = tuple(each for each in found.left if each.function.address not in others)
-        given = dataclasses.replace(candidates, usable=mine, leased_regions=regions)
+        types = tuple(
+            each
+            for each in found.left_types
+            if not any(handle.address in others for handle in each.handles)
+        )
+        given = dataclasses.replace(
+            candidates, usable=mine, leased_regions=regions, mdev_types=types
+        )
         around = answers.Surroundings(host.functions, found.offered)
         try:
             answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
@@ -396,6 +437,8 @@ def _discover(
     # Functions that no plugin offers; a plugin that failed may be the reason.
     detail = "; ".join(each.reason for each in found.set_aside)
     reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
+    for kind in found.left_types:
+        found.refused.append(RejectedDevice(kind.type, reason, detail))
     for address in (each.function.address for each in found.left):
         why = f"it waits for {owed[address]}" if address in owed else detail
         found.refused.append(RejectedDevice(address, reason, why))
@@ -423,24 +466,3 @@ def _keep(
         else:
             left.append(each)
     return tuple(left)
-
-
-def _origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
-    """Yield the origins of functions with a serial number, and of the devices."""
-    for function in host.functions.values():
-        # VFs may report the serial number of their PF.
-        if function.identity.serial and function.physfn is None:
-            yield naming.place(function.identity, function.address)
-    for device in devices:
-        yield naming.place(device.identity, device.address)
-        if device.region is not None:
-            yield naming.place(device.region.identity, device.region.card)
-
-
-def _provider(names: naming.ProviderNames, device: Device) -> Provider:
-    uuid, name = names.give(naming.of_device, device.identity, device.address)
-    if device.region is None:
-        return Provider(uuid, name, device)
-    region = device.region
-    card = names.give(naming.of_card, region.identity, region.card)
-    return Provider(uuid, name, device, CardProvider(*card))

@@ -16,6 +16,7 @@ from os_acc.host.usage import Usage
 from os_acc.host.view import Host
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
 
@@ -29,6 +30,7 @@ class HostEvidence:
     :ivar leased: the functions of the leases.
     :ivar taken: the leased functions, and those in damaged lease records.
     :ivar in_parts: one leased VF of each PF that has any.
+    :ivar mdev_parents: one leased slot of each function that has any.
     :ivar helper_claims: functions that the privileged helper took for leases which
         are not recorded, with the UUIDs of these leases.
     """
@@ -39,9 +41,10 @@ class HostEvidence:
     named: Mapping[PciAddress, DeviceTags]
     nova: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
-    leased: frozenset[PciAddress]
-    taken: frozenset[PciAddress]
-    in_parts: Mapping[PciAddress, PciAddress]
+    leased: frozenset[DeviceAddress]
+    taken: frozenset[DeviceAddress]
+    in_parts: Mapping[PciAddress, DeviceAddress]
+    mdev_parents: Mapping[PciAddress, MdevSlot]
     helper_claims: Mapping[PciAddress, str]
 
 
@@ -79,9 +82,10 @@ def _has_vfs(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | 
     return None
 
 
-def _nova_claims(
+def claims_of_nova(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
+    """Reject a function that Nova's own options claim, itself or by its PF."""
     if function.address in evidence.nova:
         return _no(function, RejectReason.NOVA_CLAIMS)
     if function.physfn in evidence.nova:
@@ -179,7 +183,7 @@ def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
 def _otherwise_leased(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a VF of a leased PF, and a PF with leased VFs.
+    """Reject a VF of a leased PF, and a function that is leased in parts.
 
     Others may create and remove VFs at any time, also while a guest has the PF; a
     lease may outlive its VF.
@@ -191,6 +195,9 @@ def _otherwise_leased(
     if function.address in evidence.in_parts:
         vf = evidence.in_parts[function.address]
         return _no(function, RejectReason.VFS_LEASED, str(vf))
+    if function.address in evidence.mdev_parents:
+        slot = evidence.mdev_parents[function.address]
+        return _no(function, RejectReason.MDEVS_LEASED, str(slot))
     return None
 
 
@@ -206,7 +213,8 @@ def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the function that prevents the group's assignment, and the reason."""
-    if not _goes_along(evidence, function, other) and not _nova_claims(evidence, other):
+    is_kept = not _goes_along(evidence, function, other)
+    if is_kept and not claims_of_nova(evidence, other):
         if other.driver is None:
             return None
         return f"{other.address} ({other.driver}) shares its group"
@@ -218,7 +226,7 @@ def _kept(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the reason why a sibling cannot be assigned with the function."""
-    if _nova_claims(evidence, other):
+    if claims_of_nova(evidence, other):
         # Bound or not, Nova may bind it at any time.
         return RejectReason.NOVA_CLAIMS.value
     if pci.has_bus(evidence.root, other.address):
@@ -226,6 +234,8 @@ def _kept(
     own = evidence.named.get(other.address)
     if other.vfs or (other.role is PciRole.PF and own and own.num_vfs is not None):
         return "a PF with VFs"
+    if own and own.mdev_types:
+        return "offered as mediated devices"
     tags = evidence.named.get(other.address, evidence.named[function.address])
     if _is_unknown(evidence, other, tags):
         return RejectReason.UNKNOWN_STATE.value
@@ -237,7 +247,7 @@ def _kept(
 _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...] = (
     _bridge,
     _has_vfs,
-    _nova_claims,
+    claims_of_nova,
     _iommu,
     _denylist,
     _reset,
@@ -267,7 +277,7 @@ def _goes_along(
     An operator who names a graphics card means its audio function as well. A
     function that Nova claims is never included.
     """
-    return not _nova_claims(evidence, other) and (
+    return not claims_of_nova(evidence, other) and (
         other.address in evidence.named or other.address.same_slot(function.address)
     )
 

@@ -18,6 +18,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.objects.device import Provider, functions_of
 from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Capacity, capacities
 
@@ -85,8 +86,13 @@ class Snapshots:
         return all(functions.issuperset(lease.members) for lease in leases)
 
     def free_functions(self) -> frozenset[PciAddress]:
-        """Return the functions of free devices, by the last scan."""
-        return functions_of(self._offered[1]) - self._recorded[1].taken
+        """Return the functions of free devices, by the last scan.
+
+        A parent with a free unit for a mediated device is one of them.
+        """
+        free = functions_of(self._offered[1]) - self._recorded[1].taken
+        places = map(function_of, free)
+        return frozenset(each for each in places if each is not None)
 
     def regions(self) -> set[str]:
         """Return the keys of the regions that the last scan found."""

@@ -189,7 +189,7 @@ class ServerAccelerators:
     def accel_info(self, instance: Any) -> list[dict[str, Any]]:
         """Return the accelerators of a server as Nova's driver expects them.
 
-        :raises InternalError: one is not ready for the guest.
+        :raises InternalError: one is not ready for the guest, or is a mediated device.
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return []
@@ -200,6 +200,12 @@ class ServerAccelerators:
             raise nova_exception.InternalError(
                 f"instance {instance.uuid} has an accelerator in state "
                 f"{unready[0]['state']}: {unready[0]['uuid']}"
+            )
+        if any(each["attach_handle_type"] == "MDEV" for each in entries):
+            # Without this check the guest would start, and lack the device.
+            raise nova_exception.InternalError(
+                f"instance {instance.uuid} has a mediated device, which os_acc's virt "
+                "driver does not attach yet"
             )
         return conversion.accel_info(entries)
 

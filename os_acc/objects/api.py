@@ -53,12 +53,20 @@ class InstanceDict(TypedDict, total=False):
 
 
 class AttachHandleInfo(TypedDict, total=False):
-    """The parts of a PCI address as hexadecimal text; ``device`` is the slot."""
+    """The parts of a PCI address as hexadecimal text; ``device`` is the slot.
+
+    Of a mediated device it is its parent's address, absent for a virtual parent.
+
+    :ivar asked_type: the type of the mediated device; absent for a PCI function.
+    :ivar parent: the name of its parent in ``/sys/class/mdev_bus``; likewise.
+    """
 
     domain: str
     bus: str
     device: str
     function: str
+    asked_type: str
+    parent: str
 
 
 class AcceleratorEntry(TypedDict):
@@ -68,7 +76,10 @@ class AcceleratorEntry(TypedDict):
     operation that is in progress, or has failed. :func:`os_acc.plug` returns no others;
     :func:`os_acc.attached` and :func:`os_acc.recorded` return all entries.
 
-    :ivar pci_id: the PCI address; absent where the accelerator stays with the host.
+    :ivar pci_id: the PCI address; absent where the accelerator stays with the host, and
+        for a mediated device, whose parent must not reach a guest.
+    :ivar attach_handle_uuid: of a mediated device, its UUID in
+        ``/sys/bus/mdev/devices``.
     :ivar state: one of the states of Cyborg's accelerator requests: ``BindStarted``, a
         plug is in progress or was interrupted; ``Bound``; ``Deleting``, a release is in
         progress or will be retried; ``UnbindFailed``, the device is quarantined until

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Functions that ``[os_acc] device_spec`` matches, and their tags."""
+"""Functions and mediated devices that ``device_spec`` names, and their tags."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from os_acc.objects.device import AttachHandle
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction
 
@@ -21,6 +22,8 @@ class DeviceTags:
     :ivar prebound: the device is expected to be bound to vfio-pci already.
     :ivar allow_no_reset: offer the device although it cannot be reset.
     :ivar numa_policy: the NUMA policy if the guest requests none.
+    :ivar mdev_types: the types of mediated devices to offer on the device, which then
+        is not offered itself. New in version 1.4 of the contract.
     """
 
     resource_class: str | None = None
@@ -29,6 +32,7 @@ class DeviceTags:
     prebound: bool = False
     allow_no_reset: bool = False
     numa_policy: NUMAPolicy | None = None
+    mdev_types: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,3 +73,25 @@ class UsableFunction:
             numa_node=self.function.numa_node,
             numa_policy=self.tags.numa_policy,
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OfferedType:
+    """A type of mediated devices that ``[os_acc] device_spec`` names, with its units.
+
+    Attributes of the kernel are those of
+    Documentation/ABI/testing/sysfs-bus-vfio-mdev. New in version 1.4 of the contract.
+
+    :ivar parent: the PCI function; None: a virtual parent.
+    :ivar title: the attribute ``name``; '' if there is none.
+    :ivar description: the attribute of this name; '' if there is none.
+    :ivar handles: the units, leased or not. Those that other mediated devices of the
+        parent leave no capacity for are faulty.
+    """
+
+    type: MdevType
+    parent: PciFunction | None
+    tags: DeviceTags
+    title: str
+    description: str
+    handles: tuple[AttachHandle, ...]

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
+from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
@@ -17,14 +18,16 @@ from os_acc.objects.region import Region
 class AttachHandle:
     """One accelerator as attached to a guest; an attach handle of Cyborg's API.
 
-    A plugin gets it from :meth:`.UsableFunction.handle`, and changes its ``fault``
-    alone.
+    A plugin gets it from :meth:`.UsableFunction.handle`, or from
+    :attr:`.OfferedType.handles`, and changes its ``fault`` alone.
 
-    :ivar address: the function attached to the guest.
+    :ivar address: the function attached to the guest, or the slot of its mediated
+        device.
     :ivar members: all functions bound to vfio-pci with it because the IOMMU cannot
         isolate them from each other (sorted, including ``address``, without
-        bridges).
-    :ivar iommu_group: the number of their group.
+        bridges); of a mediated device, its slot.
+    :ivar iommu_group: the number of their group; None: a mediated device gets its
+        group when it is created.
     :ivar numa_node: the NUMA node of the function; None if the kernel reports none.
     :ivar numa_policy: the NUMA policy if the guest requests none; None: Nova's
         ``legacy``.
@@ -32,9 +35,9 @@ class AttachHandle:
         faulty accelerator stays in the inventory, as reserved.
     """
 
-    address: PciAddress
-    members: tuple[PciAddress, ...]
-    iommu_group: int
+    address: DeviceAddress
+    members: tuple[DeviceAddress, ...]
+    iommu_group: int | None
     numa_node: int | None
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
@@ -44,15 +47,16 @@ class AttachHandle:
 class Device:
     """One accelerator card or function, as described by its plugin.
 
-    It becomes one resource provider, named after the function at ``address``.
+    It becomes one resource provider, named after ``address``.
     Allocations refer to this name, so it must not depend on the functions that are
     usable at the moment. A plugin that could choose among several functions takes
     one that :attr:`.Candidates.provider_addresses` has, or else the first of all
     functions in :attr:`.Candidates.matched`.
 
     :ivar plugin: the name of its plugin, :attr:`.PluginBase.name`.
-    :ivar address: the function that the provider is named after.
-    :ivar identity: of that function.
+    :ivar address: the function that the provider is named after; of mediated
+        devices, their type on their parent.
+    :ivar identity: of that function, or of the parent; None: a virtual parent.
     :ivar resource_class: a standard class of Placement, or ``CUSTOM_`` and a name.
     :ivar traits: standard traits of Placement, or ``CUSTOM_`` and a name.
     :ivar handles: the accelerators; their number is the capacity.
@@ -61,8 +65,8 @@ class Device:
     """
 
     plugin: str
-    address: PciAddress
-    identity: PciIdentity
+    address: DeviceName
+    identity: PciIdentity | None
     resource_class: str
     traits: frozenset[str]
     handles: tuple[AttachHandle, ...]
@@ -91,14 +95,20 @@ class Provider:
     card: CardProvider | None = None
 
 
-def functions_of(providers: Iterable[Provider]) -> frozenset[PciAddress]:
-    """Return all functions of the devices of these providers."""
+def functions_of(providers: Iterable[Provider]) -> frozenset[DeviceAddress]:
+    """Return all functions and slots of the devices of these providers."""
     return frozenset(
         address
         for provider in providers
         for handle in provider.device.handles
         for address in handle.members
     )
+
+
+def pci_functions_of(providers: Iterable[Provider]) -> frozenset[PciAddress]:
+    """Return all PCI functions of devices, and those of mediated devices' parents."""
+    places = map(function_of, functions_of(providers))
+    return frozenset(each for each in places if each is not None)
 
 
 class RejectReason(enum.Enum):
@@ -119,6 +129,9 @@ class RejectReason(enum.Enum):
     HAS_VFS = "a PF whose VFs are offered"
     PF_LEASED = "a VF of a PF that is leased as a whole"
     VFS_LEASED = "a PF with a leased VF"
+    MDEVS_LEASED = "a parent of leased mediated devices"
+    LEASED_WHOLE = "leased as a whole, and not for mediated devices"
+    NO_MDEV_TYPE = "without the mediated devices that device_spec names"
     NO_RESET = "cannot be reset"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
@@ -152,7 +165,7 @@ class RejectedDevice:
         ``reason``. New in version 1.4 of the contract.
     """
 
-    address: PciAddress
+    address: DeviceName
     reason: RejectReason
     detail: str = ""
     vendor_reason: VendorReason | None = None

@@ -115,7 +115,21 @@ class Netdev:
         return netdevs.get(self.name)
 
 
-Place: TypeAlias = Glob | Regex | Netdev
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParentName:
+    """A virtual parent of mediated devices. It is, and matches, no PCI function."""
+
+    name: str
+
+    def matches(self, address: PciAddress) -> bool:
+        return False
+
+    def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
+        """Return None."""
+        return None
+
+
+Place: TypeAlias = Glob | Regex | Netdev | ParentName
 
 
 def parse_glob(text: str) -> Glob:

@@ -12,139 +12,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import os_resource_classes
-import os_traits
 from oslo_log import log as logging
-from oslo_utils import strutils
 
 from os_acc import exception
+from os_acc.objects import device_tags, mdev
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device_address import (
     LIMITS,
     Glob,
     Netdev,
+    ParentName,
     Place,
     hexadecimal,
     parse_glob,
     parse_regex,
 )
-from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.request import PLACEMENT_NAME
 
-_DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
-#: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
-_MOST_VFS: Final = 0xFFFF
-
-#: The keys that :func:`parse_tags` reads.
-TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTags))
 #: A tag that plugins do not get.
 _TRUST: Final = "trust_guest_contents"
-
-
-def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
-    """Parse the tags; ignore other keys.
-
-    Names are normalised as in Nova's ``pci_placement_translator``: upper case,
-    with the prefix ``CUSTOM_`` unless they are standard; whitespace around a
-    trait is ignored. Booleans may be text, like Nova's tags.
-
-    :raises InvalidConfiguration: a tag has an invalid value.
-    """
-    return DeviceTags(
-        resource_class=_resource_class(spec) if "resource_class" in spec else None,
-        traits=_traits(spec) if "traits" in spec else frozenset(),
-        num_vfs=_num_vfs(spec["num_vfs"]) if "num_vfs" in spec else None,
-        prebound=_boolean("prebound", spec.get("prebound", False)),
-        allow_no_reset=_boolean("allow_no_reset", spec.get("allow_no_reset", False)),
-        numa_policy=_numa_policy(spec["numa_policy"])
-        if "numa_policy" in spec
-        else None,
-    )
-
-
-def _resource_class(spec: Mapping[str, Any]) -> str:
-    given = _text("resource_class", spec["resource_class"])
-    name = given.upper()
-    if name not in os_resource_classes.STANDARDS and not name.startswith("CUSTOM_"):
-        name = str(os_resource_classes.normalize_name(given))
-    return _checked("resource_class", given, name)
-
-
-def _traits(spec: Mapping[str, Any]) -> frozenset[str]:
-    given = [part.strip() for part in _text("traits", spec["traits"]).split(",")]
-    standard, _others = os_traits.check_traits(given)
-    return frozenset(_trait(name, name in standard) for name in given)
-
-
-def _trait(given: str, is_standard: bool) -> str:
-    if is_standard:
-        return given
-    name = given.upper()
-    if not name.startswith("CUSTOM_"):
-        name = str(os_traits.normalize_name(given))
-    return _checked("traits", given, name)
-
-
-def _text(tag: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise exception.InvalidConfiguration(
-            f"{tag} is {exception.show(value)}, not text"
-        )
-    return value.strip()
-
-
-def _checked(tag: str, given: str, name: str) -> str:
-    if not given or not PLACEMENT_NAME.fullmatch(name):
-        raise exception.InvalidConfiguration(
-            f"{tag} has {exception.show(given)}, which is not a valid "
-            "name in Placement",
-            hint="use at most 255 characters of A-Z, 0-9 and _",
-        )
-    return name
-
-
-def _num_vfs(value: object) -> int:
-    number = value
-    if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        number = int(value)
-    if type(number) is not int or not 1 <= number <= _MOST_VFS:
-        raise exception.InvalidConfiguration(
-            f"num_vfs is {exception.show(value)}, not a number from 1 to {_MOST_VFS}"
-        )
-    return number
-
-
-def _numa_policy(value: object) -> NUMAPolicy:
-    try:
-        return NUMAPolicy(value)
-    except ValueError as error:
-        choices = [each.value for each in NUMAPolicy]
-        raise exception.InvalidConfiguration(
-            f"numa_policy is {exception.show(value)}",
-            hint=exception.did_you_mean(value, choices),
-        ) from error
-
-
-def _boolean(tag: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        try:
-            return bool(strutils.bool_from_string(value, strict=True))
-        except ValueError as error:
-            raise exception.InvalidConfiguration(
-                f"{tag} is {exception.show(value)}, neither true nor false"
-            ) from error
-    raise exception.InvalidConfiguration(
-        f"{tag} is {exception.show(value)}, neither true nor false"
-    )
-
-
 #: Nova cannot match a device in a higher domain.
 NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
 
@@ -213,6 +102,12 @@ class DeviceSpec:
         return frozenset(each.name for each in places if isinstance(each, Netdev))
 
     @property
+    def parent_names(self) -> frozenset[str]:
+        """The virtual parents of mediated devices that entries name."""
+        places = (entry.place for entry in self.entries)
+        return frozenset(each.name for each in places if isinstance(each, ParentName))
+
+    @property
     def resource_classes(self) -> frozenset[str]:
         """The resource classes that entries assign."""
         found = (entry.tags.resource_class for entry in self.entries)
@@ -237,6 +132,14 @@ class DeviceSpec:
         if function.role is PciRole.VF and entry.tags.num_vfs is not None:
             return dataclasses.replace(entry.tags, num_vfs=None)
         return entry.tags
+
+    def match_parent(self, name: str) -> DeviceTags | None:
+        """Return the tags of the first entry for a virtual parent of mediated devices.
+
+        :param name: the parent in ``/sys/class/mdev_bus``.
+        """
+        wanted = ParentName(name)
+        return next((each.tags for each in self.entries if each.place == wanted), None)
 
     def trusts_guests(
         self,
@@ -270,7 +173,13 @@ class DeviceSpec:
         )
 
 
-_SELECTORS: Final = frozenset({"vendor_id", "product_id", "address", "devname"})
+_PARENT: Final = "mdev_parent"
+_SELECTORS: Final = frozenset(
+    {"vendor_id", "product_id", "address", "devname", _PARENT}
+)
+_PARENT_KEYS: Final = frozenset(
+    {_PARENT, "mdev_types", "resource_class", "traits", "numa_policy"}
+)
 _NOVAS_TAGS: Final = frozenset(
     {
         "physical_network",
@@ -288,7 +197,8 @@ def parse(values: Sequence[str]) -> DeviceSpec:
 
     Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
     object: regular expressions, see :class:`.device_address.Regex`) or ``devname``;
-    tags are those of :class:`.DeviceTags`, and ``trust_guest_contents``.
+    or else ``mdev_parent`` alone, a virtual parent of mediated devices. Tags are
+    those of :class:`.DeviceTags`, and ``trust_guest_contents``.
 
     :raises InvalidConfiguration: a value is not completely understood.
     """
@@ -385,7 +295,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
-    _check_keys(spec, _SELECTORS | TAG_NAMES | {_TRUST})
+    _check_keys(spec, _SELECTORS | device_tags.TAG_NAMES | {_TRUST})
     if not _SELECTORS & spec.keys():
         raise exception.InvalidConfiguration(
             f"device_spec {exception.show(spec)} does not identify a device",
@@ -399,10 +309,25 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
             )
     if isinstance(spec.get("address"), dict):
         _check_keys(spec["address"], frozenset(LIMITS))
+    if _PARENT in spec:
+        return _parent_entry(spec)
     return dataclasses.replace(
-        entry_of(spec, parse_tags(spec)),
-        trust_guest_contents=_boolean(_TRUST, spec.get(_TRUST, False)),
+        entry_of(spec, device_tags.parse_tags(spec)),
+        trust_guest_contents=device_tags.boolean(_TRUST, spec.get(_TRUST, False)),
     )
+
+
+def _parent_entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
+    """Parse an entry for a virtual parent, which has only some of the tags."""
+    name = device_tags.text(_PARENT, spec[_PARENT])
+    _check_keys(spec, _PARENT_KEYS)
+    if not mdev.is_name(name) or "mdev_types" not in spec:
+        raise exception.InvalidConfiguration(
+            f"device_spec {exception.show(spec)} does not name mediated devices",
+            hint="use a name in /sys/class/mdev_bus, and the tag mdev_types",
+        )
+    tags = device_tags.parse_tags(spec)
+    return DeviceSpecEntry(None, None, ParentName(name), tags)
 
 
 def _check_keys(spec: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -445,7 +370,7 @@ def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
             entries += [
                 entry_of(
                     {key: spec[key] for key in ("vendor_id", "product_id")},
-                    parse_tags({"numa_policy": spec["numa_policy"]}),
+                    device_tags.parse_tags({"numa_policy": spec["numa_policy"]}),
                 )
                 for spec in objects_of(value)
                 if {"vendor_id", "product_id", "numa_policy"} <= spec.keys()

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from os_acc.objects import instance
 from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -87,8 +88,11 @@ class Lease:
     :ivar group: suffix of the request group that it serves.
     :ivar provider: uuid of the resource provider.
     :ivar plugin: the plugin that offered the device.
-    :ivar address: the function attached to the guest.
-    :ivar prior: the binding to restore, for each member of the IOMMU group.
+    :ivar address: the function attached to the guest, or the slot of its mediated
+        device. The UUID of a mediated device is that of the lease.
+    :ivar iommu_group: of the function; None: a mediated device.
+    :ivar prior: the binding to restore, for each member of the IOMMU group; empty for
+        a mediated device.
     :ivar request: fingerprint of the whole request, shared by all its leases.
     :ivar request_size: the number of leases of that request; 0: unknown.
     :ivar boot_id: the boot in which ``prior`` was read.
@@ -120,6 +124,8 @@ class Lease:
         one has the time of the replaced one.
     :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
         before. Only ``release`` of that plugin frees the device again.
+    :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
+        or no mediated device.
     """
 
     uuid: str
@@ -129,8 +135,8 @@ class Lease:
     group: str
     provider: str
     resource_class: str
-    address: PciAddress
-    iommu_group: int
+    address: DeviceAddress
+    iommu_group: int | None
     numa_node: int | None
     prior: tuple[PriorBinding, ...]
     request: str
@@ -155,6 +161,7 @@ class Lease:
     required: tuple[str, ...] = ()
     created_at: int = 0
     owes_release: bool = False
+    parent: PciIdentity | None = None
 
     @property
     def request_uuid(self) -> str:
@@ -175,9 +182,19 @@ class Lease:
         return self.attach_target is AttachTarget.VM
 
     @property
-    def members(self) -> tuple[PciAddress, ...]:
+    def slot(self) -> MdevSlot | None:
+        """The slot of its mediated device; None: it has a PCI function."""
+        return self.address if isinstance(self.address, MdevSlot) else None
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
         """All functions that this lease takes from the host."""
         return tuple(prior.address for prior in self.prior)
+
+    @property
+    def members(self) -> tuple[DeviceAddress, ...]:
+        """All functions that this lease takes from the host, or its slot."""
+        return self.functions if self.slot is None else (self.slot,)
 
     def stands_on(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""
@@ -251,7 +268,7 @@ class RecordedState:
     """
 
     leases: tuple[Lease, ...] = ()
-    damaged_claims: tuple[PciAddress, ...] = ()
+    damaged_claims: tuple[DeviceAddress, ...] = ()
     unverified_regions: UnverifiedRegions = ALL_VERIFIED
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
@@ -282,18 +299,18 @@ class RecordedState:
         return None
 
     @property
-    def taken(self) -> frozenset[PciAddress]:
-        """All functions that are not free."""
+    def taken(self) -> frozenset[DeviceAddress]:
+        """All functions and slots that are not free."""
         return self.leased.union(self.damaged_claims, self.helper_claims)
 
     @property
-    def leased(self) -> frozenset[PciAddress]:
-        """All functions that leases take from the host."""
+    def leased(self) -> frozenset[DeviceAddress]:
+        """All functions that leases take from the host, and all leased slots."""
         return frozenset(each for lease in self.leases for each in lease.members)
 
     @property
-    def owed_releases(self) -> Mapping[PciAddress, str]:
-        """The functions that plugins have to release, each with its plugin.
+    def owed_releases(self) -> Mapping[DeviceAddress, str]:
+        """The functions and slots that plugins have to release, each with its plugin.
 
         No other plugin may offer them: it would not know what was prepared.
         """
@@ -307,8 +324,20 @@ class RecordedState:
         )
 
     @property
-    def leased_in_parts(self) -> Mapping[PciAddress, PciAddress]:
-        """The PFs with leased VFs, each with one such VF."""
+    def leased_in_parts(self) -> Mapping[PciAddress, DeviceAddress]:
+        """The PFs with leased VFs, each with one such VF or a slot of it."""
         return MappingProxyType(
             {physfn: lease.address for lease in self.leases for physfn in lease.physfns}
+        )
+
+    @property
+    def leased_parents(self) -> Mapping[PciAddress, MdevSlot]:
+        """The PCI functions with leased mediated devices, each with one such slot."""
+        return MappingProxyType(
+            {
+                parent: slot
+                for slot in self.taken
+                if isinstance(slot, MdevSlot)
+                and (parent := slot.type.function) is not None
+            }
         )

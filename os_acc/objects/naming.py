@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciIdentity
 
 # Builds a name from the node's name and a key.
@@ -75,6 +76,11 @@ def key_of_place(identity: PciIdentity, address: PciAddress) -> str:
 def of_device(node_name: str, device_key: str) -> str:
     """Return the name of a device's provider."""
     return f"{_begin(node_name)}{device_key}"
+
+
+def of_mdev_type(type_name: str, node_name: str, parent_key: str) -> str:
+    """Return the name of the provider of a type of mediated devices."""
+    return f"{_begin(node_name)}mdev_{parent_key}_{_safe(type_name)}"
 
 
 def of_card(node_name: str, card_key: str) -> str:
@@ -154,6 +160,11 @@ class ProviderNames:
         self._given[given] = here
         return given, name
 
+    def of_virtual(self, kind: MdevType) -> tuple[str, str]:
+        """Return the UUID and the name of the provider of a virtual parent's type."""
+        name = of_mdev_type(kind.name, self._node_name, _safe(kind.parent))
+        return uuid_of(name), name
+
     def _last(
         self, of: _Kind, identity: PciIdentity, here: ProviderOrigin
     ) -> ProviderOrigin:
@@ -216,5 +227,8 @@ def _begin(node_name: str) -> str:
 
 
 def _key(identity: PciIdentity, place: str) -> str:
-    safe = "".join(c if c.isalnum() else "_" for c in place)
-    return f"{identity.vendor:04x}_{identity.product:04x}_{safe}"
+    return f"{identity.vendor:04x}_{identity.product:04x}_{_safe(place)}"
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in text)

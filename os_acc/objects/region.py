@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciIdentity
 
 
@@ -72,11 +73,11 @@ def _card_name(card: PciAddress, identity: PciIdentity) -> str:
     return f"{identity.vendor:04x}_{identity.product:04x}_{card}"
 
 
-def function_at(region: Region, address: PciAddress) -> str | None:
+def function_at(region: Region, address: DeviceAddress) -> str | None:
     """Return the function that a PCI function of a region reaches; None: none."""
     if not region.functions:
         return region.function_id
-    return dict(region.functions).get(address)
+    return next((each for place, each in region.functions if place == address), None)
 
 
 def functions_held(region: Region) -> frozenset[str]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, RecordedState
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _by_provider(
 
 
 def _units(
-    provider: Provider | None, own: Sequence[Lease], taken: frozenset[PciAddress]
+    provider: Provider | None, own: Sequence[Lease], taken: frozenset[DeviceAddress]
 ) -> Mapping[str, Units]:
     units: defaultdict[str, Units] = defaultdict(lambda: Units(0))
     default = ""

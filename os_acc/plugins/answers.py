@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from os_acc import exception
-from os_acc.objects.candidate import UsableFunction
+from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -24,6 +24,7 @@ from os_acc.objects.device import (
     RejectReason,
     VendorReason,
 )
+from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base, values
 
@@ -51,12 +52,13 @@ class BrokenRule:
 
     :ivar plugin: the name of the plugin.
     :ivar rule: the attribute, its value, and the rule; one phrase for the operator.
-    :ivar addresses: the usable functions that are not offered for this reason.
+    :ivar addresses: the usable functions, and the types of mediated devices, that are
+        not offered for this reason.
     """
 
     plugin: str
     rule: str
-    addresses: tuple[PciAddress, ...] = ()
+    addresses: tuple[DeviceName, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,9 +75,14 @@ class PluginAnswer:
     broken: tuple[BrokenRule, ...]
 
     @property
-    def taken(self) -> frozenset[PciAddress]:
-        """The functions that no other plugin may offer."""
-        offered = {each.address for device in self.devices for each in device.handles}
+    def taken(self) -> frozenset[DeviceAddress | DeviceName]:
+        """The functions and types that no other plugin may offer."""
+        offered: set[DeviceAddress | DeviceName] = {
+            each.address for device in self.devices for each in device.handles
+        }
+        offered |= {
+            each.address for each in self.devices if isinstance(each.address, MdevType)
+        }
         return frozenset(offered.union(each.address for each in self.refused))
 
 
@@ -84,12 +91,12 @@ class Surroundings:
     """The facts, besides its candidates, with which a plugin's answer is compared.
 
     :ivar functions: all functions of the host.
-    :ivar offered: the functions that devices of the plugins before it are named
-        after or consist of, with the name of the plugin.
+    :ivar offered: the functions and types that devices of the plugins before it are
+        named after or consist of, with the name of the plugin.
     """
 
     functions: Mapping[PciAddress, PciFunction]
-    offered: Mapping[PciAddress, str] = dataclasses.field(
+    offered: Mapping[DeviceAddress | DeviceName, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
@@ -103,12 +110,13 @@ def ask(
 
     :raises ValueError: the plugin returns devices without end.
     """
-    most = 2 * len(candidates.usable) + _MORE_ANSWERS
+    count = len(candidates.usable) + len(candidates.mdev_types)
+    most = 2 * count + _MORE_ANSWERS
     found: list[object] = list(itertools.islice(plugin.discover(candidates), most + 1))
     if len(found) > most:
         raise ValueError(
             f"discover() returned more than {most} devices for "
-            f"{len(candidates.usable)} functions"
+            f"{count} functions and types"
         )
     return _Review(plugin.name, candidates, around, found).answer()
 
@@ -127,11 +135,19 @@ class _Review:
         self._around = around
         self._found = tuple(found)
         self._usable = {each.function.address: each for each in candidates.usable}
-        self._leaders = {
+        self._types = {each.type: each for each in candidates.mdev_types}
+        self._ours = {address: each.handle() for address, each in self._usable.items()}
+        self._slots = {
+            handle.address: handle
+            for each in candidates.mdev_types
+            for handle in each.handles
+        }
+        self._leaders: dict[DeviceName, DeviceName] = {
             member: each.function.address
             for each in candidates.usable
             for member in (each.function.address, *each.members)
         }
+        self._leaders |= {each: each for each in self._types}
         self._nameable = candidates.provider_addresses.union(
             *(
                 (each.function.address, each.parent.address)
@@ -145,10 +161,10 @@ class _Review:
         self._taken = frozenset(
             address for each in self._found for address in self._functions_of(each)
         )
-        self._devices: dict[PciAddress, Device] = {}
-        self._offered: dict[PciAddress, Device] = {}
-        self._rejected: dict[PciAddress, RejectedDevice] = {}
-        self._broken: list[tuple[str, frozenset[PciAddress]]] = []
+        self._devices: dict[DeviceName, Device] = {}
+        self._offered: dict[DeviceAddress | DeviceName, Device] = {}
+        self._rejected: dict[DeviceName, RejectedDevice] = {}
+        self._broken: list[tuple[str, frozenset[DeviceName]]] = []
 
     def answer(self) -> PluginAnswer:
         """Return the valid devices, and the others with the rules that they break."""
@@ -172,7 +188,7 @@ class _Review:
 
     def _broken_rules(self) -> Iterator[BrokenRule]:
         for rule, meant in self._broken:
-            kept = sorted(meant - self._offered.keys() - self._rejected.keys())
+            kept = sorted(meant - self._offered.keys() - self._rejected.keys(), key=str)
             for address in kept:
                 self._rejected[address] = RejectedDevice(
                     address, RejectReason.INVALID, f"{self._name}: {rule}"
@@ -182,8 +198,9 @@ class _Review:
     # -- rejected devices --------------------------------------------------
 
     def _reject(self, found: RejectedDevice) -> None:
-        values.expect("RejectedDevice.address", found.address, PciAddress)
-        if found.address not in self._usable:
+        if not isinstance(found.address, MdevType):
+            values.expect("RejectedDevice.address", found.address, PciAddress)
+        if found.address not in self._usable and found.address not in self._types:
             raise ValueError(
                 f"RejectedDevice.address {found.address} is not a usable candidate"
             )
@@ -222,11 +239,12 @@ class _Review:
             values.check_region(found.region)
             values.check_shared(found.region, handles)
         self._devices[found.address] = dataclasses.replace(found, handles=handles)
-        for each in handles:
-            self._offered[each.address] = found
+        self._offered |= dict.fromkeys((each.address for each in handles), found)
+        if isinstance(found.address, MdevType):
+            self._offered[found.address] = found
 
     def _handles(self, device: Device) -> tuple[AttachHandle, ...]:
-        """Return the library's own handles, with the faults that the plugin set."""
+        """Return the library's own handles, with the faults that the plugin added."""
         values.expect_all("Device.handles", device.handles, tuple, AttachHandle)
         if not device.handles:
             raise ValueError("Device.handles is empty: a device has one handle or more")
@@ -236,15 +254,16 @@ class _Review:
         return tuple(found.values())
 
     def _handle(self, handle: AttachHandle) -> AttachHandle:
-        values.expect("AttachHandle.address", handle.address, PciAddress)
-        usable = self._usable.get(handle.address)
-        if usable is None:
+        if not isinstance(handle.address, MdevSlot):
+            values.expect("AttachHandle.address", handle.address, PciAddress)
+        own = self._own_handle(handle.address)
+        if own is None:
             raise ValueError(
                 f"AttachHandle.address {handle.address} is not a usable candidate"
             )
         values.expect_text("AttachHandle.fault", handle.fault)
-        ours = dataclasses.replace(usable.handle(), fault=handle.fault)
-        if handle != ours:
+        ours = dataclasses.replace(own, fault=handle.fault or own.fault)
+        if dataclasses.replace(handle, fault=ours.fault) != ours:
             raise ValueError(
                 f"the handle of {handle.address} was altered: a plugin changes its "
                 "fault alone"
@@ -256,18 +275,56 @@ class _Review:
             raise ValueError(f"{handle.address} is offered, and rejected as well")
         return ours
 
+    def _own_handle(self, address: DeviceAddress) -> AttachHandle | None:
+        if isinstance(address, MdevSlot):
+            return self._slots.get(address)
+        return self._ours.get(address)
+
+    def _check_type(
+        self, device: Device, kind: MdevType, handles: Iterable[AttachHandle]
+    ) -> None:
+        """Check that the device consists of units of the type that names it.
+
+        :raises ValueError: it does not, or another device is named after the type.
+        """
+        offered = self._types.get(kind)
+        if offered is None:
+            raise ValueError(f"Device.address {kind} is not among mdev_types")
+        for each in handles:
+            if not isinstance(each.address, MdevSlot) or each.address.type != kind:
+                raise ValueError(f"Device.handles has {each.address}, not of {kind}")
+        if kind in self._devices:
+            raise ValueError(
+                f"Device.address {kind} is that of two devices: offer one device with "
+                "all handles"
+            )
+        identity = offered.parent.identity if offered.parent else None
+        if device.identity != identity:
+            raise ValueError(
+                f"Device.identity is {exception.show(device.identity)}, but that of "
+                f"{kind.parent} is {identity}"
+            )
+        if device.region is not None:
+            raise ValueError("Device.region is not for mediated devices")
+
     def _check_name(self, device: Device, handles: Iterable[AttachHandle]) -> None:
-        """Check that the provider can be named after the function.
+        """Check that the provider can be named after the function or type.
 
         :raises ValueError: it cannot, or another device is named after it.
         """
         address = device.address
+        if isinstance(address, MdevType):
+            self._check_type(device, address, handles)
+            return
         values.expect("Device.address", address, PciAddress)
         function = self._around.functions.get(address)
         if function is None:
             raise ValueError(f"Device.address {address} is not on this host")
+        places = [each.address for each in handles]
+        if not all(isinstance(each, PciAddress) for each in places):
+            raise ValueError(f"Device.address {address} is not a type of its handles")
         if address not in self._nameable and not any(
-            address.same_slot(each.address) for each in handles
+            isinstance(each, PciAddress) and address.same_slot(each) for each in places
         ):
             raise ValueError(
                 f"Device.address {address} is neither a candidate nor its card"
@@ -287,7 +344,7 @@ class _Review:
                 "with all handles"
             )
         values.check_identity("Device.identity", device.identity)
-        if not device.identity.may_be(function.identity):
+        if device.identity is None or not device.identity.may_be(function.identity):
             raise ValueError(
                 f"Device.identity is {device.identity}, but that of {address} is "
                 f"{function.identity}"
@@ -295,14 +352,14 @@ class _Review:
 
     # -- functions of an invalid device ------------------------------------
 
-    def _functions_of(self, found: object) -> frozenset[PciAddress]:
-        """Return the usable functions that an answer of any type offers or rejects."""
+    def _functions_of(self, found: object) -> frozenset[DeviceName]:
+        """Return the functions and types that an answer of any form is about."""
         meant = found.handles if isinstance(found, Device) else found
         return frozenset(
             self._leaders[each] for each in _addresses(meant) if each in self._leaders
         )
 
-    def _meant_by(self, found: object) -> frozenset[PciAddress]:
+    def _meant_by(self, found: object) -> frozenset[DeviceName]:
         """Return the usable functions that an invalid answer is about.
 
         Without usable handles it may be about all functions of its card that no other
@@ -320,11 +377,13 @@ class _Review:
         )
 
 
-def _addresses(value: object) -> Iterator[PciAddress]:
+def _addresses(value: object) -> Iterator[DeviceName]:
     """Yield the addresses that a value states, also if its type is wrong."""
     match value:
-        case PciAddress():
+        case PciAddress() | MdevType():
             yield value
+        case MdevSlot() | OfferedType():
+            yield value.type
         case str():
             with contextlib.suppress(exception.InvalidInput):
                 yield PciAddress.parse(value)

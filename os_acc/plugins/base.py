@@ -44,7 +44,12 @@ from os_acc.exception import (
     ProgrammingReason,
     StepReason,
 )
-from os_acc.objects.candidate import DeviceTags, MatchedFunction, UsableFunction
+from os_acc.objects.candidate import (
+    DeviceTags,
+    MatchedFunction,
+    OfferedType,
+    UsableFunction,
+)
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -53,6 +58,7 @@ from os_acc.objects.device import (
     VendorReason,
 )
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
@@ -80,7 +86,10 @@ __all__ = [
     "ImageReason",
     "ImageUnusable",
     "MatchedFunction",
+    "MdevSlot",
+    "MdevType",
     "NUMAPolicy",
+    "OfferedType",
     "OsAccError",
     "PciAddress",
     "PciFunction",
@@ -118,6 +127,8 @@ class Candidates:
         address of the function. The host may be unable to read them while a guest
         has the function. After a reboot ``function_id`` is None, and ``functions``
         is empty.
+    :ivar mdev_types: the types of mediated devices that may be offered, without those
+        that another plugin has taken. New in version 1.4.
     """
 
     usable: tuple[UsableFunction, ...]
@@ -126,6 +137,7 @@ class Candidates:
     leased_regions: Mapping[PciAddress, Region] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    mdev_types: tuple[OfferedType, ...] = ()
 
 
 class PrivilegedSteps(Protocol):

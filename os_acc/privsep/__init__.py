@@ -125,13 +125,18 @@ class Daemon(daemon.Daemon):
 # Contexts of other projects are served as before.
 daemon.Daemon = Daemon  # type: ignore[misc]
 
-#: Binds, unbinds, creates VFs, resets: uid 0 owns the files, so that no
-#: capability is needed (drivers/pci/pci-sysfs.c checks none for these).
+#: Binds, unbinds, creates VFs and mediated devices, resets: uid 0 owns the files, so
+#: that no capability is needed (drivers/pci/pci-sysfs.c checks none for these).
 base = Context(
     "os_acc.privsep.base",
     "os_acc_base",
     [],
-    preload=["os_acc.privsep.binding", "os_acc.privsep.fpga", "os_acc.privsep.sriov"],
+    preload=[
+        "os_acc.privsep.binding",
+        "os_acc.privsep.fpga",
+        "os_acc.privsep.mdev",
+        "os_acc.privsep.sriov",
+    ],
 )
 
 #: Finds the holders of a device: reads other users' /proc/<pid>/fd (ptrace(2),

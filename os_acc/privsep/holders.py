@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel
+from os_acc.privsep import functions, kernel, mdev
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
@@ -37,12 +37,38 @@ def holders(
         nodes = _nodes(whole)
         # Scanning all processes is expensive on a busy host: only done if there is
         # a node that could be held.
-        found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
+        found = tuple(_processes(nodes)) if nodes else ()
         error = _probe(whole)
     except OSError as failure:
         return (Outcome.UNSURE, failure.errno or errno.EIO, ())
+    return _judged(found, error)
+
+
+@privsep.inspect.entrypoint
+def mdev_holders(uuid: str) -> tuple[str, int, tuple[tuple[int, str], ...]]:
+    """Return whether a mediated device is held, and its holders.
+
+    :returns: as :func:`holders`; a missing mediated device is not held.
+    """
+    if not functions.is_uuid(uuid):
+        return (Outcome.INVALID, errno.EINVAL, ())
+    try:
+        nodes = set(_device_nodes(mdev.directory(uuid)))
+        number = mdev.group(uuid)
+        if number is not None and _has_node(number):
+            nodes.add(f"/dev/vfio/{number}")
+        found = tuple(_processes(frozenset(nodes))) if nodes else ()
+        error = 0 if number is None else kernel.current.probe_vfio_group(number)
+    except OSError as failure:
+        return (Outcome.UNSURE, failure.errno or errno.EIO, ())
+    return _judged(found, 0 if error == errno.ENOENT else error)
+
+
+def _judged(
+    found: tuple[tuple[int, str], ...], error: int
+) -> tuple[str, int, tuple[tuple[int, str], ...]]:
     if found or error == errno.EBUSY:
-        return (Outcome.IN_USE, errno.EBUSY, found)
+        return (Outcome.IN_USE, errno.EBUSY, found[:_NAMED_AT_MOST])
     return (Outcome.UNSURE if error else Outcome.OK, error, ())
 
 

@@ -26,6 +26,7 @@ from os_acc.bitstreams import shared_options as shared
 from os_acc.objects import device_spec
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import functions, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -108,6 +109,17 @@ class RootConf:
             return True
         tags = self.tags(address)
         return tags is not None and tags.num_vfs == count
+
+    def allows_mdev(self, kind: MdevType) -> bool:
+        """Return whether mediated devices of a type may be created."""
+        if self.is_open:
+            return True
+        function = kind.function
+        if function is None:
+            tags = self.devices.match_parent(kind.parent)
+        else:
+            tags = self.tags(function)
+        return tags is not None and kind.name in tags.mdev_types
 
     def _netdevs(self) -> Mapping[str, PciAddress]:
         names = self.devices.interfaces

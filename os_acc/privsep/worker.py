@@ -90,7 +90,7 @@ _stuck: set[int] = set()
 
 
 def run(
-    addresses: Sequence[PciAddress],
+    addresses: Sequence[PciAddress | str],
     epoch: int,
     seconds: float,
     job: Job,
@@ -98,6 +98,7 @@ def run(
 ) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
+    :param addresses: text for a device that is not on PCI: the name of its lock.
     :param epoch: number of the store's transaction that authorizes the call.
     :param seconds: limit for waiting for the devices' locks and the child.
     :param files: descriptors that the job needs; all others are closed.
@@ -107,7 +108,7 @@ def run(
     _reap()
     locks: list[int] = []
     try:
-        for address in sorted(addresses):
+        for address in sorted(addresses, key=str):
             patience = min(deadline, time.monotonic() + _LOCK_SECONDS)
             refusal = _lock(address, patience, locks)
             if refusal is not None:
@@ -125,11 +126,13 @@ def run(
             os.close(fd)
 
 
-def _lock_path(address: PciAddress) -> str:
+def _lock_path(address: PciAddress | str) -> str:
     return kernel.current.path(LOCKS, str(address))
 
 
-def _lock(address: PciAddress, deadline: float, locks: list[int]) -> CallResult | None:
+def _lock(
+    address: PciAddress | str, deadline: float, locks: list[int]
+) -> CallResult | None:
     try:
         os.makedirs(kernel.current.path(LOCKS), mode=0o700, exist_ok=True)
         fd = os.open(

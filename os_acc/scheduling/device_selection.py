@@ -14,15 +14,15 @@ from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.nearest import EqualDevices, GroupDemand, divide
 from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.device import AttachHandle, Provider
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.numa import Affinity, NUMATopology
-from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import title
 from os_acc.objects.selection import GroupAllocation
 
 #: A guest whose cells are unknown.
 ANYWHERE: Final = GuestCells(NUMATopology())
 #: The functions that may serve a group on a provider, by group suffix and provider.
-Reaching: TypeAlias = Mapping[tuple[str, str], frozenset[PciAddress]]
+Reaching: TypeAlias = Mapping[tuple[str, str], frozenset[DeviceAddress]]
 _MOST_SHOWN: Final = 4
 
 
@@ -56,7 +56,7 @@ class DeviceSelector:
         self,
         wanted: Sequence[GroupAllocation],
         providers: Mapping[str, Provider],
-        taken: frozenset[PciAddress],
+        taken: frozenset[DeviceAddress],
     ) -> tuple[SelectedDevice, ...]:
         """Select free devices of each provider, in the order of the request.
 
@@ -228,7 +228,9 @@ def _check_enough(
             )
 
 
-def _free(provider: Provider, taken: frozenset[PciAddress]) -> Iterator[AttachHandle]:
+def _free(
+    provider: Provider, taken: frozenset[DeviceAddress]
+) -> Iterator[AttachHandle]:
     return (
         handle
         for handle in provider.device.handles

@@ -21,6 +21,7 @@ from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NO_NAMES, PublishedNames
@@ -100,7 +101,7 @@ class Store:
                 return self._load(connection, records.select(connection))
             return self._of(connection, consumer)
 
-    def lease_of(self, address: PciAddress) -> Lease | None:
+    def lease_of(self, address: DeviceAddress) -> Lease | None:
         """Return the lease that claims this function, if any."""
         with self._transaction() as connection:
             found = [
@@ -372,11 +373,11 @@ class Store:
             schema.check_identity(connection, seen)
             records.replace_helper_claims(connection, claimed)
 
-    def damaged_claims(self) -> tuple[PciAddress, ...]:
-        """Return functions claimed by leases with damaged records; not offered."""
+    def damaged_claims(self) -> tuple[DeviceAddress, ...]:
+        """Return functions and slots of leases with damaged records; not offered."""
         return self.recorded_state().damaged_claims
 
-    def forget_damaged(self, address: PciAddress) -> None:
+    def forget_damaged(self, address: DeviceAddress) -> None:
         """Delete the damaged record that claims a function, to free the function.
 
         :raises NotFound: no damaged record claims it.

@@ -16,10 +16,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from os_acc import exception
-from os_acc.objects import epoch
+from os_acc.objects import epoch, mdev
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
@@ -205,25 +206,25 @@ def set_aside(connection: sqlite3.Connection, row: LeaseRow, reason: str) -> Non
 _WITHOUT_LEASE = "lease NOT IN (SELECT uuid FROM leases)"
 
 
-def damaged_claims(connection: sqlite3.Connection) -> Iterator[PciAddress]:
+def damaged_claims(connection: sqlite3.Connection) -> Iterator[DeviceAddress]:
     """Yield the addresses claimed by leases without an intact row."""
     yield from _parsed(CLAIMS.read(connection, f"{_WITHOUT_LEASE} ORDER BY address"))
 
 
-def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[PciAddress]:
+def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[DeviceAddress]:
     for text, _ in found:
         try:
-            yield PciAddress.parse(text)
+            yield mdev.parse_address(text)
         except exception.InvalidInput:
             continue
 
 
-def claims_of(connection: sqlite3.Connection, row: LeaseRow) -> Iterator[PciAddress]:
+def claims_of(connection: sqlite3.Connection, row: LeaseRow) -> Iterator[DeviceAddress]:
     """Yield the addresses that the lease of a row claims, readable or not."""
     yield from _parsed(CLAIMS.read(connection, "lease = ?", row.uuid))
 
 
-def delete_damaged(connection: sqlite3.Connection, address: PciAddress) -> int:
+def delete_damaged(connection: sqlite3.Connection, address: DeviceAddress) -> int:
     """Delete the damaged lease that claims an address; return its claim count."""
     condition = (
         f"{_WITHOUT_LEASE} AND lease = (SELECT lease FROM claims WHERE address = ?)"
@@ -248,7 +249,12 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[PciAddress, st
     """
     rows = HELPER_CLAIMS.read(connection, "address NOT IN (SELECT address FROM claims)")
     return MappingProxyType(
-        {address: lease for text, lease in rows for address in _parsed([(text, lease)])}
+        {
+            address: lease
+            for text, lease in rows
+            for address in _parsed([(text, lease)])
+            if isinstance(address, PciAddress)
+        }
     )
 
 
@@ -306,6 +312,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "required": lease.required,
         "created_at": lease.created_at,
         "owes_release": lease.owes_release,
+        "parent": lease.parent and _encode_identity(lease.parent),
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -325,7 +332,7 @@ def decode(payload: str) -> Lease:
             group=fields["group"],
             provider=fields["provider"],
             resource_class=fields["resource_class"],
-            address=PciAddress.parse(fields["address"]),
+            address=mdev.parse_address(fields["address"]),
             iommu_group=fields["iommu_group"],
             numa_node=fields["numa_node"],
             prior=tuple(_decode_prior(prior) for prior in fields["prior"]),
@@ -351,6 +358,7 @@ def decode(payload: str) -> Lease:
             required=tuple(fields["required"]),
             created_at=fields["created_at"],
             owes_release=fields["owes_release"],
+            parent=_decode_parent(fields["parent"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error
@@ -422,10 +430,18 @@ def _decode_programming(fields: Mapping[str, Any] | None) -> Programming | None:
 def _encode_prior(prior: PriorBinding) -> dict[str, Any]:
     return {
         "address": str(prior.address),
-        "identity": [*prior.identity.numbers, prior.identity.serial],
+        "identity": _encode_identity(prior.identity),
         "driver": prior.driver,
         "driver_override": prior.driver_override,
     }
+
+
+def _encode_identity(identity: PciIdentity) -> list[int | str]:
+    return [*identity.numbers, identity.serial]
+
+
+def _decode_parent(values: Sequence[Any] | None) -> PciIdentity | None:
+    return None if values is None else PciIdentity(*values)
 
 
 def _decode_prior(fields: Mapping[str, Any]) -> PriorBinding:

@@ -8,7 +8,16 @@ import errno
 import uuid
 
 from os_acc.objects import pci
-from os_acc.testing import dfl, drivers, functions, holders, nodes, records, sriov
+from os_acc.testing import (
+    dfl,
+    drivers,
+    functions,
+    holders,
+    mdevs,
+    nodes,
+    records,
+    sriov,
+)
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
@@ -36,6 +45,7 @@ def reboot(tree: Transaction) -> None:
     holders.forget(tree)
     drivers.forget(tree)
     dfl.forget(tree)
+    mdevs.forget(tree)
     _boot(tree, host, plugged)
 
 
@@ -49,6 +59,9 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
     functions.add(tree, function, functions.numbers(tree), group=group)
     dfl.power_on(tree, function)
     drivers.attach(tree, function.address)
+    if function.mdevs:
+        place = functions.place(tree, function.address)
+        mdevs.register(tree, function.address, function.mdevs, place)
     if function.sriov and function.sriov.boot_vfs:
         sriov.make_vfs(tree, function, function.sriov.boot_vfs)
 
@@ -67,6 +80,7 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
         unplug(tree, below)
     if functions.vfs(tree, address):
         sriov.remove_vfs(tree, address)
+    mdevs.unregister(tree, address)
     drivers.detach(tree, address)
     dfl.power_off(tree, address)
     functions.remove(tree, address)
@@ -96,6 +110,7 @@ def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) 
         drivers.register(tree, driver)
     if host.vfio:
         _load_vfio(tree, host)
+    mdevs.boot(tree, host.mdev_parents)
     for function in sorted(plugged, key=lambda f: pci.PciAddress.parse(f.address)):
         _plug(tree, function)
 

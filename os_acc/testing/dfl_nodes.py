@@ -18,6 +18,7 @@ import struct
 import time
 
 from os_acc.objects import pci
+from os_acc.objects.mdev import DeviceName
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import dfl, faults, holders
 from os_acc.testing.dfl_specs import NOTHING, function_of
@@ -128,7 +129,7 @@ class DflNodes(privsep_kernel.Kernel):
         with self._tree.transaction() as tree:
             holders.close_node(tree, node)
 
-    def held_by_hardware(self, address: str | pci.PciAddress) -> tuple[str, ...]:
+    def held_by_hardware(self, address: str | DeviceName) -> tuple[str, ...]:
         """Return the functions in the ports of a card, also of those with a guest.
 
         :raises OSError: ENOENT: not a card on the DFL driver.

@@ -29,7 +29,7 @@ def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
 
     :raises OSError: ENODEV: VFIO does not offer it.
     """
-    group = functions.group_of(tree, address)
+    group = _group_of(tree, address)
     node = f"dev/vfio/{group}"
     if not tree.exists(node):
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
@@ -95,6 +95,15 @@ def holds_group(tree: Transaction, group: int | None) -> bool:
     if group is None or not held:
         return False
     return not held.isdisjoint(functions.members(tree, group))
+
+
+def _group_of(tree: Transaction, address: str) -> int | None:
+    """Return the IOMMU group of a function or mediated device."""
+    if tree.exists(f"{functions.DEVICES}/{address}"):
+        return functions.group_of(tree, address)
+    place = tree.follow(f"sys/bus/mdev/devices/{address}")
+    group = tree.follow(f"{place}/iommu_group") if place else None
+    return None if group is None else int(group.rpartition("/")[2])
 
 
 def chown(tree: Transaction, group: int, *, back: bool) -> None:

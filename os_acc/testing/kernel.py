@@ -13,9 +13,18 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
-from os_acc.objects import pci
+from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import boot, dfl, drivers, faults, functions, holders, pending
+from os_acc.testing import (
+    boot,
+    dfl,
+    drivers,
+    faults,
+    functions,
+    holders,
+    mdevs,
+    pending,
+)
 from os_acc.testing.dfl_nodes import DflNodes
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
@@ -32,7 +41,7 @@ from os_acc.testing.writes import (
     target_of,
 )
 
-Address = str | pci.PciAddress
+Address = str | DeviceAddress | DeviceName
 
 # Seconds between two looks of a blocked write whether it may go on.
 _POLL = 0.005
@@ -211,11 +220,13 @@ class FakeKernel(DflNodes):
         Until :meth:`let_go`, a probe of its group finds it busy and an unbind
         from vfio-pci blocks.
 
+        :param address: of a function, or the UUID of a mediated device.
         :raises OSError: ENODEV: it is not bound to vfio-pci.
         """
         function = str(address)
         with self._tree.transaction() as tree:
-            if drivers.bound(tree, function) != drivers.VFIO:
+            is_mdev = mdevs.exists(tree, function)
+            if not is_mdev and drivers.bound(tree, function) != drivers.VFIO:
                 raise drivers.refuse(errno.ENODEV, function)
             holders.hold(tree, function, pid, command)
 

@@ -111,6 +111,33 @@ class SriovSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MdevTypeSpec:
+    """A type of mediated devices.
+
+    :ivar cost: the part of the parent's capacity that one of them takes.
+    """
+
+    name: str
+    cost: int = 1
+    title: str = ""
+    description: str = ""
+    device_api: str = "vfio-pci"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MdevParentSpec:
+    """A parent of mediated devices.
+
+    :ivar name: of a virtual device; '' for a PCI function.
+    :ivar capacity: shared by its types.
+    """
+
+    name: str
+    capacity: int
+    types: tuple[MdevTypeSpec, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FunctionSpec:
     """One PCI function.
 
@@ -149,6 +176,7 @@ class FunctionSpec:
     attributes: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     dfl: DflSpec | None = None
+    mdevs: MdevParentSpec | None = None
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
@@ -279,6 +307,7 @@ class HostSpec:
     :ivar mounts: lines of ``/proc/mounts``.
     :ivar swaps: device nodes with swap space.
     :ivar drivers: drivers beyond those that the functions name.
+    :ivar mdev_parents: virtual parents of mediated devices.
     """
 
     functions: tuple[FunctionSpec, ...] = ()
@@ -290,3 +319,4 @@ class HostSpec:
     mounts: tuple[str, ...] = ("/dev/sda1 / ext4 rw,relatime 0 0",)
     swaps: tuple[str, ...] = ()
     drivers: tuple[DriverSpec, ...] = ()
+    mdev_parents: tuple[MdevParentSpec, ...] = ()

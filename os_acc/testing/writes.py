@@ -12,13 +12,15 @@ import os
 import re
 from collections.abc import Callable
 
-from os_acc.testing import boot, drivers, functions, resets, sriov
+from os_acc.testing import boot, drivers, functions, mdevs, resets, sriov
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
 _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
+_MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/create")
+_MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
 #: No attribute and no write, but it ends like one: see Pending.
 HOT_UNPLUG = "(hot unplug)"
@@ -52,7 +54,7 @@ class Write:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """The function and attribute of a write."""
+    """The attribute of a write, and its function, mediated device or type."""
 
     attribute: str
     address: str
@@ -61,6 +63,8 @@ class WriteTarget:
     @property
     def lock(self) -> str:
         """The lock of the write: of the function, as device_lock()."""
+        if self.attribute in ("create", "remove"):
+            return "mdev"
         return self.address if _ADDRESS.fullmatch(self.address) else "bus"
 
 
@@ -93,6 +97,10 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
         return WriteTarget("drivers_probe", line)
     if match := _DRIVER_FILE.fullmatch(inside):
         return WriteTarget(match[2], line, match[1])
+    if match := _MDEV_TYPE.fullmatch(inside):
+        return WriteTarget("create", f"{match[1]}/{match[2]}")
+    if match := _MDEV.fullmatch(inside):
+        return WriteTarget("remove", match[1])
     match = _DEVICE_FILE.fullmatch(inside)
     if match is None or match[2] not in _STORES:
         raise drivers.refuse(errno.EACCES, path)
@@ -162,6 +170,8 @@ _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
     "driver_override": drivers.set_override,
     "sriov_numvfs": sriov.set_numvfs,
     "sriov_drivers_autoprobe": sriov.set_autoprobe,
+    "create": mdevs.create,
+    "remove": mdevs.remove,
     "reset": resets.reset,
     "reset_method": resets.set_methods,
     HOT_UNPLUG: _hot_unplug,

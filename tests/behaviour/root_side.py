@@ -136,10 +136,6 @@ class RootSide:
         vf = ["ip", "link", "set", interface, "vf", str(number)]
         subprocess.run([*vf, "mac", mac, "vlan", str(vlan)], check=True)
 
-    def cut_power(self, port: str) -> None:
-        """Switch off the power of a root port's slot, without notice to the kernel."""
-        subprocess.run(["setpci", "-s", port, "CAP_EXP+18.w=0700:0700"], check=True)
-
     def _slot(self) -> Hotplug:
         if self._hotplug is None:
             self._hotplug = Hotplug(self._machine.hotplug)

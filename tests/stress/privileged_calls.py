@@ -91,7 +91,7 @@ def let_stuck_ones_end() -> None:
 def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
     """Return the outcome of each function in an answer, and check its form."""
     msgpack.packb(answer)
-    if entry_point is privileged_contract.HOLDERS:
+    if entry_point in privileged_contract.HOLDING:
         outcome, number, found = answer
         assert type(number) is int
         assert all((type(pid), type(name)) == (int, str) for pid, name in found)
@@ -118,5 +118,5 @@ def check_answer(entry_point: EntryPoint, arguments: Arguments, answer: Any) -> 
         assert found == [Outcome.INVALID]
         return
     assert Outcome.INVALID not in found
-    if entry_point is not privileged_contract.HOLDERS:
+    if entry_point.named(arguments) and entry_point is not privileged_contract.HOLDERS:
         assert len(found) == len(entry_point.named(arguments))

@@ -13,7 +13,16 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
+from os_acc.privsep import (
+    binding,
+    fpga,
+    holders,
+    mdev,
+    record,
+    rootconf,
+    sriov,
+    xrt,
+)
 from tests.random_values import RandomValues
 
 Arguments = tuple[Any, ...]
@@ -308,6 +317,25 @@ def _holders(rng: RandomValues, host: Host) -> Arguments:
     return (tuple(card.place for card in _group(rng, host)),)
 
 
+def _mdev(rng: RandomValues, host: Host) -> Arguments:
+    parent, kind = rng.pick(("mtty", _some(rng, host).name)), rng.pick(("a", "n-5"))
+    return parent, kind, rng.pick((0, 7)), _LEASE, 1, _patience(rng)
+
+
+def _is_mdev(
+    parent: object, type_name: object, number: object, uuid: object, *rest: object
+) -> bool:
+    names = _is_sysfs_name(parent) and _is_sysfs_name(type_name)
+    is_slot = names and _is_number(number, 0, 10**9 - 1)
+    return is_slot and _is_uuid(uuid) and _is_told(0, *rest)
+
+
+def _is_sysfs_name(name: object) -> bool:
+    if type(name) is not str or not 0 < len(name) <= 96:
+        return False
+    return name[0] in _FIRST and set(name) <= _FIRST | frozenset(".:+-")
+
+
 TAKE = EntryPoint(
     binding.take,
     _take,
@@ -361,19 +389,9 @@ FORGET = EntryPoint(
     lambda _card, _target, _arguments: frozenset(),
 )
 CLAIMED = EntryPoint(
-    record.claimed,
-    lambda _rng, _host: (),
-    lambda: True,
-    lambda _arguments: [],
-    lambda _card, _target, _arguments: frozenset(),
+    record.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()
 )
-STANDING = EntryPoint(
-    rootconf.limits,
-    lambda _rng, _host: (),
-    lambda: True,
-    lambda _arguments: [],
-    lambda _card, _target, _arguments: frozenset(),
-)
+STANDING = dataclasses.replace(CLAIMED, call=rootconf.limits)
 SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
     _set_num_vfs,
@@ -451,8 +469,18 @@ LOAD = EntryPoint(
     lambda arguments: [arguments[:2]],
     _nothing,
 )
+CREATE_MDEV = EntryPoint(mdev.create, _mdev, _is_mdev, lambda _all: [], _nothing)
+REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
+MDEV_HOLDERS = EntryPoint(
+    holders.mdev_holders, lambda *_: (_LEASE,), _is_uuid, lambda _all: [], _nothing
+)
 #: Entry points that answer for one function, and not for each.
-SINGLE = (SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD)
+SINGLE = (
+    *(SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
+    *(CREATE_MDEV, REMOVE_MDEV),
+)
+#: Entry points that return the holders of a device.
+HOLDING = (HOLDERS, MDEV_HOLDERS)
 ALL: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
@@ -461,7 +489,10 @@ ALL: Mapping[str, EntryPoint] = {
     "record.claimed": CLAIMED,
     "rootconf.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
+    "mdev.create": CREATE_MDEV,
+    "mdev.remove": REMOVE_MDEV,
     "holders.holders": HOLDERS,
+    "holders.mdev_holders": MDEV_HOLDERS,
     "fpga.program": PROGRAM,
     "fpga.release_ports": RELEASE_PORTS,
     "fpga.assign_ports": ASSIGN_PORTS,

@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from os_acc.attach.manager import Manager
+from os_acc.host import mdev
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import MdevSlot
 from os_acc.testing import FakeKernel, Snapshot, TestHost, Write, WriteOutcome
 from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
 from tests.stress.simulated_host import by_consumer, unfinished
@@ -55,9 +57,13 @@ def check_bound(leases: Iterable[Lease], kernel: FakeKernel) -> None:
     for lease in leases:
         if lease.state is not LeaseState.HELD:
             continue
-        for address in lease.members:
+        for address in lease.functions:
             driver = drivers[str(address)]
             assert driver == VFIO, f"{lease.address} is held, {address} on {driver}"
+        if lease.slot is not None:
+            created = mdev.read_mdev(kernel.root, lease.uuid)
+            assert created is not None, f"{lease.address} is held, but does not exist"
+            assert created.type == lease.slot.type
 
 
 def check_untouched(flow: Flow, writes: list[Write]) -> None:
@@ -72,17 +78,28 @@ def check_untouched(flow: Flow, writes: list[Write]) -> None:
         assert not named & held, f"a guest runs with it: {write}"
 
 
-def check_left_alone(kernel: FakeKernel, device: str, writes: list[Write]) -> None:
+def check_left_alone(
+    kernel: FakeKernel, leases: Iterable[Lease], device: str, writes: list[Write]
+) -> None:
     """Check that a device with a worker still at work was not touched.
 
+    :param device: the name of the worker's lock.
     :param writes: those of the recovery, which found the worker at work.
     """
-    group = kernel.group(device)
+    slots = {_lock(lease.slot): lease for lease in leases if lease.slot is not None}
+    group = None if device in slots else kernel.group(device)
     for write in writes:
         about = {write.text.strip(), *write.path.split("/")}
+        if device in slots:
+            assert slots[device].uuid not in about, f"overtaken: {write}"
+            continue
         for each in kernel.snapshot():
             if each.address in about:
                 assert kernel.group(each.address) != group, f"overtaken: {write}"
+
+
+def _lock(slot: MdevSlot) -> str:
+    return f"mdev:{slot.type.parent}:{slot.type.name}:{slot.number}"
 
 
 def unplug_all(manager: Manager) -> None:

@@ -25,6 +25,7 @@ from tests.stress import (
     flows,
     in_process_calls,
     kills,
+    mdev_flows,
     plugin_flows,
     processes,
     recovery_checks,
@@ -44,6 +45,7 @@ FLOWS = {
     **request_flows.FLOWS,
     **region_flows.FLOWS,
     **plugin_flows.FLOWS,
+    **mdev_flows.FLOWS,
 }
 
 
@@ -155,9 +157,10 @@ def _leave_alone(bench: TestHost, device: str) -> None:
     def recover() -> None:
         worker._LOCK_SECONDS = 0.02
         count = len(bench.kernel.writes())
-        bench.start_here()
+        leases = bench.start_here().store.leases()
         kernel = bench.kernel
-        recovery_checks.check_left_alone(kernel, device, kernel.writes()[count:])
+        writes = kernel.writes()[count:]
+        recovery_checks.check_left_alone(kernel, leases, device, writes)
 
     _in_child(recover)
 

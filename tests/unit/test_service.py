@@ -82,7 +82,7 @@ def test_the_public_api_serves_afterwards(api, bench):
     assert os_acc.unplug(instance(2)) == 1
     assert bench.kernel.snapshot() == before
     loaded = [each["name"] for each in os_acc.host_info()["plugins"]]
-    assert loaded == ["dfl", "xrt", "pci"]
+    assert loaded == ["dfl", "xrt", "mdev", "pci"]
 
 
 @pytest.mark.parametrize("options", [{}, {"device_spec": []}], ids=["devices", "none"])

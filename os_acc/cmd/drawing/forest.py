@@ -12,6 +12,7 @@ from types import MappingProxyType
 from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.drawing import labels
 from os_acc.cmd.drawing.snapshot import HostSnapshot
+from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
 
 # Up to this number, each instance has a line of its own below a card.
@@ -84,7 +85,8 @@ def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
     """
     drawn: dict[PciAddress, PciAddress | None] = {}
     for address in snapshot.functions if everything else snapshot.states:
-        place: PciAddress | None = address
+        # A mediated device is drawn as a part of its parent.
+        place = function_of(address)
         while place and place in snapshot.functions and place not in drawn:
             above = _above(snapshot, place)
             drawn[place] = above

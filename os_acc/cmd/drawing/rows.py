@@ -9,6 +9,7 @@ from typing import Any
 
 from os_acc.cmd.drawing import forest, labels
 from os_acc.cmd.drawing.snapshot import HostSnapshot
+from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress, PciFunction
 
 COLUMNS = (
@@ -42,7 +43,8 @@ def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
         yield ("cell", name, below, cell.id, *blank, *_affinity(snapshot, cell.id))
     planted = forest.plant(snapshot, everything=True)
     known = {cell.id for cell in cells}
-    for address in sorted({*snapshot.functions, *snapshot.states}):
+    states = filter(None, map(function_of, snapshot.states))
+    for address in sorted({*snapshot.functions, *states}):
         function = snapshot.functions.get(address)
         node = function.numa_node if function else None
         above = planted.above.get(address)

@@ -12,6 +12,7 @@ from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
 from os_acc.host.pci_ids import NO_NAMES, ModelNames
 from os_acc.host.view import Host
 from os_acc.numa.affinity import Affinity, GuestCells
+from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.objects.numa import NUMATopology
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.service import HostInspection
@@ -39,7 +40,7 @@ class HostSnapshot:
 
     name: str
     host: Host
-    states: Mapping[PciAddress, DeviceState]
+    states: Mapping[DeviceAddress | DeviceName, DeviceState]
     parents: Mapping[PciAddress, PciAddress]
     topology: NUMATopology
     accelerators: tuple[Accelerator, ...] = ()

@@ -13,7 +13,7 @@ from os_acc import service
 from os_acc.attach.manager import Manager
 from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.testing import Snapshot
 from os_acc.testing.demo import compute, libvirt
 from os_acc.testing.demo.host import DemoHost
@@ -71,7 +71,7 @@ class Story:
 
     def _plug_two(
         self, manager: Manager, gpu: Provider, nic: Provider
-    ) -> tuple[PciAddress, ...]:
+    ) -> tuple[DeviceAddress, ...]:
         self._out.step("Plug two accelerators for guest-1")
         extra_specs = {
             f"resources1:{_GPU}": "1",
@@ -105,7 +105,9 @@ class Story:
         self._show.leases(manager)
         self._show.new_events(manager)
 
-    def _die_half_way(self, manager: Manager, gpu: Provider) -> tuple[PciAddress, ...]:
+    def _die_half_way(
+        self, manager: Manager, gpu: Provider
+    ) -> tuple[DeviceAddress, ...]:
         self._out.step("Kill a plug for guest-2 half-way, in a process of its own")
         status = self._host.kill_in_mid_plug(self._two, gpu)
         self._out.say(f"It died by {signal.Signals(-status).name} and left")
@@ -123,7 +125,7 @@ class Story:
         self._out.say("os_acc.plug(), called again for guest-2, returns")
         self._show.entries(entries)
 
-    def _program(self) -> tuple[PciAddress, ...]:
+    def _program(self) -> tuple[DeviceAddress, ...]:
         self._out.step("Program an FPGA for guest-3, whose flavor names a function")
         (fpga,) = (
             each
@@ -159,7 +161,7 @@ class Story:
         self._out.say(f"os_acc.attached(): {os_acc.attached()}")
 
     def _compare(
-        self, functions: tuple[PciAddress, ...], before: Snapshot, after: Snapshot
+        self, functions: tuple[DeviceAddress, ...], before: Snapshot, after: Snapshot
     ) -> bool:
         self._out.step("Compare the host with what it was before the first plug")
         self._show.bindings(functions)

@@ -11,7 +11,7 @@ from typing import Any
 
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
 from os_acc.testing.demo.host import DemoHost
 from os_acc.testing.demo.terminal import Terminal
 
@@ -59,7 +59,7 @@ class Views:
             lines = textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
             self._out.say("\n ".join(lines), indent=5)
 
-    def bindings(self, addresses: Iterable[PciAddress]) -> None:
+    def bindings(self, addresses: Iterable[DeviceAddress]) -> None:
         """Show functions with driver and override, from the host's tree."""
         states = [self._host.kernel.state(address) for address in addresses]
         self._out.table(

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import dfl_build, sysfs
+from . import kernel_modules, sysfs
 from .dfl_card import Card
 
 DRIVER = sysfs.BUS / "drivers" / "dfl-pci"
@@ -35,13 +35,13 @@ _PORT_PR = struct.Struct("<IIIIQ")
 
 def load() -> None:
     """Insert the modules, and bind the prepared cards to dfl-pci."""
-    for name in dfl_build.MODULES:
+    for name in kernel_modules.MODULES:
         _insert(name)
     sysfs.store(DRIVER / "new_id", PRODUCT)
 
 
 def _insert(name: str) -> None:
-    module = dfl_build.module(name, os.uname().release)
+    module = kernel_modules.module(name, os.uname().release)
     subprocess.run(["insmod", module], check=True)
 
 

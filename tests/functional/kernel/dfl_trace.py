@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import dfl_build, sysfs
+from . import kernel_modules, sysfs
 
 _TRACING = Path("/sys/kernel/tracing")
 _PROBES = _TRACING / "kprobe_events"
@@ -80,4 +80,4 @@ def _instruction() -> tuple[int, str]:
 
 
 def _module() -> str:
-    return os.fspath(dfl_build.module(_MODULE, os.uname().release))
+    return os.fspath(kernel_modules.module(_MODULE, os.uname().release))

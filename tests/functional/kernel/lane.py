@@ -36,7 +36,7 @@ from typing import NoReturn
 
 from tests.shares import Share
 
-from . import dfl_build, kernels
+from . import kernel_modules, kernels
 from .kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
@@ -375,7 +375,7 @@ def end_when_told() -> None:
 
 def run(kernel: Kernel, pytest_args: Sequence[str]) -> int:
     """Boot a kernel, run the tests, report; return the exit status."""
-    dfl_build.build(kernel)
+    kernel_modules.build(kernel)
     with nova():
         attempt = boot(kernel, tests_job(kernel, pytest_args))
     if attempt.status is None or not (RESULTS / "junit.xml").exists():

@@ -115,7 +115,6 @@ def test_a_card_with_a_mediated_device_is_not_offered_until_it_is_removed(make_b
     gpu = "0000:17:00.0"
     assert bench.provider(gpu)
     link = Path(bench.root, "sys/bus/mdev/devices", MDEV)
-    link.parent.mkdir(parents=True)
     link.symlink_to(f"../../../devices/pci0000:17/{gpu}/{MDEV}")
     rejected = bench.rejected(gpu)
     assert (rejected.reason, rejected.detail) == (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Build the kernel's FPGA drivers, which Debian's kernels do not contain.
+"""Build the kernel's FPGA drivers and a sample driver, which Debian does not ship.
 
 They are built out of tree, against the headers of the machine's kernel, from
-Debian's own package of the kernel's source. The results stay in ``build/dfl``;
+Debian's own package of the kernel's source. The results stay in ``build/modules``;
 no part of the kernel is in this repository, and none is distributed.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from .kernels import Kernel, Unavailable
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-BUILD = CHECKOUT / "build" / "dfl"
+BUILD = CHECKOUT / "build" / "modules"
 
 #: The configuration symbol of each module, in the order of insertion.
 MODULES = {
@@ -32,6 +32,8 @@ MODULES = {
     "dfl-afu": "FPGA_DFL_AFU",
     "dfl-pci": "FPGA_DFL_PCI",
 }
+#: The kernel's sample parent of mediated devices.
+MTTY = "mtty"
 #: A port acknowledges its reset within 1 ms, according to dfl-afu-main.c. A process
 #: simulates the card of the tests, and a busy machine may delay it longer: this
 #: timeout is the only difference from the kernel.
@@ -63,29 +65,37 @@ def build(kernel: Kernel) -> None:
         return
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    print(f"kernel lane: building drivers/fpga for Linux {kernel.release}", flush=True)
-    tree = target / kernel.source.name.removesuffix(".tar.xz") / "drivers" / "fpga"
+    print(f"kernel lane: building modules for Linux {kernel.release}", flush=True)
+    source = target / kernel.source.name.removesuffix(".tar.xz")
+    tree, sample = source / "drivers" / "fpga", source / "samples" / "vfio-mdev"
     with open(target / "build.log", "wb") as log:
-        for command in _commands(kernel, tree):
+        for command in _commands(kernel, tree, sample):
             if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
                 raise Unavailable(f"{command[0]} failed; see {log.name}")
             if command[0] == "tar":
                 _be_patient(tree / "dfl-afu-main.c")
+                (sample / "Makefile").write_text(f"obj-m := {MTTY}.o\n")
     for name in MODULES:
         shutil.copy(tree / f"{name}.ko", target)
+    shutil.copy(sample / f"{MTTY}.ko", target)
     stamp.write_text(made_of)
 
 
-def _commands(kernel: Kernel, tree: Path) -> list[list[str]]:
+def _commands(kernel: Kernel, tree: Path, sample: Path) -> list[list[str]]:
     target = BUILD / kernel.release
     switches = [f"CONFIG_{switch}=m" for switch in MODULES.values()]
     unpack = ["tar", "--extract", f"--directory={target}", f"--file={kernel.source}"]
-    make = ["make", "-j2", "-C", str(kernel.headers), f"M={tree}"]
+    make = ["make", "-j2", "-C", str(kernel.headers)]
+    # Type information needs the kernel's uncompressed image, which no package has.
+    plain = ["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]
     return [
         # Most of the time is spent here, and xz alone would use one core.
-        [*unpack, "--use-compress-program=xz -T0", str(tree.relative_to(target))],
-        # Type information needs the kernel's uncompressed image, which no package has.
-        [*make, *switches, "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"],
+        [
+            *(*unpack, "--use-compress-program=xz -T0"),
+            *(str(each.relative_to(target)) for each in (tree, sample)),
+        ],
+        [*make, f"M={tree}", *switches, *plain],
+        [*make, f"M={sample}", *plain],
     ]
 
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tags of the values of ``[os_acc] device_spec``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import os_resource_classes
+import os_traits
+from oslo_utils import strutils
+
+from os_acc import exception
+from os_acc.objects import mdev
+from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.request import PLACEMENT_NAME
+
+_DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
+#: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
+_MOST_VFS: Final = 0xFFFF
+
+#: The keys that :func:`parse_tags` reads.
+TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTags))
+
+
+def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
+    """Parse the tags; ignore other keys.
+
+    Names are normalised as in Nova's ``pci_placement_translator``: upper case,
+    with the prefix ``CUSTOM_`` unless they are standard; whitespace around a
+    trait is ignored. Booleans may be text, like Nova's tags.
+
+    :raises InvalidConfiguration: a tag has an invalid value.
+    """
+    return DeviceTags(
+        resource_class=_resource_class(spec) if "resource_class" in spec else None,
+        traits=_traits(spec) if "traits" in spec else frozenset(),
+        num_vfs=_num_vfs(spec["num_vfs"]) if "num_vfs" in spec else None,
+        prebound=boolean("prebound", spec.get("prebound", False)),
+        allow_no_reset=boolean("allow_no_reset", spec.get("allow_no_reset", False)),
+        numa_policy=_numa_policy(spec["numa_policy"])
+        if "numa_policy" in spec
+        else None,
+        mdev_types=_mdev_types(spec["mdev_types"]) if "mdev_types" in spec else (),
+    )
+
+
+def _resource_class(spec: Mapping[str, Any]) -> str:
+    given = text("resource_class", spec["resource_class"])
+    name = given.upper()
+    if name not in os_resource_classes.STANDARDS and not name.startswith("CUSTOM_"):
+        name = str(os_resource_classes.normalize_name(given))
+    return _checked("resource_class", given, name)
+
+
+def _traits(spec: Mapping[str, Any]) -> frozenset[str]:
+    given = [part.strip() for part in text("traits", spec["traits"]).split(",")]
+    standard, _others = os_traits.check_traits(given)
+    return frozenset(_trait(name, name in standard) for name in given)
+
+
+def _trait(given: str, is_standard: bool) -> str:
+    if is_standard:
+        return given
+    name = given.upper()
+    if not name.startswith("CUSTOM_"):
+        name = str(os_traits.normalize_name(given))
+    return _checked("traits", given, name)
+
+
+def text(tag: str, value: object) -> str:
+    """Return the value of a tag that is text, stripped.
+
+    :raises InvalidConfiguration: it is no text.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidConfiguration(
+            f"{tag} is {exception.show(value)}, not text"
+        )
+    return value.strip()
+
+
+def _checked(tag: str, given: str, name: str) -> str:
+    if not given or not PLACEMENT_NAME.fullmatch(name):
+        raise exception.InvalidConfiguration(
+            f"{tag} has {exception.show(given)}, which is not a valid "
+            "name in Placement",
+            hint="use at most 255 characters of A-Z, 0-9 and _",
+        )
+    return name
+
+
+def _num_vfs(value: object) -> int:
+    number = value
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        number = int(value)
+    if type(number) is not int or not 1 <= number <= _MOST_VFS:
+        raise exception.InvalidConfiguration(
+            f"num_vfs is {exception.show(value)}, not a number from 1 to {_MOST_VFS}"
+        )
+    return number
+
+
+def _numa_policy(value: object) -> NUMAPolicy:
+    try:
+        return NUMAPolicy(value)
+    except ValueError as error:
+        choices = [each.value for each in NUMAPolicy]
+        raise exception.InvalidConfiguration(
+            f"numa_policy is {exception.show(value)}",
+            hint=exception.did_you_mean(value, choices),
+        ) from error
+
+
+def boolean(tag: str, value: object) -> bool:
+    """Parse a tag that is true or false, also as text.
+
+    :raises InvalidConfiguration: it is neither.
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            return bool(strutils.bool_from_string(value, strict=True))
+        except ValueError as error:
+            raise exception.InvalidConfiguration(
+                f"{tag} is {exception.show(value)}, neither true nor false"
+            ) from error
+    raise exception.InvalidConfiguration(
+        f"{tag} is {exception.show(value)}, neither true nor false"
+    )
+
+
+def _mdev_types(value: object) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text("mdev_types", value).split(","))
+    for name in found:
+        if not mdev.is_name(name):
+            raise exception.InvalidConfiguration(
+                f"mdev_types has {exception.show(name)}, which is not a type of "
+                "mediated devices",
+                hint="use names in mdev_supported_types, separated by commas",
+            )
+    return tuple(dict.fromkeys(found))

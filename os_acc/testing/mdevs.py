@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mediated devices and their parents (drivers/vfio/mdev, samples/vfio-mdev/mtty.c)."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from os_acc.testing import functions, holders, records
+from os_acc.testing.drivers import refuse
+from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from os_acc.testing.tree import PRIVATE, Transaction
+
+#: All mediated devices, as links.
+MDEVS = "sys/bus/mdev/devices"
+_BUS = "sys/class/mdev_bus"
+_PARENTS = f"{PRIVATE}/mdev_parents"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def register(tree: Transaction, name: str, spec: MdevParentSpec, path: str) -> None:
+    """Do as mdev_register_parent(), for the device with this directory."""
+    tree.put(f"{_PARENTS}/{name}", records.dump(spec))
+    tree.link(f"{_BUS}/{name}", path)
+    for kind in spec.types:
+        place = f"{path}/mdev_supported_types/{kind.name}"
+        tree.put(f"{place}/device_api", f"{kind.device_api}\n")
+        tree.put(f"{place}/name", f"{kind.title or kind.name}\n")
+        if kind.description:
+            tree.put(f"{place}/description", f"{kind.description}\n")
+        tree.put(f"{place}/create", "", 0o200)
+        tree.mkdir(f"{place}/devices")
+    _count(tree, name)
+
+
+def unregister(tree: Transaction, name: str) -> None:
+    """Do as mdev_unregister_parent(): remove all its mediated devices.
+
+    :raises Blocked: a process holds one; call this again after it has closed it.
+    """
+    if not tree.exists(f"{_PARENTS}/{name}"):
+        return
+    path = _path(tree, name)
+    for uuid in _devices(tree, name):
+        _drop(tree, uuid)
+    tree.drop(f"{path}/mdev_supported_types")
+    tree.drop(f"{_BUS}/{name}")
+    tree.drop(f"{_PARENTS}/{name}")
+
+
+def create(tree: Transaction, place: str, text: str) -> None:
+    """Do as create_store() of a type.
+
+    :param place: parent and type, with a slash between.
+    """
+    name, kind = place.split("/")
+    uuid = text.removesuffix("\n")
+    if not _UUID.fullmatch(uuid):
+        raise refuse(errno.EINVAL, place)
+    if tree.exists(f"{MDEVS}/{uuid}"):
+        raise refuse(errno.EEXIST, place)
+    if not _available(tree, name, kind):
+        raise refuse(errno.EUSERS, place)
+    path = f"{_path(tree, name)}/{uuid}"
+    types = f"{_path(tree, name)}/mdev_supported_types"
+    tree.link(f"{path}/mdev_type", f"{types}/{kind}")
+    tree.put(f"{path}/remove", "", 0o200)
+    tree.link(f"{MDEVS}/{uuid}", path)
+    tree.link(f"{types}/{kind}/devices/{uuid}", path)
+    # vfio_register_emulated_iommu_dev(): a group that no IOMMU isolates.
+    group = next(functions.numbers(tree) or iter(()), 0)
+    directory = f"{functions.GROUPS}/{group}"
+    tree.link(f"{directory}/devices/{uuid}", path)
+    tree.link(f"{path}/iommu_group", directory)
+    tree.put(f"dev/vfio/{group}", "", 0o600)
+    _count(tree, name)
+
+
+def remove(tree: Transaction, uuid: str, text: str) -> None:
+    """Do as remove_store() of a mediated device.
+
+    :raises Blocked: a process holds it (vfio_unregister_group_dev()).
+    """
+    if text.strip() != "1":
+        return
+    name = _parent(tree, uuid)
+    _drop(tree, uuid)
+    _count(tree, name)
+
+
+def boot(tree: Transaction, parents: tuple[MdevParentSpec, ...]) -> None:
+    """Load the drivers of virtual parents."""
+    tree.mkdir(MDEVS)
+    tree.mkdir(_BUS)
+    for spec in parents:
+        path = f"sys/devices/virtual/{spec.name}/{spec.name}"
+        tree.mkdir(path)
+        register(tree, spec.name, spec, path)
+
+
+def exists(tree: Transaction, uuid: str) -> bool:
+    """Return whether there is a mediated device with this UUID."""
+    return tree.exists(f"{MDEVS}/{uuid}")
+
+
+def forget(tree: Transaction) -> None:
+    """Forget all parents for a reboot."""
+    tree.drop(_PARENTS)
+
+
+def _drop(tree: Transaction, uuid: str) -> None:
+    if holders.holds(tree, uuid):
+        raise holders.Blocked
+    path = tree.follow(f"{MDEVS}/{uuid}") or ""
+    kind = tree.follow(f"{path}/mdev_type")
+    group = (tree.follow(f"{path}/iommu_group") or "").rpartition("/")[2]
+    tree.drop(f"{kind}/devices/{uuid}")
+    tree.drop(f"{MDEVS}/{uuid}")
+    tree.drop(f"{functions.GROUPS}/{group}")
+    tree.drop(f"dev/vfio/{group}")
+    tree.drop(path)
+
+
+def _count(tree: Transaction, name: str) -> None:
+    """Write how many more of each type can be created."""
+    path = f"{_path(tree, name)}/mdev_supported_types"
+    for kind in _spec(tree, name).types:
+        count = _available(tree, name, kind.name)
+        tree.put(f"{path}/{kind.name}/available_instances", f"{count}\n")
+
+
+def _available(tree: Transaction, name: str, kind: str) -> int:
+    spec = _spec(tree, name)
+    costs = {each.name: each.cost for each in spec.types}
+    used = sum(costs[_kind(tree, uuid)] for uuid in _devices(tree, name))
+    return (spec.capacity - used) // costs[kind]
+
+
+def _kind(tree: Transaction, uuid: str) -> str:
+    path = tree.follow(f"{MDEVS}/{uuid}") or ""
+    return (tree.follow(f"{path}/mdev_type") or "").rpartition("/")[2]
+
+
+def _devices(tree: Transaction, name: str) -> list[str]:
+    return [uuid for uuid in tree.list(MDEVS) if _parent(tree, uuid) == name]
+
+
+def _parent(tree: Transaction, uuid: str) -> str:
+    path = tree.follow(f"{MDEVS}/{uuid}") or ""
+    return path.rpartition("/")[0].rpartition("/")[2]
+
+
+def _path(tree: Transaction, name: str) -> str:
+    return tree.follow(f"{_BUS}/{name}") or ""
+
+
+def _spec(tree: Transaction, name: str) -> MdevParentSpec:
+    return records.load(MdevParentSpec, tree.read(f"{_PARENTS}/{name}"))
+
+
+def mtty(name: str = "mtty") -> MdevParentSpec:
+    """Return the sample parent of Linux: 24 ports, and types of one and two."""
+    types = tuple(
+        MdevTypeSpec(f"{name}-{ports}", cost=ports, title=f"{ports} port serial")
+        for ports in (1, 2)
+    )
+    return MdevParentSpec(name, 24, types)

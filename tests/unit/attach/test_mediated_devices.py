@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mediated devices, from their parents to the entries that libvirt gets.
+
+The fake parents behave as Linux' samples/vfio-mdev/mtty.c: types of one and two ports
+share the 24 ports of a parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.cmd import arguments
+from os_acc.host import mdev
+from os_acc.objects.device import Provider, RejectReason
+from os_acc.objects.lease import LeaseState
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing.mdevs import mtty
+from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+
+GPU = "0000:17:00.0"
+VIRTUAL = '{"mdev_parent": "mtty", "mdev_types": "mtty-1, mtty-2"}'
+OF_GPU = f'{{"address": "{GPU}", "mdev_types": "nvidia-558"}}'
+STRANGER = "6f0c9b52-2d21-4a2e-9d3c-000000000001"
+
+
+def _gpu() -> MdevParentSpec:
+    kind = MdevTypeSpec("nvidia-558", title="NVIDIA A40-8Q")
+    return MdevParentSpec(GPU, 2, (kind,))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    display, audio = hosts.gpu("0000:17")
+    display = dataclasses.replace(display, mdevs=_gpu())
+    spec = HostSpec((display, audio), mdev_parents=(mtty(),))
+    with TestHost(tmp_path, spec, device_spec=[VIRTUAL, OF_GPU]) as host:
+        yield host
+
+
+def _provider(host: TestHost, name: str) -> Provider:
+    host.manager.discover(float("inf"))
+    return next(
+        each for each in host.manager.providers() if str(each.device.address) == name
+    )
+
+
+def _units(host: TestHost, name: str) -> tuple[int, int]:
+    """Return the total and the reserved units of a type."""
+    (found,) = [
+        each
+        for each in host.manager.catalog.snapshots.newest()
+        if each.provider and str(each.provider.device.address) == name
+    ]
+    (units,) = found.units.values()
+    return units.total, units.reserved
+
+
+def _plug(host: TestHost, number: int, *names: str):
+    return host.manager.plug(
+        instance(number), *request(*(_provider(host, name) for name in names))
+    )
+
+
+def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
+    (entry,) = _plug(host, 1, f"{GPU}/nvidia-558")
+
+    uuid = entry["attach_handle_uuid"]
+    assert entry["attach_handle_type"] == "MDEV"
+    assert entry["attach_handle_info"] == {
+        "domain": "0000",
+        "bus": "17",
+        "device": "00",
+        "function": "0",
+        "asked_type": "nvidia-558",
+        "parent": GPU,
+    }
+    assert "pci_id" not in entry
+    (made,) = mdev.read_mdevs(host.root)
+    assert (made.uuid, str(made.type)) == (uuid, f"{GPU}/nvidia-558")
+
+
+def test_unplug_removes_it(host):
+    _plug(host, 1, f"{GPU}/nvidia-558", "mtty/mtty-2")
+
+    assert host.manager.unplug(instance(1)) == 2
+
+    assert mdev.read_mdevs(host.root) == ()
+    assert host.manager.store.leases() == ()
+
+
+def test_two_types_share_the_capacity_of_their_parent(host):
+    assert (_units(host, "mtty/mtty-1"), _units(host, "mtty/mtty-2")) == (
+        (24, 0),
+        (12, 0),
+    )
+
+    _plug(host, 1, "mtty/mtty-2", "mtty/mtty-1")
+    host.manager.discover(float("inf"))
+
+    # 3 of 24 ports are in use; a unit of mtty-2 that cannot be had is reserved.
+    free = [_free(host, f"mtty/mtty-{ports}") for ports in (1, 2)]
+    assert free == [21, 10]
+
+
+def test_a_type_without_any_capacity_left_stays_in_the_inventory(host):
+    guest, provider = instance(1), _provider(host, "mtty/mtty-1")
+    host.manager.plug(guest, *request(provider, amount=24))
+    host.manager.discover(float("inf"))
+
+    assert _units(host, "mtty/mtty-2") == (1, 1)
+    with pytest.raises(exception.NoDeviceAvailable):
+        _plug(host, 2, "mtty/mtty-2")
+
+
+def _free(host: TestHost, name: str) -> int:
+    taken = host.manager.store.recorded_state().taken
+    handles = _provider(host, name).device.handles
+    return sum(not each.fault and each.address not in taken for each in handles)
+
+
+def test_the_last_unit_is_leased_once(host):
+    name = f"{GPU}/nvidia-558"
+    _plug(host, 1, name)
+    _plug(host, 2, name)
+
+    with pytest.raises(exception.NoDeviceAvailable):
+        _plug(host, 3, name)
+
+    assert len(mdev.read_mdevs(host.root)) == 2
+
+
+def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
+    types = f"{host.root}/sys/class/mdev_bus/{GPU}/mdev_supported_types"
+    host.kernel.write(f"{types}/nvidia-558/create", STRANGER)
+    name = f"{GPU}/nvidia-558"
+
+    assert _free(host, name) == 1
+    assert _units(host, name) == (2, 1)
+    _plug(host, 1, name)
+    with pytest.raises(exception.NoDeviceAvailable):
+        _plug(host, 2, name)
+    host.manager.unplug(instance(1))
+
+    assert [each.uuid for each in mdev.read_mdevs(host.root)] == [STRANGER]
+
+
+def test_a_mediated_device_in_use_is_not_removed(host):
+    (entry,) = _plug(host, 1, f"{GPU}/nvidia-558")
+    host.kernel.hold(entry["attach_handle_uuid"])
+
+    with pytest.raises(exception.DevicesUnreleased, match="qemu-system-x86"):
+        host.manager.unplug(instance(1))
+    assert len(mdev.read_mdevs(host.root)) == 1
+    assert host.lease_state(1) is LeaseState.RELEASING
+
+    host.kernel.let_go(entry["attach_handle_uuid"])
+    assert host.manager.unplug(instance(1)) == 1
+    assert mdev.read_mdevs(host.root) == ()
+
+
+def test_an_operator_releases_one_from_quarantine(host):
+    _plug(host, 1, f"{GPU}/nvidia-558")
+    host.kernel.fail(attribute="remove", error=errno.EINVAL)
+    with pytest.raises(exception.DevicesUnreleased, match="os-acc device release"):
+        host.manager.unplug(instance(1))
+    assert host.lease_state(1) is LeaseState.QUARANTINED
+
+    operations.release_device(
+        host.manager, arguments.device_address(f"{GPU}/nvidia-558/0"), None
+    )
+
+    assert mdev.read_mdevs(host.root) == ()
+    assert host.manager.store.leases() == ()
+
+
+def test_a_slot_without_a_lease_is_not_released(host):
+    slot = arguments.device_address("mtty/mtty-1/3")
+
+    with pytest.raises(exception.NotFound):
+        operations.release_device(host.manager, slot, None)
+
+
+def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
+    name = f"{GPU}/nvidia-558"
+    _plug(host, 1, name)
+    database = sqlite3.connect(host.directory / "state" / "os_acc.sqlite")
+    with contextlib.closing(database):
+        database.execute("UPDATE leases SET payload = payload || ' '")
+        database.commit()
+    slot = arguments.device_address(f"{name}/0")
+
+    assert host.manager.store.damaged_claims() == (slot,)
+    assert _free(host, name) == 1
+    operations.release_device(host.manager, slot, None)
+
+    # The mediated device itself is no longer known as ours, and stays.
+    assert host.manager.store.damaged_claims() == ()
+    assert (_free(host, name), len(mdev.read_mdevs(host.root))) == (1, 1)
+
+
+def test_a_reboot_ends_it_and_a_plug_makes_it_again_with_its_uuid(host):
+    selected, specs = request(_provider(host, f"{GPU}/nvidia-558"))
+    (before,) = host.manager.plug(instance(1), selected, specs)
+    host.kernel.reboot()
+    assert mdev.read_mdevs(host.root) == ()
+    host.restart()
+
+    (after,) = host.manager.plug(instance(1), selected, specs)
+
+    assert after == before
+    assert [each.uuid for each in mdev.read_mdevs(host.root)] == [
+        before["attach_handle_uuid"]
+    ]
+
+
+def test_an_unplug_after_a_reboot_frees_the_unit(host):
+    _plug(host, 1, f"{GPU}/nvidia-558")
+    host.kernel.reboot()
+    host.restart()
+
+    assert host.manager.unplug(instance(1)) == 1
+    assert _free(host, f"{GPU}/nvidia-558") == 2
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("attribute", ["create", "remove"])
+def test_a_crash_loses_no_unit(host, attribute, after):
+    name = f"{GPU}/nvidia-558"
+    selected, specs = request(_provider(host, name))
+    host.kernel.kill(attribute=attribute, after=after)
+
+    # The privileged helper's worker dies, in the plug or in the unplug.
+    with contextlib.suppress(exception.OsAccError):
+        host.manager.plug(instance(1), selected, specs)
+        host.manager.unplug(instance(1))
+    host.kernel.lift()
+    host.restart()
+    host.manager.unplug(instance(1))
+
+    assert mdev.read_mdevs(host.root) == ()
+    assert host.manager.store.leases() == ()
+    assert _free(host, name) == 2
+
+
+def test_the_parent_itself_is_not_offered(tmp_path):
+    display, audio = hosts.gpu("0000:17")
+    spec = HostSpec((dataclasses.replace(display, mdevs=_gpu()), audio))
+    with TestHost(tmp_path, spec, device_spec=[OF_GPU]) as host:
+        _plug(host, 1, f"{GPU}/nvidia-558")
+        host.restart(device_spec=[f'{{"address": "{GPU}"}}'])
+
+        assert host.rejected(GPU).reason in (
+            RejectReason.HOST_USES,
+            RejectReason.MDEVS_LEASED,
+        )
+        assert host.manager.unplug(instance(1)) == 1
+
+
+def test_a_type_that_the_driver_does_not_offer_is_rejected(tmp_path):
+    spec = HostSpec(mdev_parents=(mtty(),))
+    named = '{"mdev_parent": "mtty", "mdev_types": "mtty-9"}'
+    with TestHost(tmp_path, spec, device_spec=[named]) as host:
+        (refused,) = host.manager.discover(float("inf")).refused
+
+        assert refused.reason is RejectReason.NO_MDEV_TYPE
+        assert "it offers mtty-1, mtty-2" in refused.detail
+
+
+def test_no_driver_of_the_host_gets_a_mediated_device(host):
+    selected, specs = request(_provider(host, "mtty/mtty-1"))
+    specs["accel1:attach_target"] = "host"
+
+    with pytest.raises(exception.NoDeviceAvailable, match="mediated"):
+        host.manager.plug(instance(1), selected, specs)
+
+    assert host.manager.store.leases() == ()

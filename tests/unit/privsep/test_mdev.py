@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The privileged steps that create and remove mediated devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.privsep import holders, mdev, rootconf
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing.mdevs import mtty
+from os_acc.testing.privileged import privileged_here
+
+GPU = "0000:17:00.0"
+LEASE = "11111111-1111-4111-8111-111111111111"
+OTHER = "22222222-2222-4222-8222-222222222222"
+OK = CallResult(Outcome.OK)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
+    """Return a kernel with mtty, and with a GPU that is a parent of the same kind."""
+    display, audio = hosts.gpu("0000:17")
+    parent = dataclasses.replace(mtty(), name=GPU)
+    display = dataclasses.replace(display, mdevs=parent)
+    spec = HostSpec((display, audio), mdev_parents=(mtty(),))
+    with privileged_here(), FakeKernel.build(tmp_path, spec).installed() as kernel:
+        yield kernel
+
+
+def create(
+    kind: str = "mtty-1", uuid: str = LEASE, parent: str = "mtty", epoch: int = 1
+) -> CallResult:
+    return CallResult(*mdev.create(parent, kind, 0, uuid, epoch, 30_000))
+
+
+def remove(uuid: str = LEASE, parent: str = "mtty") -> CallResult:
+    return CallResult(*mdev.remove(parent, "mtty-1", 0, uuid, 1, 30_000))
+
+
+def existing(kernel: FakeKernel) -> list[str]:
+    return sorted(os.listdir(f"{kernel.root}/sys/bus/mdev/devices"))
+
+
+@pytest.mark.parametrize("parent", ["mtty", GPU])
+def test_both_steps_may_be_repeated(kernel, parent):
+    assert [create(parent=parent), create(parent=parent)] == [OK, OK]
+    assert existing(kernel) == [LEASE]
+    assert [remove(parent=parent), remove(parent=parent)] == [OK, OK]
+    assert existing(kernel) == []
+
+
+def test_one_of_another_type_is_not_taken_for_it(kernel):
+    create("mtty-2")
+    assert create().outcome == Outcome.CHANGED
+    assert create(parent=GPU).outcome == Outcome.CHANGED
+
+
+def test_a_parent_without_capacity_refuses(kernel):
+    kernel.fail(attribute="create", error=errno.EUSERS)
+    refused = create()
+    assert (refused.outcome, refused.errno) == (Outcome.REFUSED, errno.EUSERS)
+
+
+def test_a_create_without_effect_is_reported(kernel):
+    kernel.ignore(attribute="create")
+    assert create().outcome == Outcome.NO_EFFECT
+
+
+def test_a_remove_without_effect_is_reported(kernel):
+    create()
+    kernel.ignore(attribute="remove")
+    assert remove().outcome == Outcome.NO_EFFECT
+
+
+def test_an_open_one_is_not_removed(kernel):
+    create()
+    kernel.hold(LEASE, pid=4711, command="qemu")
+    assert remove().outcome == Outcome.IN_USE
+    assert holders.mdev_holders(LEASE) == (
+        Outcome.IN_USE,
+        errno.EBUSY,
+        ((4711, "qemu"),),
+    )
+    kernel.let_go(LEASE)
+    assert holders.mdev_holders(LEASE) == (Outcome.OK, 0, ())
+    assert remove() == OK
+
+
+def test_an_earlier_call_comes_too_late(kernel):
+    create(epoch=5)
+    assert create(uuid=OTHER, epoch=4).outcome == Outcome.STALE
+    assert existing(kernel) == [LEASE]
+
+
+def test_calls_for_other_slots_have_epochs_of_their_own(kernel):
+    create(epoch=5)
+    answer = mdev.create("mtty", "mtty-1", 1, OTHER, 4, 30_000)
+    assert CallResult(*answer) == OK
+    assert existing(kernel) == [LEASE, OTHER]
+
+
+def test_a_missing_parent_leaves_no_lock(kernel):
+    assert create(parent="nonesuch").outcome == Outcome.GONE
+    assert remove(parent="nonesuch") == OK
+    assert not os.path.exists(f"{kernel.root}/run/os_acc")
+
+
+@pytest.mark.parametrize(
+    ("spec", "parent", "kind", "outcome"),
+    [
+        (f'{{"address": "{GPU}", "mdev_types": "mtty-2"}}', GPU, "mtty-2", OK.outcome),
+        (f'{{"address": "{GPU}", "mdev_types": "mtty-2"}}', GPU, "mtty-1", "denied"),
+        (f'{{"address": "{GPU}"}}', GPU, "mtty-1", "denied"),
+        ('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}', "mtty", "mtty-1", "ok"),
+        ('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}', "mtty", "mtty-2", "denied"),
+        ('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}', GPU, "mtty-1", "denied"),
+        ('{"address": "*"}', "mtty", "mtty-1", "denied"),
+    ],
+)
+def test_roots_configuration_names_parent_and_type(kernel, spec, parent, kind, outcome):
+    path = Path(kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[os_acc]\ndevice_spec = {spec}\n")
+    path.chmod(0o644)
+
+    assert create(kind, parent=parent).outcome == outcome
+    assert bool(existing(kernel)) == (outcome == OK.outcome)
+
+
+def test_one_that_left_roots_configuration_is_still_removed(kernel):
+    create()
+    path = Path(kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    path.write_text("[os_acc]\n")
+    path.chmod(0o644)
+
+    assert remove() == OK
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("../mtty", "mtty-1", 0, LEASE, 1, 1000),
+        ("mtty", "a/b", 0, LEASE, 1, 1000),
+        ("mtty", "mtty-1", 0, LEASE.upper() + "x", 1, 1000),
+        ("mtty", "mtty-1", 0, LEASE, -1, 1000),
+        ("mtty", "mtty-1", 0, LEASE, 1, 0),
+        (b"mtty", "mtty-1", 0, LEASE, 1, 1000),
+        (".", "mtty-1", 0, LEASE, 1, 1000),
+        ("mtty", "mtty-1", -1, LEASE, 1, 1000),
+        ("mtty", "mtty-1", True, LEASE, 1, 1000),
+        ("m" * 97, "mtty-1", 0, LEASE, 1, 1000),
+    ],
+)
+def test_invalid_arguments_reach_no_file(kernel, arguments):
+    for step in (mdev.create, mdev.remove):
+        assert CallResult(*step(*arguments)).outcome == Outcome.INVALID
+    assert kernel.writes() == []
