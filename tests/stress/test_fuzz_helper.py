@@ -41,6 +41,7 @@ MESSAGES = 2_000
 CONTEXTS = {
     **dict.fromkeys(privileged_contract.ALL, "base"),
     "holders.holders": "inspect",
+    "holders.mdev_holders": "inspect",
     "fpga.program": "image",
     "xrt.program": "image",
 }

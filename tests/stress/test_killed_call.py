@@ -66,8 +66,8 @@ def check_left_alone(bench: TestHost) -> None:
         count = len(bench.kernel.writes())
         manager = bench.start_here()
         writes = bench.kernel.writes()[count:]
-        recovery_checks.check_left_alone(bench.kernel, GPU, writes)
         (lease,) = manager.store.leases(INSTANCE)
+        recovery_checks.check_left_alone(bench.kernel, [lease], GPU, writes)
         assert lease.state is LeaseState.RELEASING
         with pytest.raises(exception.DevicesUnreleased) as caught:
             manager.unplug({"uuid": INSTANCE})
