@@ -24,6 +24,13 @@ class DeviceTags:
     :ivar numa_policy: the NUMA policy if the guest requests none.
     :ivar mdev_types: the types of mediated devices to offer on the device, which then
         is not offered itself. New in version 1.4 of the contract.
+    :ivar physical_network: the network that a network card is connected to; None: the
+        operator names none. New in version 1.4 of the contract.
+    :ivar function: the use of a network card, such as ``ovs``; None: the operator names
+        none. New in version 1.4 of the contract.
+    :ivar qat_services: the services of the VFs to create on a QuickAssist PF, as the
+        kernel writes them (``sym;asym``); None: unchanged. New in version 1.4 of the
+        contract.
     """
 
     resource_class: str | None = None
@@ -33,6 +40,9 @@ class DeviceTags:
     allow_no_reset: bool = False
     numa_policy: NUMAPolicy | None = None
     mdev_types: tuple[str, ...] = ()
+    physical_network: str | None = None
+    function: str | None = None
+    qat_services: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,6 +82,7 @@ class UsableFunction:
             iommu_group=self.iommu_group,
             numa_node=self.function.numa_node,
             numa_policy=self.tags.numa_policy,
+            physical_network=self.tags.physical_network,
         )
 
 

@@ -33,6 +33,8 @@ class AttachHandle:
         ``legacy``.
     :ivar fault: why it must not be attached at present; empty while healthy. A
         faulty accelerator stays in the inventory, as reserved.
+    :ivar physical_network: the network that a network card is connected to, as tagged;
+        None: no tag names one. New in version 1.4 of the contract.
     """
 
     address: DeviceAddress
@@ -41,6 +43,7 @@ class AttachHandle:
     numa_node: int | None
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
+    physical_network: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -126,6 +126,8 @@ class Lease:
         before. Only ``release`` of that plugin frees the device again.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
+    :ivar physical_network: the network that its network card is connected to, as
+        tagged when it was planned; '' without a tag.
     """
 
     uuid: str
@@ -162,6 +164,7 @@ class Lease:
     created_at: int = 0
     owes_release: bool = False
     parent: PciIdentity | None = None
+    physical_network: str = ""
 
     @property
     def request_uuid(self) -> str:

@@ -313,6 +313,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "created_at": lease.created_at,
         "owes_release": lease.owes_release,
         "parent": lease.parent and _encode_identity(lease.parent),
+        "physical_network": lease.physical_network,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -359,6 +360,7 @@ def decode(payload: str) -> Lease:
             created_at=fields["created_at"],
             owes_release=fields["owes_release"],
             parent=_decode_parent(fields["parent"]),
+            physical_network=fields["physical_network"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

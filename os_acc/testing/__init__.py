@@ -25,6 +25,7 @@ from os_acc.testing.specs import (
     FunctionSpec,
     HostSpec,
     NodeSpec,
+    QatSpec,
     SriovSpec,
 )
 from os_acc.testing.writes import Write, WriteOutcome
@@ -41,6 +42,7 @@ __all__ = [
     "FunctionState",
     "HostSpec",
     "NodeSpec",
+    "QatSpec",
     "Snapshot",
     "SriovSpec",
     "TestHost",

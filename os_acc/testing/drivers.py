@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.testing import dfl, functions, holders, records
+from os_acc.testing import dfl, functions, holders, qat, records
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction, serial
 
@@ -193,6 +193,8 @@ def detach(tree: Transaction, address: str) -> None:
         functions.hide_devices(tree, path, function.devices)
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
+        if function.qat is not None:
+            qat.hide(tree, path)
     if name == dfl.DRIVER:
         dfl.hide(tree, address)
 
@@ -241,6 +243,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
         functions.show_devices(tree, path, function.devices)
         for attribute, text in function.shown:
             tree.put(f"{path}/{attribute}", f"{text}\n")
+        if function.qat is not None:
+            qat.show(tree, path, function.qat)
     if driver.name == dfl.DRIVER:
         dfl.show(tree, address)
     return 0

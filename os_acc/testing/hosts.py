@@ -10,6 +10,7 @@ from os_acc.testing.dfl_specs import DflSpec
 from os_acc.testing.specs import (
     FunctionSpec,
     HostSpec,
+    QatSpec,
     SriovSpec,
     drm,
     netdev,
@@ -155,6 +156,7 @@ def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
         "4xxx",
         numa_node=numa_node,
         sriov=sriov,
+        qat=QatSpec(),
     )
 
 

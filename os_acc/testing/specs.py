@@ -111,6 +111,22 @@ class SriovSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class QatSpec:
+    """The services of a QuickAssist PF, which its driver shows.
+
+    :ivar services: ``cfg_services`` at boot.
+    :ivar is_up: whether its driver starts it at boot.
+    :ivar is_used: whether a user of the host holds it.
+    :ivar most: the number of services that it can combine.
+    """
+
+    services: str = "sym;asym"
+    is_up: bool = True
+    is_used: bool = False
+    most: int = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class MdevTypeSpec:
     """A type of mediated devices.
 
@@ -152,6 +168,8 @@ class FunctionSpec:
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
     :ivar dfl: the card for dfl-pci; None: it is no such card.
+    :ivar mdevs: the mediated devices that its host driver offers.
+    :ivar qat: the QuickAssist services that its host driver shows.
     :raises InvalidInput: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
@@ -177,6 +195,7 @@ class FunctionSpec:
     shown: tuple[tuple[str, str], ...] = ()
     dfl: DflSpec | None = None
     mdevs: MdevParentSpec | None = None
+    qat: QatSpec | None = None
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)

@@ -12,13 +12,13 @@ import os
 import re
 from collections.abc import Callable
 
-from os_acc.testing import boot, drivers, functions, mdevs, resets, sriov
+from os_acc.testing import boot, drivers, functions, mdevs, qat, resets, sriov
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
-_DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
+_DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/((?:qat/)?[a-z_]+)")
 _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/create")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
@@ -174,5 +174,7 @@ _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
     "remove": mdevs.remove,
     "reset": resets.reset,
     "reset_method": resets.set_methods,
+    "qat/state": qat.set_state,
+    "qat/cfg_services": qat.set_services,
     HOT_UNPLUG: _hot_unplug,
 }
