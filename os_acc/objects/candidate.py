@@ -24,6 +24,8 @@ class DeviceTags:
     :ivar numa_policy: the NUMA policy if the guest requests none.
     :ivar mdev_types: the types of mediated devices to offer on the device, which then
         is not offered itself. New in version 1.4 of the contract.
+    :ivar allow_no_erase: offer the device although nothing erases the data of the
+        guest before. New in version 1.4 of the contract.
     :ivar physical_network: the network that a network card is connected to; None: the
         operator names none. New in version 1.4 of the contract.
     :ivar function: the use of a network card, such as ``ovs``; None: the operator names
@@ -40,6 +42,7 @@ class DeviceTags:
     allow_no_reset: bool = False
     numa_policy: NUMAPolicy | None = None
     mdev_types: tuple[str, ...] = ()
+    allow_no_erase: bool = False
     physical_network: str | None = None
     function: str | None = None
     qat_services: str | None = None

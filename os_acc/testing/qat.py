@@ -1,81 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The attributes of a QuickAssist PF (qat_common/adf_sysfs.c, adf_sriov.c).
+"""The attributes of a QuickAssist PF (Documentation/ABI/testing/sysfs-driver-qat).
 
-Documentation/ABI/testing/sysfs-driver-qat.
+They behave as in adf_sysfs.c of drivers/crypto/intel/qat/qat_common.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import Final
 
 from os_acc.objects import qat
-from os_acc.testing import functions
-from os_acc.testing.specs import FunctionSpec, QatSpec
-from os_acc.testing.tree import Transaction
+from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction, keep
 
+_STATE: Final = "qat/state"
+_SERVICES: Final = "qat/cfg_services"
 _UP, _DOWN = "up", "down"
+_6XXX: Final = "0x4948"
 
 
-def show(tree: Transaction, path: str, spec: QatSpec) -> None:
-    """Add the attributes of a PF whose driver is bound."""
-    _put(tree, path, "state", _UP if spec.is_up else _DOWN)
-    _put(tree, path, "cfg_services", spec.services)
+def attributes(
+    services: str = "sym;asym", *, is_up: bool = True, is_used: bool = False
+) -> tuple[AttributeSpec, ...]:
+    """Return the attributes of a PF.
 
-
-def hide(tree: Transaction, path: str) -> None:
-    """Remove the attributes of a PF whose driver leaves."""
-    tree.drop(f"{path}/{qat.DIRECTORY}")
-
-
-def start(tree: Transaction, path: str) -> None:
-    """Start a device for its VFs."""
-    _put(tree, path, "state", _UP)
-
-
-def check_unused(function: FunctionSpec) -> None:
-    """Do as adf_dev_in_use().
-
-    :raises OSError: EBUSY: a user of the host holds the device.
+    :param services: ``cfg_services`` at boot.
+    :param is_up: whether its driver starts it at boot.
+    :param is_used: whether a user of the host holds it.
     """
-    if function.qat is not None and function.qat.is_used:
-        raise _refuse(errno.EBUSY, function.address)
+    return (
+        AttributeSpec(
+            _STATE, _UP if is_up else _DOWN, refuse_state if is_used else set_state
+        ),
+        AttributeSpec(_SERVICES, services, set_services),
+    )
 
 
-def set_state(tree: Transaction, address: str, text: str) -> None:
+def refuse_state(function: SimulatedFunction, _text: str) -> None:
+    """Do as state_store() while adf_dev_in_use()."""
+    raise _refuse(errno.EBUSY, function)
+
+
+def set_state(function: SimulatedFunction, text: str) -> None:
     """Do as state_store(): Linux 6.1 refuses to stop a device that is down."""
-    path, wanted = functions.place(tree, address), text.removesuffix("\n")
-    check_unused(functions.spec(tree, address))
-    if wanted not in (_UP, _DOWN):
-        raise _refuse(errno.EINVAL, address)
-    if wanted == _DOWN and _state(tree, path) == _DOWN:
-        raise _refuse(errno.EINVAL, address)
-    _put(tree, path, "state", wanted)
+    wanted = text.removesuffix("\n")
+    is_down = function.read(_STATE) == _DOWN
+    if wanted not in (_UP, _DOWN) or (wanted == _DOWN and is_down):
+        raise _refuse(errno.EINVAL, function)
+    keep(function, _STATE, text)
 
 
-def set_services(tree: Transaction, address: str, text: str) -> None:
-    """Do as cfg_services_store(), which a device that is up refuses."""
-    path, function = functions.place(tree, address), functions.spec(tree, address)
+def set_services(function: SimulatedFunction, text: str) -> None:
+    """Do as cfg_services_store(), which refuses a device that is up."""
     try:
         services = qat.parse_services(text.removesuffix("\n"))
     except ValueError as error:
-        raise _refuse(errno.EINVAL, address) from error
-    most = function.qat.most if function.qat else 0
+        raise _refuse(errno.EINVAL, function) from error
+    most = 3 if function.read("device") == _6XXX else 2
     if not qat.are_possible(services) or len(services) > most:
-        raise _refuse(errno.EINVAL, address)
-    if _state(tree, path) == _UP:
-        raise _refuse(errno.EINVAL, address)
-    _put(tree, path, "cfg_services", text.removesuffix("\n"))
+        raise _refuse(errno.EINVAL, function)
+    if function.read(_STATE) == _UP:
+        raise _refuse(errno.EINVAL, function)
+    keep(function, _SERVICES, text)
 
 
-def _state(tree: Transaction, path: str) -> str:
-    return tree.read(f"{path}/{qat.DIRECTORY}/state").strip()
-
-
-def _put(tree: Transaction, path: str, name: str, text: str) -> None:
-    tree.put(f"{path}/{qat.DIRECTORY}/{name}", f"{text}\n", 0o644)
-
-
-def _refuse(number: int, about: str) -> OSError:
-    return OSError(number, os.strerror(number), about)
+def _refuse(number: int, function: SimulatedFunction) -> OSError:
+    return OSError(number, os.strerror(number), function.address)

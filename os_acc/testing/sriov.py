@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import string
 
-from os_acc.testing import dfl, drivers, functions, qat
+from os_acc.testing import dfl, drivers, functions, vendor_attributes
 from os_acc.testing.specs import FunctionSpec, SriovSpec
 from os_acc.testing.tree import Transaction
 
@@ -33,7 +33,6 @@ def set_numvfs(tree: Transaction, address: str, text: str) -> None:
     else:
         if name == dfl.DRIVER:
             dfl.check_released(tree, address, wanted)
-        qat.check_unused(functions.spec(tree, address))
         make_vfs(tree, functions.spec(tree, address), wanted)
 
 
@@ -47,10 +46,9 @@ def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
         functions.add(tree, vf, groups, pf=path)
         vf_path = functions.place(tree, vf.address)
         tree.link(f"{path}/virtfn{index}", vf_path)
+        vendor_attributes.show(tree, vf.address, stay=True)
         drivers.attach(tree, vf.address)
     tree.put(f"{path}/sriov_numvfs", f"{count}\n", 0o644)
-    if pf.qat is not None:
-        qat.start(tree, path)
 
 
 def remove_vfs(tree: Transaction, address: str) -> None:

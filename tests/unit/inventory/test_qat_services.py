@@ -13,7 +13,8 @@ from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import qat
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import HostSpec, QatSpec, TestHost, hosts
+from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing.qat import attributes
 
 PF = "0000:d8:00.0"
 IDENTITY = (0x8086, 0x4940, 0, 0, 0)
@@ -30,7 +31,9 @@ def spec(services: str = "dc", count: int = 16) -> list[str]:
 
 
 def with_qat(**values: object) -> HostSpec:
-    return HostSpec((dataclasses.replace(CARD, qat=QatSpec(**values)),))
+    return HostSpec(
+        (dataclasses.replace(CARD, driver_attributes=attributes(**values)),)
+    )
 
 
 def read(bench: TestHost, name: str) -> str:
@@ -157,9 +160,12 @@ def test_an_earlier_device_has_no_services_to_configure(make_bench, caplog):
     assert bench.kernel.writes() == []
 
 
-@pytest.mark.parametrize(("most", "outcome"), [(2, "sym;asym"), (3, "sym;asym;decomp")])
-def test_only_later_devices_combine_three_services(make_bench, most, outcome):
-    bench = make_bench(with_qat(most=most), device_spec=spec("decomp;asym;sym"))
+@pytest.mark.parametrize(
+    ("product", "outcome"), [(0x4940, "sym;asym"), (0x4948, "sym;asym;decomp")]
+)
+def test_only_later_devices_combine_three_services(make_bench, product, outcome):
+    card = dataclasses.replace(CARD, product=product)
+    bench = make_bench(HostSpec((card,)), device_spec=spec("decomp;asym;sym"))
     bench.restart()
     assert shown(bench) == ("up", outcome)
 

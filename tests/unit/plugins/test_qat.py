@@ -12,13 +12,13 @@ import pytest
 
 from os_acc.testing import (
     HostSpec,
-    QatSpec,
     TestHost,
     conformance,
     hosts,
     instance,
     uuid_of,
 )
+from os_acc.testing.qat import attributes
 
 PF = "0000:d8:00.0"
 CARD = hosts.qat_gen4("0000:d8", 1)
@@ -26,7 +26,9 @@ ALL = f'{{"address": "{PF}", "num_vfs": 16}}'
 
 
 def with_qat(**values: object) -> HostSpec:
-    return HostSpec((dataclasses.replace(CARD, qat=QatSpec(**values)),))
+    return HostSpec(
+        (dataclasses.replace(CARD, driver_attributes=attributes(**values)),)
+    )
 
 
 @pytest.mark.parametrize("spec", [ALL, f'{{"address": "{PF}"}}'], ids=["VFs", "PF"])
