@@ -48,6 +48,22 @@ class AttachHandle:
     driver: str = VFIO_PCI
 
 
+class Erasure(enum.Enum):
+    """The way in which a device forgets the data of the guest before.
+
+    RESET: a reset of the function does it, which vfio-pci performs before each guest.
+    PLUGIN: :meth:`.PluginBase.erase` does it, before another guest may get the device.
+    NONE: nothing does it; the device is offered only if ``[os_acc] device_spec``
+    tags it ``allow_no_erase``.
+
+    New in version 1.4 of the contract.
+    """
+
+    RESET = "reset"
+    PLUGIN = "plugin"
+    NONE = "none"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator card or function, as described by its plugin.
@@ -67,6 +83,8 @@ class Device:
     :ivar handles: the accelerators; their number is the capacity.
     :ivar numa_node: the NUMA node of the device; None if the kernel reports none.
     :ivar region: the FPGA region behind all handles; the library adds its traits.
+    :ivar erasure: how the accelerators forget the data of a guest. New in version 1.4
+        of the contract.
     """
 
     plugin: str
@@ -77,6 +95,7 @@ class Device:
     handles: tuple[AttachHandle, ...]
     numa_node: int | None
     region: Region | None = None
+    erasure: Erasure = Erasure.RESET
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,6 +157,7 @@ class RejectReason(enum.Enum):
     LEASED_WHOLE = "leased as a whole, and not for mediated devices"
     NO_MDEV_TYPE = "without the mediated devices that device_spec names"
     NO_RESET = "cannot be reset"
+    NO_ERASE = "cannot be erased between guests"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
     NO_INTERFACE = "an FPGA region without an interface id"
