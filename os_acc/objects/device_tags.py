@@ -18,6 +18,7 @@ from os_acc.objects import mdev
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.objects.vfio_driver import AUTO, GUEST_DRIVERS, VFIO_PCI
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 #: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
@@ -47,6 +48,7 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         else None,
         mdev_types=_mdev_types(spec["mdev_types"]) if "mdev_types" in spec else (),
         allow_no_erase=boolean("allow_no_erase", spec.get("allow_no_erase", False)),
+        vfio_driver=_vfio_driver(spec.get("vfio_driver", VFIO_PCI)),
     )
 
 
@@ -146,3 +148,14 @@ def _mdev_types(value: object) -> tuple[str, ...]:
                 hint="use names in mdev_supported_types, separated by commas",
             )
     return tuple(dict.fromkeys(found))
+
+
+def _vfio_driver(value: object) -> str:
+    choices = sorted({AUTO, *GUEST_DRIVERS})
+    found = text("vfio_driver", value)
+    if found not in choices:
+        raise exception.InvalidConfiguration(
+            f"vfio_driver is {exception.show(value)}, not one of {', '.join(choices)}",
+            hint=exception.did_you_mean(value, choices),
+        )
+    return found
