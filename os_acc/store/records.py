@@ -56,7 +56,11 @@ def lease_of(row: LeaseRow) -> Lease:
         raise Damaged("its payload is not text")
     if schema.digest(row.payload) != row.digest:
         raise Damaged("its payload does not match its digest")
-    lease = decode(row.payload)
+    try:
+        lease = decode(row.payload)
+    except Damaged as error:
+        # The digest rules out damage.
+        raise Damaged(f"{error}; a newer os_acc wrote it") from error
     if (row.uuid, row.consumer, row.epoch) != (
         lease.uuid,
         lease.consumer,
