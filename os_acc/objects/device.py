@@ -161,6 +161,8 @@ class RejectReason(enum.Enum):
     NO_MDEV_TYPE = "without the mediated devices that device_spec names"
     NO_RESET = "cannot be reset"
     NO_ERASE = "cannot be erased between guests"
+    NO_VFIO_DRIVER = "without the VFIO driver that device_spec requests"
+    MANAGED = "not for a caller that attaches with managed='yes'"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
     NO_INTERFACE = "an FPGA region without an interface id"

@@ -18,6 +18,7 @@ from os_acc.objects import mdev, qat
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.objects.vfio_driver import AUTO, GUEST_DRIVERS, VFIO_PCI
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 #: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
@@ -50,6 +51,7 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         physical_network=_name_of_trait(spec, "physical_network"),
         function=_name_of_trait(spec, "function"),
         qat_services=_qat_services(spec) if "qat_services" in spec else None,
+        vfio_driver=_vfio_driver(spec.get("vfio_driver", VFIO_PCI)),
     )
 
 
@@ -185,3 +187,14 @@ def _qat_services(spec: Mapping[str, Any]) -> str:
             hint="add num_vfs: the services are set before the VFs are created",
         )
     return qat.services_text(services)
+
+
+def _vfio_driver(value: object) -> str:
+    choices = sorted({AUTO, *GUEST_DRIVERS})
+    found = text("vfio_driver", value)
+    if found not in choices:
+        raise exception.InvalidConfiguration(
+            f"vfio_driver is {exception.show(value)}, not one of {', '.join(choices)}",
+            hint=exception.did_you_mean(value, choices),
+        )
+    return found
