@@ -35,8 +35,9 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="Devices that os_acc manages, in the syntax of Nova's [pci] "
         "device_spec: one JSON object, or a list of objects, per value. "
         "In addition to Nova's keys, it accepts resource_class, traits, num_vfs, "
-        "prebound, allow_no_reset, numa_policy and trust_guest_contents; any other key "
-        "is an error. By default, os_acc manages no device.",
+        "prebound, allow_no_reset, allow_no_erase, numa_policy, mdev_types and "
+        "trust_guest_contents; any other key is an error. By default, os_acc manages "
+        "no device.",
     ),
     cfg.ListOpt(
         "enabled_plugins",

@@ -24,6 +24,8 @@ class DeviceTags:
     :ivar numa_policy: the NUMA policy if the guest requests none.
     :ivar mdev_types: the types of mediated devices to offer on the device, which then
         is not offered itself. New in version 1.4 of the contract.
+    :ivar allow_no_erase: offer the device although nothing erases the data of the
+        guest before. New in version 1.4 of the contract.
     """
 
     resource_class: str | None = None
@@ -33,6 +35,7 @@ class DeviceTags:
     allow_no_reset: bool = False
     numa_policy: NUMAPolicy | None = None
     mdev_types: tuple[str, ...] = ()
+    allow_no_erase: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class AttachHandle:
 
     :ivar address: the function attached to the guest, or the slot of its mediated
         device.
-    :ivar members: all functions bound to vfio-pci with it because the IOMMU cannot
+    :ivar members: all functions bound to VFIO drivers with it because the IOMMU cannot
         isolate them from each other (sorted, including ``address``, without
         bridges); of a mediated device, its slot.
     :ivar iommu_group: the number of their group; None: a mediated device gets its
@@ -33,6 +34,9 @@ class AttachHandle:
         ``legacy``.
     :ivar fault: why it must not be attached at present; empty while healthy. A
         faulty accelerator stays in the inventory, as reserved.
+    :ivar driver: the VFIO driver that the function has while a guest has it, by the
+        name of its directory in ``/sys/bus/pci/drivers``. New in version 1.4 of the
+        contract.
     """
 
     address: DeviceAddress
@@ -41,6 +45,23 @@ class AttachHandle:
     numa_node: int | None
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
+    driver: str = VFIO_PCI
+
+
+class Erasure(enum.Enum):
+    """The way in which a device forgets the data of the guest before.
+
+    RESET: a reset of the function does it, which vfio-pci performs before each guest.
+    PLUGIN: :meth:`.PluginBase.erase` does it, before another guest may get the device.
+    NONE: nothing does it; the device is offered only if ``[os_acc] device_spec``
+    tags it ``allow_no_erase``.
+
+    New in version 1.4 of the contract.
+    """
+
+    RESET = "reset"
+    PLUGIN = "plugin"
+    NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +83,8 @@ class Device:
     :ivar handles: the accelerators; their number is the capacity.
     :ivar numa_node: the NUMA node of the device; None if the kernel reports none.
     :ivar region: the FPGA region behind all handles; the library adds its traits.
+    :ivar erasure: how the accelerators forget the data of a guest. New in version 1.4
+        of the contract.
     """
 
     plugin: str
@@ -72,6 +95,7 @@ class Device:
     handles: tuple[AttachHandle, ...]
     numa_node: int | None
     region: Region | None = None
+    erasure: Erasure = Erasure.RESET
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,6 +157,7 @@ class RejectReason(enum.Enum):
     LEASED_WHOLE = "leased as a whole, and not for mediated devices"
     NO_MDEV_TYPE = "without the mediated devices that device_spec names"
     NO_RESET = "cannot be reset"
+    NO_ERASE = "cannot be erased between guests"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
     NO_INTERFACE = "an FPGA region without an interface id"

@@ -46,6 +46,7 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         if "numa_policy" in spec
         else None,
         mdev_types=_mdev_types(spec["mdev_types"]) if "mdev_types" in spec else (),
+        allow_no_erase=boolean("allow_no_erase", spec.get("allow_no_erase", False)),
     )
 
 

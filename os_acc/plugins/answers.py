@@ -16,10 +16,11 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from os_acc import exception
-from os_acc.objects.candidate import OfferedType, UsableFunction
+from os_acc.objects.candidate import DeviceTags, OfferedType, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
+    Erasure,
     RejectedDevice,
     RejectReason,
     VendorReason,
@@ -118,7 +119,7 @@ def ask(
             f"discover() returned more than {most} devices for "
             f"{count} functions and types"
         )
-    return _Review(plugin.name, candidates, around, found).answer()
+    return _Review(plugin, candidates, around, found).answer()
 
 
 class _Review:
@@ -126,16 +127,21 @@ class _Review:
 
     def __init__(
         self,
-        name: str,
+        plugin: base.PluginBase,
         candidates: base.Candidates,
         around: Surroundings,
         found: Iterable[object],
     ) -> None:
-        self._name = name
+        self._name = plugin.name
+        self._erases = type(plugin).erase is not base.PluginBase.erase
         self._around = around
         self._found = tuple(found)
         self._usable = {each.function.address: each for each in candidates.usable}
         self._types = {each.type: each for each in candidates.mdev_types}
+        self._tags: dict[DeviceName, DeviceTags] = {
+            **{address: each.tags for address, each in self._usable.items()},
+            **{kind: each.tags for kind, each in self._types.items()},
+        }
         self._ours = {address: each.handle() for address, each in self._usable.items()}
         self._slots = {
             handle.address: handle
@@ -238,10 +244,28 @@ class _Review:
         if found.region is not None:
             values.check_region(found.region)
             values.check_shared(found.region, handles)
+        self._check_erasure(found.erasure)
+        if found.erasure is Erasure.NONE and not self._may_stay_unerased(found):
+            self._rejected |= {
+                name: RejectedDevice(name, RejectReason.NO_ERASE)
+                for name in self._functions_of(found)
+            }
+            return
         self._devices[found.address] = dataclasses.replace(found, handles=handles)
         self._offered |= dict.fromkeys((each.address for each in handles), found)
         if isinstance(found.address, MdevType):
             self._offered[found.address] = found
+
+    def _check_erasure(self, erasure: object) -> None:
+        values.expect("Device.erasure", erasure, Erasure)
+        if erasure is Erasure.PLUGIN and not self._erases:
+            raise ValueError("Device.erasure is PLUGIN, but the plugin has no erase()")
+
+    def _may_stay_unerased(self, device: Device) -> bool:
+        """Return whether the operator permits it for all accelerators of a device."""
+        return all(
+            self._tags[name].allow_no_erase for name in self._functions_of(device)
+        )
 
     def _handles(self, device: Device) -> tuple[AttachHandle, ...]:
         """Return the library's own handles, with the faults that the plugin added."""

@@ -53,6 +53,7 @@ from os_acc.objects.candidate import (
 from os_acc.objects.device import (
     AttachHandle,
     Device,
+    Erasure,
     RejectedDevice,
     RejectReason,
     VendorReason,
@@ -76,6 +77,7 @@ __all__ = [
     "DeviceInUse",
     "DeviceStuck",
     "DeviceTags",
+    "Erasure",
     "ErrorReason",
     "Fault",
     "Header",
@@ -289,3 +291,26 @@ class PluginBase(abc.ABC):
         quarantined.
         """
         del handle, steps
+
+    def erase(self, handle: AttachHandle, steps: PrivilegedSteps) -> float:
+        """Start or continue the erasure of a guest's data; return the part done.
+
+        The library calls it for devices with :attr:`Erasure.PLUGIN` alone: once a lease
+        has ended, :meth:`release` has returned and the functions are back with their
+        drivers, and before another guest may get the device. It repeats the call at
+        intervals until the result is 1.0, which states that the erasure has ended and
+        was verified. A call is short: it starts the work of the hardware, or asks for
+        its progress. Two calls for one device never overlap.
+
+        A call continues what an earlier one has begun, also in another process, after a
+        crash, or after a reboot in the middle; if the device cannot tell how far it has
+        come, the erasure begins again. After an exception from which the library
+        repeats :meth:`release`, it repeats this call as well; after any other one the
+        device is quarantined.
+
+        New in version 1.4 of the contract.
+
+        :returns: the part that is done, from 0.0 to 1.0.
+        """
+        del steps
+        raise NotImplementedError(f"{self.name} erases nothing: {handle.address}")

@@ -48,10 +48,13 @@ _ISOLATION = {
         "one guest"
     ),
 }
-_NO_RESET = (
-    "tag the device allow_no_reset in [os_acc] device_spec, if "
+_TAG = "tag the device {} in [os_acc] device_spec, if " + (
     "the next guest may see data of the previous one"
 )
+_TAGS = {
+    RejectReason.NO_RESET: _TAG.format("allow_no_reset"),
+    RejectReason.NO_ERASE: _TAG.format("allow_no_erase"),
+}
 _NOT_MEANT = (
     "see 'os-acc device list --state refused', and remove "
     "unintended devices from [os_acc] device_spec"
@@ -146,7 +149,7 @@ def others(context: CheckContext) -> Iterator[Finding]:
     for phrase, found in by_reason.items():
         yield warning(
             f"not offered ({phrase}): {_addresses(found)}",
-            _NO_RESET if found[0].reason is RejectReason.NO_RESET else _NOT_MEANT,
+            _TAGS.get(found[0].reason, _NOT_MEANT),
         )
     offered = sum(
         len(provider.device.handles)

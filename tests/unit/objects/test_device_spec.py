@@ -217,7 +217,7 @@ def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
 
 
 @pytest.mark.parametrize("yes", [True, "true", "Yes", "1"])
-@pytest.mark.parametrize("tag", ["prebound", "allow_no_reset"])
+@pytest.mark.parametrize("tag", ["prebound", "allow_no_reset", "allow_no_erase"])
 def test_booleans_may_be_text(tag: str, yes: object) -> None:
     assert tags_of({tag: yes}) == DeviceTags(**{tag: True})
     assert tags_of({tag: "false"}) == DeviceTags()
@@ -298,6 +298,7 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
         ('{"address": "*", "prebound": 1}', "prebound"),
         ('{"address": "*", "prebound": "maybe"}', "maybe"),
         ('{"address": "*", "allow_no_reset": null}', "allow_no_reset"),
+        ('{"address": "*", "allow_no_erase": 1}', "allow_no_erase"),
         ('{"address": "*", "numa_policy": "near"}', "numa_policy"),
         ('{"address": "*", "numa_policy": null}', "numa_policy"),
         ('{"address": "*", "trust_guest_contents": 1}', "trust_guest_contents"),

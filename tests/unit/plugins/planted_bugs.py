@@ -140,6 +140,16 @@ class RegionCardIsText(Planted):
         yield dataclasses.replace(right, region=region(right, card=card))
 
 
+class ErasureIsText(Planted):
+    changes: ClassVar[dict[str, Any]] = {"erasure": "reset"}
+
+
+class ErasesNothing(Planted):
+    """States that it erases its device, and has no method for that."""
+
+    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.PLUGIN}
+
+
 # -- rejections ------------------------------------------------------------------
 
 
@@ -340,6 +350,12 @@ class OldFirmware(Planted):
     def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
         reason = base.RejectReason.UNSUPPORTED
         yield base.RejectedDevice(right.address, reason, "12", AcmeReason.OLD_FIRMWARE)
+
+
+class NeverForgets(Planted):
+    """Offers a first card that keeps the data of its guests."""
+
+    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.NONE}
 
 
 # -- plugins that fail as a whole ------------------------------------------------

@@ -9,6 +9,7 @@ of other plugins, ``initialize()`` and the commands are unaffected.
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ RULES = {
     "RegionFunctionIsName": "Region.function_id is 'gzip', which is no canonical UUID",
     "RegionFunctionsAreMapped": "not a tuple of tuple",
     "RegionCardIsText": f"Region.card is '{FIRST}', not a PciAddress",
+    "ErasureIsText": "Device.erasure is 'reset', not an Erasure",
+    "ErasesNothing": "Device.erasure is PLUGIN, but the plugin has no erase()",
     "ReasonIsText": "RejectedDevice.reason is 'it is too hot', not a RejectReason",
     "ReasonOfTheLibrary": "is UNKNOWN_STATE, which is not for plugins",
     "DetailIsError": "RejectedDevice.detail is OSError('no firmware'), not a str",
@@ -304,6 +307,19 @@ def test_a_vendor_rejects_a_device_for_a_reason_of_its_own(make_host, tmp_path):
     assert console.device(FIRST)["Reason"] == "its firmware is too old: 12"
     found = {row["What"] for rows in console.checks().values() for row in rows}
     assert f"not offered (its firmware is too old): {FIRST}" in found
+
+
+def test_a_device_that_nothing_erases_is_offered_by_its_tag_alone(make_host, tmp_path):
+    host = make_host("NeverForgets")
+    assert host.rejected(FIRST).reason is base.RejectReason.NO_ERASE
+    assert offered(host.manager) == {SECOND: "bad", GPU: "pci"}
+    console = console_on(host, tmp_path)
+    found = {row["What"]: row for rows in console.checks().values() for row in rows}
+    row = found[f"not offered (cannot be erased between guests): {FIRST}"]
+    assert "allow_no_erase" in row["Hint"]
+    tagged = json.dumps({"address": FIRST, "allow_no_erase": True})
+    manager = host.restart(device_spec=[tagged, *NAMED[1:]])
+    assert offered(manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
 
 
 def assert_commands_work(console: Console) -> None:
