@@ -37,8 +37,18 @@ FIRST: Final = (1, 2)
 OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("os_acc.objects.device", "Provider"): ("device",),
     ("os_acc.privsep", "Context"): ("__init__",),
+    ("os_acc.testing", "AttributeSpec"): (),
     ("os_acc.testing", "FunctionSpec"): (),
     ("os_acc.testing", "HostSpec"): (),
+    ("os_acc.testing", "MdevParentSpec"): (),
+    ("os_acc.testing", "MdevTypeSpec"): (),
+    ("os_acc.testing", "SimulatedFunction"): (
+        "address",
+        "physfn",
+        "read",
+        "vfs",
+        "write",
+    ),
     ("os_acc.testing", "SriovSpec"): (),
     ("os_acc.testing", "TestHost"): (
         "__enter__",

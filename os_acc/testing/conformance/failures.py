@@ -68,11 +68,11 @@ def _crash(
         plug(host, provider)
         unplug_all(host)
 
-    whole = Touches(host, plugin)
+    whole = Touches(host.manager, plugin, kernel=host.kernel)
     whole.run(plug_and_unplug)
     require_returned(before, host, f"{provider.name} is as before, once unplugged")
     for place in select(range(1, whole.count + 1)):
-        trial = Touches(host, plugin, place)
+        trial = Touches(host.manager, plugin, place, host.kernel)
         is_killed = trial.run(plug_and_unplug)
         rule = f"a kill before {trial.last} loses nothing of {provider.name}"
         require(
@@ -190,7 +190,7 @@ def _in_release(
     plug(host, provider)
     with (
         typed("a release of a vanished function has an OsAccError"),
-        interposed(host, plugin, "release", pull),
+        interposed(host.manager, plugin, "release", pull),
     ):
         unplug_all(host)
     require(bool(pulled), "an unplug calls release()")

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from os_acc import exception
 from os_acc.attach import operations
+from os_acc.attach.manager import Manager
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base
@@ -156,7 +157,7 @@ def typed(rule: str) -> Iterator[list[exception.OsAccError]]:
 
 @contextlib.contextmanager
 def interposed(
-    host: TestHost,
+    manager: Manager,
     plugin: str,
     method: str,
     around: Around,
@@ -165,7 +166,7 @@ def interposed(
 
     :param around: gets the plugin's own method and its arguments.
     """
-    target = host.manager.plugins.get(plugin)
+    target = manager.plugins.get(plugin)
     require(target is not None, f"plugin {plugin} is loaded")
     real = getattr(target, method)
     attributes: dict[str, Any] = vars(target)

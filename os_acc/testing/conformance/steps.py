@@ -77,7 +77,7 @@ def _called_twice(host: TestHost, plugin: str, method: str) -> None:
             broken.append(RuleBroken(f"a second {method}() succeeds, not {error!r}"))
 
     for provider in offered(host, plugin):
-        with interposed(host, plugin, method, twice):
+        with interposed(host.manager, plugin, method, twice):
             plug(host, provider)
             unplug_all(host)
         if broken:
@@ -117,7 +117,7 @@ def _failed_plug(
     host: TestHost, plugin: str, provider: Provider, around: Around, rule: str
 ) -> None:
     before = contents(host)
-    with interposed(host, plugin, "prepare", around):
+    with interposed(host.manager, plugin, "prepare", around):
         try:
             plug(host, provider)
         except exception.OsAccError:
@@ -179,7 +179,7 @@ def steps_end_at_the_deadline(
         late = {"prepare": _WithoutTime(), "release": _WithoutTime()}
         with contextlib.ExitStack() as stack:
             for method, call in late.items():
-                stack.enter_context(interposed(host, plugin, method, call))
+                stack.enter_context(interposed(host.manager, plugin, method, call))
             try:
                 plug(host, provider)
                 unplug_all(host)

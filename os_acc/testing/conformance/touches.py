@@ -22,10 +22,16 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
+from os_acc.attach.manager import Manager
 from os_acc.objects.device import AttachHandle
 from os_acc.plugins import base
-from os_acc.testing.conformance.rules import RuleBroken, Step, interposed
-from os_acc.testing.test_host import TestHost
+from os_acc.testing.conformance.rules import (
+    Around,
+    RuleBroken,
+    Step,
+    interposed,
+)
+from os_acc.testing.kernel import FakeKernel
 
 _NUMBER: Final = struct.Struct("=qq")
 _SIZE: Final = 4096
@@ -41,11 +47,19 @@ class Touches:
     """The touches of a forked process and its workers, counted in shared memory.
 
     :param target: the touch before which they are killed, counted from 1; 0: none.
+    :param kernel: of the simulated host; None: on a real host only the commits of the
+        store and the calls of the plugin are touches.
     """
 
-    def __init__(self, host: TestHost, plugin: str, target: int = 0) -> None:
-        self._host, self._plugin = host, plugin
-        self._target = target
+    def __init__(
+        self,
+        manager: Manager,
+        plugin: str,
+        target: int = 0,
+        kernel: FakeKernel | None = None,
+    ) -> None:
+        self._manager, self._plugin = manager, plugin
+        self._target, self._kernel = target, kernel
         self._shared = mmap.mmap(-1, _SIZE)
         self._local = threading.local()
 
@@ -111,9 +125,11 @@ class Touches:
 
     def _watch(self) -> None:
         """Watch this process; its hooks stay for good."""
-        kernel: dict[str, Any] = vars(self._host.kernel)
-        for name in _OF_KERNEL:
-            kernel[name] = self._quietly(name, getattr(self._host.kernel, name))
+        if self._kernel is not None:
+            calls: dict[str, Any] = vars(self._kernel)
+            for name in _OF_KERNEL:
+                calls[name] = self._quietly(name, getattr(self._kernel, name))
+            sys.addaudithook(self._audit)
         connect = sqlite3.connect
 
         def watched(database: Any, *args: Any, **options: Any) -> sqlite3.Connection:
@@ -123,12 +139,11 @@ class Touches:
             return connection
 
         vars(sqlite3)["connect"] = watched
-        sys.addaudithook(self._audit)
 
     def _quietly(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any) -> Any:
             if name == "write":
-                path = os.path.relpath(args[0], self._host.root)
+                path = os.path.relpath(args[0], self._manager.root)
                 self.touch(f"write of {args[1].strip()!r} to {path}")
             elif name == "ioctl":
                 self.touch(f"ioctl {args[1]:#x}")
@@ -157,7 +172,7 @@ class Touches:
             self.touch(f"{event} of {os.path.basename(os.fsdecode(args[0]))}")
 
     def _is_ours(self, path: object) -> bool:
-        root = self._host.root
+        root = self._manager.root
         return (
             isinstance(path, str | bytes)
             and os.fsdecode(path).startswith(f"{root}/")
@@ -168,14 +183,13 @@ class Touches:
     def _watched_plugin(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for method in ("prepare", "release"):
+                around = self._around(method)
                 stack.enter_context(
-                    interposed(self._host, self._plugin, method, self._around(method))
+                    interposed(self._manager, self._plugin, method, around)
                 )
             yield
 
-    def _around(
-        self, method: str
-    ) -> Callable[[Step, AttachHandle, base.PrivilegedSteps], None]:
+    def _around(self, method: str) -> Around:
         def call(real: Step, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
             self.touch(f"the call of {method}()")
             real(handle, steps)
