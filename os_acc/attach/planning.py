@@ -228,6 +228,7 @@ class LeasePlanner:
             bitstream_request=selected.wanted.bitstream_request,
             required=selected.wanted.required,
             parent=verification.parent_identity(self.root, slot) if slot else None,
+            driver=selected.handle.driver,
         )
 
 

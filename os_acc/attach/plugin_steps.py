@@ -227,7 +227,11 @@ def call(
 
 def _handle(lease: Lease) -> AttachHandle:
     return AttachHandle(
-        lease.address, lease.members, lease.iommu_group, lease.numa_node
+        lease.address,
+        lease.members,
+        lease.iommu_group,
+        lease.numa_node,
+        driver=lease.driver,
     )
 
 

@@ -23,6 +23,7 @@ from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
+from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.privsep import (
     binding,
     fpga,
@@ -84,7 +85,7 @@ class Helper:
         return LimitMode(mode), path, why
 
     def take(self, lease: Lease, deadline: float) -> None:
-        """Bind all functions of a lease to vfio-pci.
+        """Bind the function of a lease to its driver, and the others to vfio-pci.
 
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises HostError: the host refused it.
@@ -93,7 +94,7 @@ class Helper:
         answers = turn.ask(
             binding.take,
             lease.iommu_group,
-            _targets(lease),
+            _bindings(lease),
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
@@ -126,7 +127,7 @@ class Helper:
     ) -> None:
         """Remove a lease's records of functions that are not restored.
 
-        :raises HostError: one of them is on vfio-pci for the guest.
+        :raises HostError: one of them is on its VFIO driver for the guest.
         """
         turn = self._turn(privsep.base, deadline)
         answers = turn.ask(
@@ -439,6 +440,19 @@ def _signature(bitstream: Bitstream) -> tuple[str, ...]:
 
 def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     return tuple((prior.address.parts, prior.identity.numbers) for prior in lease.prior)
+
+
+def _bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
+    """Return the targets of :func:`binding.take`, each with its driver if it differs.
+
+    A helper that was started before an upgrade knows vfio-pci alone.
+    """
+    return tuple(
+        each if driver == VFIO_PCI else (*each, driver)
+        for each, driver in zip(
+            _targets(lease), map(lease.driver_of, lease.functions), strict=True
+        )
+    )
 
 
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:

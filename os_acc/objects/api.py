@@ -86,6 +86,9 @@ class AcceleratorEntry(TypedDict):
         an operator releases it.
     :ivar numa_affinity: to the guest's cells: ``local``, ``unknown``, ``same
         socket`` or ``remote``; None before a plug has ``numa_cells``.
+    :ivar vfio_driver: the VFIO driver on which the guest finds the function; absent if
+        it is vfio-pci. Attach such a function with ``managed='no'``: libvirt would bind
+        it to vfio-pci otherwise.
     :ivar function_id: the UUID of the function of an FPGA region that it reaches;
         absent if none was requested.
     :ivar created_at: when the consumer got the accelerator, by the host's clock: ISO
@@ -95,6 +98,7 @@ class AcceleratorEntry(TypedDict):
     """
 
     pci_id: NotRequired[str]
+    vfio_driver: NotRequired[str]
     function_id: NotRequired[str]
     uuid: str
     state: str
@@ -131,6 +135,7 @@ class RequestEntry(TypedDict):
     attach_handle_uuid: str | None
     attach_handle_info: AttachHandleInfo
     pci_id: NotRequired[str]
+    vfio_driver: NotRequired[str]
     request_group: NotRequired[str]
     numa_node: NotRequired[int | None]
     numa_affinity: NotRequired[str | None]

@@ -12,6 +12,7 @@ from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class AttachHandle:
 
     :ivar address: the function attached to the guest, or the slot of its mediated
         device.
-    :ivar members: all functions bound to vfio-pci with it because the IOMMU cannot
+    :ivar members: all functions bound to VFIO drivers with it because the IOMMU cannot
         isolate them from each other (sorted, including ``address``, without
         bridges); of a mediated device, its slot.
     :ivar iommu_group: the number of their group; None: a mediated device gets its
@@ -33,6 +34,9 @@ class AttachHandle:
         ``legacy``.
     :ivar fault: why it must not be attached at present; empty while healthy. A
         faulty accelerator stays in the inventory, as reserved.
+    :ivar driver: the VFIO driver that the function has while a guest has it, by the
+        name of its directory in ``/sys/bus/pci/drivers``. New in version 1.4 of the
+        contract.
     """
 
     address: DeviceAddress
@@ -41,6 +45,7 @@ class AttachHandle:
     numa_node: int | None
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
+    driver: str = VFIO_PCI
 
 
 class Erasure(enum.Enum):

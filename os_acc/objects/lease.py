@@ -18,6 +18,7 @@ from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 #: The plugin of PCI functions whose devices have no region.
 _WITHOUT_REGION: Final = "pci"
@@ -100,8 +101,8 @@ class Lease:
         the helper rejects a call with a lower one than it has seen.
     :ivar reason: why its release failed, or empty.
     :ivar programming: the required contents of its FPGA region; None: no region.
-    :ivar attach_target: the user of the accelerator: only a guest's is bound to
-        vfio-pci.
+    :ivar attach_target: the user of the accelerator: only a guest's is bound to a
+        VFIO driver.
     :ivar cells: the host's NUMA cells of the guest, as last passed to a plug;
         empty: unknown.
     :ivar affinity: its affinity to these cells; None without cells.
@@ -126,6 +127,8 @@ class Lease:
         before. Only ``release`` of that plugin frees the device again.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
+    :ivar driver: the VFIO driver that the function has while a guest has it; the
+        others of its IOMMU group have vfio-pci.
     """
 
     uuid: str
@@ -162,6 +165,7 @@ class Lease:
     created_at: int = 0
     owes_release: bool = False
     parent: PciIdentity | None = None
+    driver: str = VFIO_PCI
 
     @property
     def request_uuid(self) -> str:
@@ -195,6 +199,10 @@ class Lease:
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
         return self.functions if self.slot is None else (self.slot,)
+
+    def driver_of(self, function: PciAddress) -> str:
+        """Return the driver that a function of the lease has while a guest has it."""
+        return self.driver if function == self.address else VFIO_PCI
 
     def stands_on(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""

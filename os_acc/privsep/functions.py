@@ -18,7 +18,6 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
-VFIO_PCI = "vfio-pci"
 # Name of a directory below /sys/bus/pci/drivers, never a path. Some names
 # contain blanks ("i6300ESB timer").
 _DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)

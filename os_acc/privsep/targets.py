@@ -14,7 +14,11 @@ _GROUP_LIMIT = 2**31 - 1
 
 
 class BindTarget(NamedTuple):
-    """One function of a call, with its expected identity and prior binding."""
+    """One function of a call, with its expected identity.
+
+    :ivar driver: the driver to bind or to restore; '' for none, or vfio-pci.
+    :ivar override: the ``driver_override`` to restore.
+    """
 
     address: PciAddress
     identity: tuple[int, ...]
@@ -28,11 +32,11 @@ Permission = Callable[[BindTarget], bool | None]
 
 
 def parse(
-    group: int, targets: object, epoch: object, milliseconds: object, fields: int
+    group: int, targets: object, epoch: object, milliseconds: object, *fields: int
 ) -> tuple[BindTarget, ...] | None:
     """Parse the arguments of a call; return None if they are malformed.
 
-    :param fields: number of fields of each target.
+    :param fields: the numbers of fields that a target may have.
     """
     if (
         not functions.is_number(group, _GROUP_LIMIT)
@@ -49,8 +53,10 @@ def parse(
     return whole if len(different) == len(parsed) else None
 
 
-def _parse_target(group: int, target: object, fields: int) -> BindTarget | None:
-    if not isinstance(target, tuple | list) or len(target) != fields:
+def _parse_target(
+    group: int, target: object, fields: tuple[int, ...]
+) -> BindTarget | None:
+    if not isinstance(target, tuple | list) or len(target) not in fields:
         return None
     address = functions.parse_address(target[0])
     identity = target[1]

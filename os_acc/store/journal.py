@@ -31,6 +31,7 @@ class Operation(enum.Enum):
     DELETE = "delete"
     DAMAGED = "damaged"
     FORGET = "forget"
+    RESTORE = "restore"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

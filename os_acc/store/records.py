@@ -25,6 +25,7 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.store import schema
 from os_acc.store.errors import StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
@@ -55,7 +56,11 @@ def lease_of(row: LeaseRow) -> Lease:
         raise Damaged("its payload is not text")
     if schema.digest(row.payload) != row.digest:
         raise Damaged("its payload does not match its digest")
-    lease = decode(row.payload)
+    try:
+        lease = decode(row.payload)
+    except Damaged as error:
+        # The digest rules out damage.
+        raise Damaged(f"{error}; a newer os_acc wrote it") from error
     if (row.uuid, row.consumer, row.epoch) != (
         lease.uuid,
         lease.consumer,
@@ -313,6 +318,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "created_at": lease.created_at,
         "owes_release": lease.owes_release,
         "parent": lease.parent and _encode_identity(lease.parent),
+        "driver": lease.driver,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -359,6 +365,7 @@ def decode(payload: str) -> Lease:
             created_at=fields["created_at"],
             owes_release=fields["owes_release"],
             parent=_decode_parent(fields["parent"]),
+            driver=fields.get("driver", VFIO_PCI),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -17,6 +17,7 @@ from os_acc.testing import (
     nodes,
     records,
     sriov,
+    vendor_attributes,
 )
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
 from os_acc.testing.tree import PRIVATE, Transaction
@@ -58,6 +59,7 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
     _teach(tree, function)
     functions.add(tree, function, functions.numbers(tree), group=group)
     dfl.power_on(tree, function)
+    vendor_attributes.show(tree, function.address, stay=True)
     drivers.attach(tree, function.address)
     if function.mdevs:
         place = functions.place(tree, function.address)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.testing import dfl, functions, holders, records
+from os_acc.testing import dfl, functions, holders, records, vendor_attributes
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction, serial
 
@@ -193,6 +193,7 @@ def detach(tree: Transaction, address: str) -> None:
         functions.hide_devices(tree, path, function.devices)
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
+        vendor_attributes.hide(tree, address)
     if name == dfl.DRIVER:
         dfl.hide(tree, address)
 
@@ -241,6 +242,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
         functions.show_devices(tree, path, function.devices)
         for attribute, text in function.shown:
             tree.put(f"{path}/{attribute}", f"{text}\n")
+        vendor_attributes.show(tree, address, stay=False)
     if driver.name == dfl.DRIVER:
         dfl.show(tree, address)
     return 0

@@ -8,6 +8,7 @@ import dataclasses
 import errno
 
 from os_acc.objects import pci
+from os_acc.testing.attribute_specs import AttributeSpec
 from os_acc.testing.dfl_specs import DflSpec
 
 #: A driver's or a device's (vendor, product).
@@ -95,6 +96,7 @@ class SriovSpec:
     :ivar removed_with_driver: the PF's driver removes the VFs when unbound.
     :ivar boot_vfs: number of VFs that the host's own boot scripts make.
     :ivar netdev: the name of each VF's network interface, ``{}`` its index.
+    :ivar vf_attributes: the attributes that each VF's driver makes.
     """
 
     total: int
@@ -109,6 +111,7 @@ class SriovSpec:
     boot_vfs: int = 0
     reset_methods: tuple[str, ...] = ("flr",)
     netdev: str = ""
+    vf_attributes: tuple[AttributeSpec, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,6 +159,9 @@ class FunctionSpec:
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
     :ivar dfl: the card for dfl-pci; None: it is no such card.
+    :ivar mdevs: the parent of mediated devices that its driver makes of it, or None.
+    :ivar driver_attributes: attribute files that its host driver makes, with the
+        effect of a write.
     :raises InvalidInput: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
@@ -181,6 +187,7 @@ class FunctionSpec:
     shown: tuple[tuple[str, str], ...] = ()
     dfl: DflSpec | None = None
     mdevs: MdevParentSpec | None = None
+    driver_attributes: tuple[AttributeSpec, ...] = ()
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
@@ -219,6 +226,7 @@ class FunctionSpec:
             isolated=self.isolated,
             reset_methods=self.sriov.reset_methods,
             devices=(netdev(name),) if name else (),
+            driver_attributes=self.sriov.vf_attributes,
         )
 
     def vf_index(self, address: str) -> int:
