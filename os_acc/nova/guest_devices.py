@@ -26,10 +26,12 @@ class GuestDevices:
 
     :ivar addresses: of PCI functions.
     :ivar mdevs: UUIDs of mediated devices.
+    :ivar unmanaged: those of the addresses whose driver libvirt must not change.
     """
 
     addresses: frozenset[str] = frozenset()
     mdevs: frozenset[str] = frozenset()
+    unmanaged: frozenset[str] = frozenset()
 
     @classmethod
     def of_entries(cls, entries: Iterable[AcceleratorEntry]) -> GuestDevices:
@@ -41,6 +43,11 @@ class GuestDevices:
         return cls(
             frozenset(each["pci_id"] for each in found if "pci_id" in each),
             frozenset(uuid for each in found if (uuid := mdev_uuid(each)) is not None),
+            frozenset(
+                each["pci_id"]
+                for each in found
+                if "pci_id" in each and "vfio_driver" in each
+            ),
         )
 
     @classmethod
@@ -67,7 +74,11 @@ class GuestDevices:
         return bool(self.addresses or self.mdevs)
 
     def __sub__(self, other: GuestDevices) -> GuestDevices:
-        return GuestDevices(self.addresses - other.addresses, self.mdevs - other.mdevs)
+        return dataclasses.replace(
+            self,
+            addresses=self.addresses - other.addresses,
+            mdevs=self.mdevs - other.mdevs,
+        )
 
     def __and__(self, other: GuestDevices) -> GuestDevices:
         return GuestDevices(self.addresses & other.addresses, self.mdevs & other.mdevs)
@@ -78,7 +89,10 @@ class GuestDevices:
     def pci_devices(self) -> list[Any]:
         """Return the PCI functions as Nova's objects."""
         return [
-            objects.PciDevice(address=address, extra_info={})
+            objects.PciDevice(
+                address=address,
+                extra_info={"managed": "false"} if address in self.unmanaged else {},
+            )
             for address in sorted(self.addresses)
         ]
 

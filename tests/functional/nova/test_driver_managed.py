@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""libvirt leaves a function alone that keeps another VFIO driver than vfio-pci."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nova.virt.libvirt import config as vconfig
+
+from os_acc.nova.driver import LibvirtDriver
+from os_acc.nova.guest_devices import GuestDevices
+
+VF = {
+    "attach_handle_type": "PCI",
+    "pci_id": "0000:3b:00.1",
+    "vfio_driver": "mlx5_vfio_pci",
+    "attach_handle_info": {
+        "domain": "0000",
+        "bus": "3b",
+        "device": "00",
+        "function": "1",
+    },
+}
+GPU = {
+    "attach_handle_type": "PCI",
+    "pci_id": "0000:17:00.0",
+    "attach_handle_info": {
+        "domain": "0000",
+        "bus": "17",
+        "device": "00",
+        "function": "0",
+    },
+}
+
+
+@pytest.fixture
+def driver() -> LibvirtDriver:
+    driver: LibvirtDriver = LibvirtDriver.__new__(LibvirtDriver)
+    return driver
+
+
+def test_the_guest_is_defined_with_the_function_unmanaged(
+    driver: LibvirtDriver,
+) -> None:
+    guest = vconfig.LibvirtConfigGuest()
+    driver._guest_add_accel_pci_devices(guest, [GPU, VF, GPU])
+    assert [each.managed for each in guest.devices] == ["yes", "no", "yes"]
+
+
+def test_a_resumed_guest_gets_it_unmanaged_again(driver: LibvirtDriver) -> None:
+    entries: Any = [VF, GPU]
+    devices = GuestDevices.of_entries(entries).pci_devices()
+    found = map(driver._get_guest_pci_device, devices)
+    assert {each.bus: each.managed for each in found} == {"17": "yes", "3b": "no"}
