@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.argv[1:] = ["--privsep_context", own.privsep_context, *others]
     # Never restored: when this thread ends, a call may still run in another,
     # and must never find the real kernel.
-    kernel.current = FakeKernel(own.fake_root)
+    kernel.current = fake = FakeKernel(own.fake_root)
+    fake.import_behaviour()
     daemon.helper_main()
 
 

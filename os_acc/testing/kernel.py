@@ -330,6 +330,12 @@ class FakeKernel(DflNodes):
         with self._tree.transaction():
             return [revive(line) for line in self._tree.notes()[since:]]
 
+    def import_behaviour(self) -> None:
+        """Import the modules of vendors' attributes: a confined helper imports none."""
+        with self._tree.transaction() as tree:
+            for address in tree.list(functions.DEVICES):
+                functions.spec(tree, address)
+
     def snapshot(self) -> Snapshot:
         """Return the state that os_acc can change, to compare before and after."""
         with self._tree.transaction() as tree:

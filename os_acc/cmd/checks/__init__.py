@@ -35,6 +35,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("options", configured.option_names),
     ("device_spec", configured.device_spec),
     ("plugins", configured.plugins),
+    ("plugin helpers", helpers.of_plugins),
     ("networks", configured.networks),
     ("claims", devices.claims),
     ("isolation", devices.isolation),

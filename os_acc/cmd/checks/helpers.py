@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import time
@@ -37,6 +38,13 @@ def inspect(checked: CheckContext) -> Iterator[Finding]:
 def image(checked: CheckContext) -> Iterator[Finding]:
     """Check that the context for programming FPGAs starts."""
     yield _start(checked, privsep.image)
+
+
+def of_plugins(checked: CheckContext) -> Iterator[Finding]:
+    """Check that the contexts of vendors' plugins start."""
+    for name, context in checked.plugins.contexts():
+        found = _start(checked, context)
+        yield dataclasses.replace(found, what=f"plugin {name}: {found.what}")
 
 
 def limits(checked: CheckContext) -> Iterator[Finding]:

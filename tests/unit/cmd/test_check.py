@@ -17,6 +17,7 @@ from os_acc import privsep
 from os_acc.cmd import identity
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
+from tests.unit import vendor_steps
 from tests.unit.cmd.console import Console
 from tests.unit.store.store_files import execute, file_in
 
@@ -402,3 +403,22 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
     (found,) = console.checks()["networks"]
     assert found["Result"] == "failed"
     assert "dragons" in found["What"]
+
+
+def test_the_helper_of_a_plugin_that_does_not_start_fails_with_its_command(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    install_plugins: Callable[..., None],
+) -> None:
+    install_plugins(acme="tests.unit.vendor_steps:Stepping")
+    assert console.results("plugin helpers") == {"ok"}
+    monkeypatch.setattr(vendor_steps.context, "client_mode", True)
+    cfg.CONF.set_override("helper_command", "false --now", group="vendor_steps")
+    try:
+        (found,) = console.checks()["plugin helpers"]
+    finally:
+        cfg.CONF.clear_override("helper_command", group="vendor_steps")
+    assert found["Result"] == "failed"
+    assert found["What"].startswith("plugin acme: cannot start")
+    assert "false --now --privsep_context tests.unit.vendor_steps" in found["What"]
+    assert "[vendor_steps] helper_command" in found["Hint"]
