@@ -160,7 +160,8 @@ def holds(root: str, lease: Lease) -> bool:
         created = mdev.read_mdev(root, lease.uuid)
         return created is not None and created.type == lease.slot.type
     return not lease.is_the_guests or all(
-        function.iommu_group == lease.iommu_group and _is_prepared(root, lease, function)
+        function.iommu_group == lease.iommu_group
+        and _is_prepared(root, lease, function)
         for function in functions
     )
 
