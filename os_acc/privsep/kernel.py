@@ -91,7 +91,7 @@ class Kernel:
         return _open_node(path, device, stat.S_ISCHR, os.O_RDWR | os.O_EXCL)
 
     def open_disk(self, path: str, device: str) -> int:
-        """Claim a whole block device until it is closed.
+        """Claim a whole block device until it is closed, for reads without the cache.
 
         While it is claimed, it can be neither mounted nor be made part of a volume
         (open(2), O_EXCL of a block device; bd_prepare_to_claim() in block/bdev.c).
@@ -100,7 +100,9 @@ class Kernel:
         :raises OSError: EBUSY, the host has claimed it or a partition of it; ENXIO,
             the node belongs to another device.
         """
-        return _open_node(path, device, stat.S_ISBLK, os.O_RDWR | os.O_EXCL)
+        return _open_node(
+            path, device, stat.S_ISBLK, os.O_RDWR | os.O_EXCL | os.O_DIRECT
+        )
 
     def nvme_admin(
         self, path: str, device: str, command: Callable[[int], bytes], size: int

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import mmap
 import os
 import struct
 
@@ -65,7 +66,11 @@ class HeldDisk:
                 raise OSError(errno.EIO, text, f"namespace {self.namespace.number}")
 
     def forget_partitions(self) -> None:
-        """Let the kernel read the partition table, which is gone, again."""
+        """Drop cached data, and read the partition table, which is gone, again.
+
+        :raises OSError: the kernel refused to drop the data.
+        """
+        kernel.current.ioctl(self.fd, _FLUSH_BUFFERS, b"")
         # EINVAL: a disk without partitions (GENHD_FL_NO_PART).
         with contextlib.suppress(OSError):
             kernel.current.ioctl(self.fd, _RESCAN_PARTITIONS, b"")
@@ -93,17 +98,19 @@ def _is_constant(data: bytes) -> bool:
 
 
 def _samples(fd: int, namespace: NvmeNamespace) -> tuple[bytes | None, ...]:
-    # Pages that were cached before the erasure show the old data.
-    kernel.current.ioctl(fd, _FLUSH_BUFFERS, b"")
+    sample = max(_SAMPLE, namespace.block_size)
     size = namespace.blocks * namespace.block_size
-    last = max(0, size - _SAMPLE) // _SAMPLE
+    last = max(0, size - sample) // sample
     places = sorted({last * at // (_SAMPLES - 1) for at in range(_SAMPLES)})
-    return tuple(_read(fd, at * _SAMPLE) for at in places)
+    # The descriptor bypasses the page cache, which may have old data: the buffer has
+    # to be aligned (open(2), O_DIRECT).
+    with mmap.mmap(-1, sample) as buffer:
+        return tuple(_read(fd, at * sample, buffer) for at in places)
 
 
-def _read(fd: int, offset: int) -> bytes | None:
+def _read(fd: int, offset: int, buffer: mmap.mmap) -> bytes | None:
     try:
-        data = os.pread(fd, _SAMPLE, offset)
+        count = os.preadv(fd, [buffer], offset)
     except OSError:
         return None
-    return data or None
+    return buffer[:count] or None

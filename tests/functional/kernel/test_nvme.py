@@ -209,15 +209,9 @@ def test_nothing_scans_the_disks_of_a_marked_function(
     if place == "vf":
         sysfs.rebind(function, "nvme")
     node = node_of(function, nsid)
-    lvm = [
-        "lvm",
-        "pvcreate",
-        "--yes",
-        "--force",
-        "--config",
-        "devices/use_devicesfile=0",
-    ]
-    subprocess.run([*lvm, node], check=True)
+    config = ["--config", "devices/use_devicesfile=0"]
+    group = f"guest-{place}"
+    subprocess.run(["lvm", "vgcreate", "--yes", *config, group, node], check=True)
     pv = subprocess.run(
         ["blkid", "--probe", "--output", "value", "--match-tag", "UUID", node],
         check=True,
