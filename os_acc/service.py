@@ -198,6 +198,7 @@ def initialize(
     wait_for_placement: bool = False,
     node_name: str | None = None,
     config: cfg.ConfigOpts | None = None,
+    unmanaged: bool = False,
     root: str | None = None,
     owner: Owner = Owner.NOVA,
 ) -> manager.Manager:
@@ -210,16 +211,18 @@ def initialize(
     for name, value in {
         "reset": reset,
         "wait_for_placement": wait_for_placement,
+        "unmanaged": unmanaged,
     }.items():
         if type(value) is not bool:
             raise exception.InvalidInput(
                 f"{name} is {exception.show(value)}, not True or False"
             )
     config = checked_config(config)
-    title = conf.node_name(config, checked_name(node_name))
+    title = conf.node_name(config, conf.checked_name(node_name))
     ready = nodes.service(title).manager
     if ready is None or reset:
-        ready = _initialize(title, reset, config, root or default_root, owner)
+        where = root or default_root
+        ready = _initialize(title, reset, config, where, owner, unmanaged)
     recorded_name.record(
         ready.settings.state_path, None if node_name is None else title
     )
@@ -246,7 +249,7 @@ def withdraw_providers(
     tree: object, nodename: object, node_name: str | None, config: object
 ) -> int:
     """See :func:`os_acc.withdraw_providers`."""
-    title = conf.node_name(checked_config(config), checked_name(node_name))
+    title = conf.node_name(checked_config(config), conf.checked_name(node_name))
     return provider_tree.withdraw(tree, nodename, title)
 
 
@@ -264,22 +267,13 @@ def checked_config(config: object) -> cfg.ConfigOpts:
     return config
 
 
-def checked_name(node_name: object) -> str | None:
-    """Return the name of a node that a caller passes.
-
-    :raises InvalidInput: it is not valid text for Placement.
-    """
-    if node_name is None:
-        return None
-    if not isinstance(node_name, str) or not node_name or not node_name.isprintable():
-        raise exception.InvalidInput(
-            f"node_name is {exception.show(node_name)}, not the name of a compute node"
-        )
-    return node_name
-
-
 def _initialize(
-    name: str, reset: bool, config: cfg.ConfigOpts, root: str, owner: Owner
+    name: str,
+    reset: bool,
+    config: cfg.ConfigOpts,
+    root: str,
+    owner: Owner,
+    unmanaged: bool,
 ) -> manager.Manager:
     settings = conf.Settings.load(config, name)
     deadline = time.monotonic() + settings.initialize_timeout
@@ -288,7 +282,8 @@ def _initialize(
         service = nodes.service(name)
         if service.manager is None or reset:
             nodes.check_state_path(settings)
-            service.replace(_build(config, settings, root, owner, deadline, service))
+            ready = _build(config, settings, root, owner, unmanaged, deadline, service)
+            service.replace(ready)
         return service.current()
 
 
@@ -327,13 +322,15 @@ def _unpublished(
     return refused[0] if refused else None
 
 
-def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
+def build(
+    config: cfg.ConfigOpts, root: str, owner: Owner, unmanaged: bool = True
+) -> manager.Manager:
     """Create a separate manager; see :func:`initialize`."""
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
         service = _Service(settings.node_name)
-        return _build(config, settings, root, owner, deadline, service)
+        return _build(config, settings, root, owner, unmanaged, deadline, service)
 
 
 @contextlib.contextmanager
@@ -352,6 +349,7 @@ def _build(
     settings: conf.Settings,
     root: str,
     owner: Owner,
+    unmanaged: bool,
     deadline: float,
     service: _Service,
 ) -> manager.Manager:
@@ -361,7 +359,7 @@ def _build(
     5. settle leases that a crash left unfinished, 6. create VFs, 7. scan the host.
     :func:`initialize` then starts the threads of a service.
     """
-    rules = _rules(settings)
+    rules = _rules(settings, unmanaged)
     networks = _networks(config, root, owner)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
@@ -477,7 +475,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, root, settings.enabled_plugins)
-    rules = _rules(settings)
+    rules = _rules(settings, unmanaged=True)
     scan = functools.partial(
         discovery.discover, root, rules, loaded, settings.node_name, recorded
     )
@@ -489,7 +487,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     return HostInspection(inventory, recorded, loaded)
 
 
-def _rules(settings: conf.Settings) -> discovery.OperatorRules:
+def _rules(settings: conf.Settings, unmanaged: bool) -> discovery.OperatorRules:
     return discovery.OperatorRules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
@@ -497,4 +495,5 @@ def _rules(settings: conf.Settings) -> discovery.OperatorRules:
         nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
+        unmanaged=unmanaged,
     )

@@ -35,6 +35,7 @@ from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI
 from os_acc.plugins import base
 from os_acc.privsep import record
 from os_acc.privsep.functions import is_driver_name
@@ -320,7 +321,12 @@ class _Unknown:
             attach_target=(
                 AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
             ),
+            driver=self._vfio_driver(),
         )
+
+    def _vfio_driver(self) -> str:
+        driver = self._function.driver
+        return driver if driver in GUEST_DRIVERS else VFIO_PCI
 
     def _check_prepared(self, inventory: Inventory) -> None:
         if not _is_ours(inventory, self._address):

@@ -19,12 +19,7 @@ from collections.abc import Callable, Sequence
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import (
-    ALL_DRIVERS,
-    GUEST_DRIVERS,
-    VFIO_PCI,
-    VfioDriver,
-)
+from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, VfioDriver
 from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionRecord, FunctionUse

@@ -14,6 +14,7 @@ from os_acc.testing.nvme_specs import (
     VIRTUALIZES,
     NvmeSpec,
 )
+from os_acc.testing.qat import attributes as qat_attributes
 from os_acc.testing.specs import (
     FunctionSpec,
     HostSpec,
@@ -174,6 +175,7 @@ def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
         "4xxx",
         numa_node=numa_node,
         sriov=sriov,
+        driver_attributes=qat_attributes(),
     )
 
 
