@@ -140,6 +140,7 @@ def test_the_last_unit_is_leased_once(host):
 
 
 def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
+    """Weakness 24 of Cyborg: other users of a card change its total."""
     types = f"{host.root}/sys/class/mdev_bus/{GPU}/mdev_supported_types"
     host.kernel.write(f"{types}/nvidia-558/create", STRANGER)
     name = f"{GPU}/nvidia-558"
