@@ -361,7 +361,10 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
 
 #: The groups of the privilege contexts in :mod:`os_acc.privsep`.
-PRIVSEP_GROUPS = ("os_acc_base", "os_acc_inspect", "os_acc_image")
+PRIVSEP_GROUPS = (
+    *("os_acc_base", "os_acc_inspect"),
+    *("os_acc_image", "os_acc_nvme_helper"),
+)
 
 
 def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:

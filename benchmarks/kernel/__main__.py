@@ -51,7 +51,7 @@ def _job(short: bool) -> lane.Job:
     return lane.Job(
         name="kernel benchmarks",
         results=RESULTS,
-        disk=devices.DISK,
+        disks=(devices.DISK,),
         devices=devices.qemu_options(RESULTS, 1 if short else _CROWDS),
         script=(
             *inside,

@@ -9,10 +9,15 @@ the code above is the same on both.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import stat
+from collections.abc import Callable
+
+# _IOWR('N', 0x41, struct nvme_passthru_cmd), include/uapi/linux/nvme_ioctl.h.
+_NVME_ADMIN_CMD = 0xC048_4E41
 
 
 class Kernel:
@@ -83,17 +88,44 @@ class Kernel:
         :raises OSError: EBUSY, the node is open elsewhere; ENXIO, the node
             belongs to another device.
         """
-        # O_PATH first: opening the wrong device may have side effects.
-        path_fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return _open_node(path, device, stat.S_ISCHR, os.O_RDWR | os.O_EXCL)
+
+    def open_disk(self, path: str, device: str) -> int:
+        """Claim a whole block device until it is closed, for reads without the cache.
+
+        While it is claimed, it can be neither mounted nor be made part of a volume
+        (open(2), O_EXCL of a block device; bd_prepare_to_claim() in block/bdev.c).
+
+        :param device: its device number as in sysfs, ``major:minor``.
+        :raises OSError: EBUSY, the host has claimed it or a partition of it; ENXIO,
+            the node belongs to another device.
+        """
+        return _open_node(
+            path, device, stat.S_ISBLK, os.O_RDWR | os.O_EXCL | os.O_DIRECT
+        )
+
+    def nvme_admin(
+        self, path: str, device: str, command: Callable[[int], bytes], size: int
+    ) -> tuple[int, bytes]:
+        """Send an admin command to an NVMe controller; return its status and data.
+
+        :param path: the controller's character device.
+        :param device: its device number as in sysfs, ``major:minor``.
+        :param command: returns the structure nvme_passthru_cmd of
+            include/uapi/linux/nvme_ioctl.h, given the address of the data.
+        :param size: of the data that the controller returns, in bytes.
+        :raises OSError: EACCES, no CAP_SYS_ADMIN; EAGAIN, the controller is being
+            reset; ENXIO, the node belongs to another device.
+        """
+        fd = _open_node(path, device, stat.S_ISCHR, os.O_RDWR)
+        data = ctypes.create_string_buffer(size)
+        structure = bytearray(command(ctypes.addressof(data)))
         try:
-            found = os.fstat(path_fd)
-            number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-            if not stat.S_ISCHR(found.st_mode) or number != device:
-                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
-            flags = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
-            return os.open(f"/proc/self/fd/{path_fd}", flags)
+            return fcntl.ioctl(fd, _NVME_ADMIN_CMD, structure), data.raw
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
-            os.close(path_fd)
+            os.close(fd)
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
         """Send a request to the driver of an open node (ioctl(2)).
@@ -107,6 +139,22 @@ class Kernel:
         # All sysfs attributes share the device number of sysfs.
         if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
             raise OSError(errno.EINVAL, "not a sysfs attribute", path)
+
+
+def _open_node(
+    path: str, device: str, is_kind: Callable[[int], bool], flags: int
+) -> int:
+    """Open a device node if it belongs to a device."""
+    # O_PATH first: opening the wrong device may have side effects.
+    path_fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(path_fd)
+        number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+        if not is_kind(found.st_mode) or number != device:
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+        return os.open(f"/proc/self/fd/{path_fd}", flags | os.O_CLOEXEC)
+    finally:
+        os.close(path_fd)
 
 
 #: The kernel that privileged code uses; tests replace it by a fake one.

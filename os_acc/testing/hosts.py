@@ -7,6 +7,13 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.testing.dfl_specs import DflSpec
+from os_acc.testing.nvme_specs import (
+    FORMATS,
+    MANAGES,
+    SEVERAL,
+    VIRTUALIZES,
+    NvmeSpec,
+)
 from os_acc.testing.qat import attributes as qat_attributes
 from os_acc.testing.specs import (
     FunctionSpec,
@@ -114,8 +121,17 @@ def nvme_disk(
     )
 
 
-def nvme_sriov(bus: str, number: int, numa_node: int = -1) -> FunctionSpec:
-    """Return an NVMe controller with four VFs that outlive its driver, as QEMU's."""
+def nvme_sriov(
+    bus: str,
+    number: int,
+    numa_node: int = -1,
+    *,
+    private: tuple[tuple[int, ...], ...] = (),
+) -> FunctionSpec:
+    """Return an NVMe controller with four VFs that outlive its driver, as QEMU's.
+
+    :param private: the NSIDs of the namespaces of each VF.
+    """
     sriov = SriovSpec(4, 0x0010, "nvme", offset=1, removed_with_driver=False)
     return FunctionSpec(
         f"{bus}:00.0",
@@ -128,6 +144,9 @@ def nvme_sriov(bus: str, number: int, numa_node: int = -1) -> FunctionSpec:
         numa_node=numa_node,
         sriov=sriov,
         devices=(nvme(number, "QEMU"),),
+        nvme=NvmeSpec(
+            private=private, oacs=FORMATS | MANAGES | VIRTUALIZES, cmic=SEVERAL
+        ),
     )
 
 

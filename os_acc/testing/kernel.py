@@ -26,8 +26,8 @@ from os_acc.testing import (
     mdevs,
     pending,
 )
-from os_acc.testing.dfl_nodes import DflNodes
 from os_acc.testing.faults import Effect, InjectedFault
+from os_acc.testing.nvme import NvmeNodes
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
@@ -65,7 +65,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(DflNodes):
+class FakeKernel(NvmeNodes):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.

@@ -10,6 +10,7 @@ import errno
 from os_acc.objects import pci
 from os_acc.testing.attribute_specs import AttributeSpec
 from os_acc.testing.dfl_specs import DflSpec
+from os_acc.testing.nvme_specs import OF_VF, NvmeSpec
 
 #: A driver's or a device's (vendor, product).
 Ids = tuple[int, int]
@@ -46,9 +47,18 @@ def netdev(name: str, *, up: bool = False) -> ClassDeviceSpec:
     return ClassDeviceSpec("net", name, (("flags", flags), ("operstate", state)))
 
 
-def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDeviceSpec:
-    """Return an NVMe controller with one namespace, partitioned or not."""
-    disk = f"nvme{number}n1"
+def nvme(
+    number: int,
+    serial: str,
+    *,
+    partitions: int = 0,
+    namespaces: tuple[int, ...] = (1,),
+) -> ClassDeviceSpec:
+    """Return an NVMe controller with disks, the first one partitioned or not.
+
+    :param namespaces: the NSIDs of the disks.
+    """
+    disk = f"nvme{number}n{namespaces[0] if namespaces else 1}"
     size = ("size", "2097152")
     parts = tuple(
         ClassDeviceSpec(
@@ -63,10 +73,19 @@ def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDeviceSpec:
         "nvme",
         controller,
         (*_node(242, number, controller), ("serial", f"{serial:<20}")),
-        (
+        tuple(
             ClassDeviceSpec(
-                "block", disk, (*_node(259, 16 * number, disk), size), parts
-            ),
+                "block",
+                name,
+                (
+                    *_node(259, 16 * number + 1000 * at, name),
+                    size,
+                    ("nsid", str(nsid)),
+                ),
+                () if at else parts,
+            )
+            for at, nsid in enumerate(namespaces)
+            for name in (f"nvme{number}n{nsid}",)
         ),
     )
 
@@ -159,6 +178,7 @@ class FunctionSpec:
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
     :ivar dfl: the card for dfl-pci; None: it is no such card.
+    :ivar nvme: the NVMe controller; None: as :class:`.NvmeSpec` by default.
     :ivar mdevs: the parent of mediated devices that its driver makes of it, or None.
     :ivar driver_attributes: attribute files that its host driver makes, with the
         effect of a write.
@@ -188,6 +208,7 @@ class FunctionSpec:
     dfl: DflSpec | None = None
     mdevs: MdevParentSpec | None = None
     driver_attributes: tuple[AttributeSpec, ...] = ()
+    nvme: NvmeSpec | None = None
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
@@ -212,6 +233,16 @@ class FunctionSpec:
         if self.sriov is None:
             raise ValueError(f"{self.address} is no PF")
         name = self.sriov.netdev.format(index)
+        devices = (netdev(name),) if name else ()
+        own = None
+        if self.nvme is not None:
+            private = dict(enumerate(self.nvme.private)).get(index, ())
+            own = dataclasses.replace(
+                self.nvme, namespaces=private, cmic=self.nvme.cmic | OF_VF
+            )
+            if private:
+                # Its number does not collide with those of drives in tests.
+                devices = (nvme(100 + index, "VF", namespaces=private),)
         return FunctionSpec(
             address=self.vf_address(index),
             vendor=self.vendor,
@@ -225,7 +256,8 @@ class FunctionSpec:
             parent=self.parent,
             isolated=self.isolated,
             reset_methods=self.sriov.reset_methods,
-            devices=(netdev(name),) if name else (),
+            devices=devices,
+            nvme=own,
             driver_attributes=self.sriov.vf_attributes,
         )
 

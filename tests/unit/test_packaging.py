@@ -34,6 +34,7 @@ CONTEXTS = (
     "os_acc.privsep.base",
     "os_acc.privsep.inspect",
     "os_acc.privsep.image",
+    "os_acc.privsep.nvme.context",
 )
 
 
@@ -160,6 +161,7 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
         if line.strip() and "=" not in line
     ]
     assert {Path(each).name for each in sources} == {
+        "50-os-acc.rules",
         "os-acc",
         "os-acc.filters",
         "privileged.conf.sample",

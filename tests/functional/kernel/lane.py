@@ -63,6 +63,9 @@ PORT_EDU_NODE1 = "0000:80:01.0"
 PORT_HOTPLUG = "0000:00:12.0"
 PORT_LEGACY = "0000:00:13.0"
 PORT_FPGA_NODE1 = "0000:80:02.0"
+#: A drive for :mod:`.test_nvme`, and one whose VFs can have namespaces of their own.
+PORT_DRIVE = "0000:00:16.0"
+PORT_VF_DRIVE = "0000:00:17.0"
 #: Only in the machine of a kernel that :attr:`.kernels.Kernel.has_nic`.
 PORT_NIC = "0000:00:15.0"
 #: Functions that sit on the root bus, which has no NUMA node.
@@ -141,6 +144,36 @@ def qemu_options(results: Path) -> str:
     )
 
 
+def nvme_options(results: Path) -> str:
+    """Return drives with data, as options of QEMU 7.2 or newer.
+
+    The second one has three namespaces: one of the PF's, and two that are attached to
+    no controller at first.
+    """
+    private = ",bus=vf-drive,shared=off"
+    return " ".join(
+        (
+            root_port("erased", "pcie.0", PORT_DRIVE, 8),
+            root_port("vf-drive", "pcie.0", PORT_VF_DRIVE, 9),
+            *(
+                f"-drive if=none,id={name},format=raw,file={results}/{name}.img"
+                for name in NVME_DISKS
+            ),
+            "-device nvme,id=erased,serial=erased,bus=port-erased",
+            "-device nvme-ns,drive=drive1,bus=erased,nsid=1",
+            "-device nvme-ns,drive=drive2,bus=erased,nsid=2",
+            sriov_nvme("vf-drive", 2),
+            f"-device nvme-ns,drive=host1,nsid=1{private}",
+            f"-device nvme-ns,drive=vf1,nsid=2{private},detached=on",
+            f"-device nvme-ns,drive=vf2,nsid=3{private},detached=on",
+        )
+    )
+
+
+#: The disks of these drives, of 64 MiB each.
+NVME_DISKS = ("drive1", "drive2", "host1", "vf1", "vf2")
+
+
 def nic_options() -> str:
     """Return a network card with VFs, as options of QEMU 8.0 or newer."""
     return " ".join(
@@ -165,7 +198,7 @@ class Job:
 
     :ivar name: the name of the lane, for its output.
     :ivar results: the folder that the machine may write; it is emptied first.
-    :ivar disk: the name of a raw file in that folder, a disk of 64 MiB.
+    :ivar disks: the names of raw files in that folder, disks of 64 MiB each.
     :ivar devices: options of QEMU.
     :ivar script: the script that root runs in the machine; see :func:`.inside.report`.
     :ivar log: the file in the results folder that is shown as it grows.
@@ -174,7 +207,7 @@ class Job:
 
     name: str
     results: Path
-    disk: str
+    disks: tuple[str, ...]
     devices: str
     script: tuple[str, ...]
     log: str
@@ -186,14 +219,15 @@ def tests_job(kernel: Kernel, pytest_args: Sequence[str]) -> Job:
     inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), FILES_TAG)
     script = (*inside, str(kernel.root), str(kernel.emulator.parent))
     script = (*script, f"--of-kernel={kernel.name}", *pytest_args)
-    devices = qemu_options(RESULTS)
+    devices = f"{qemu_options(RESULTS)} {nvme_options(RESULTS)}"
     if kernel.has_nic:
         devices = f"{devices} {nic_options()}"
     # Without relaxed iomem, a driver would take the registers from the process that
     # simulates the FPGA; without the blacklist, it would be the display's driver.
     arguments = "intel_iommu=on iomem=relaxed modprobe.blacklist=bochs"
     log = "pytest.log"
-    return Job("kernel lane", RESULTS, "disk.img", devices, script, log, arguments)
+    disks = ("disk.img", *(f"{name}.img" for name in NVME_DISKS))
+    return Job("kernel lane", RESULTS, disks, devices, script, log, arguments)
 
 
 def machine_command(kernel: Kernel, job: Job) -> list[str]:
@@ -290,8 +324,9 @@ def boot_once(kernel: Kernel, job: Job) -> Attempt:
     """Boot the machine once, with an empty results folder."""
     shutil.rmtree(job.results, ignore_errors=True)
     job.results.mkdir(parents=True)
-    with open(job.results / job.disk, "wb") as disk:
-        disk.truncate(64 << 20)
+    for name in job.disks:
+        with open(job.results / name, "wb") as disk:
+            disk.truncate(64 << 20)
     machine = Machine(kernel, job)
     try:
         return machine.follow()

@@ -16,7 +16,17 @@ from oslo_privsep import capabilities
 
 from os_acc import privsep
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import binding, fpga, holders, qat, record, rootconf, sriov, xrt
+from os_acc.privsep import (
+    binding,
+    fpga,
+    holders,
+    nvme,
+    qat,
+    record,
+    rootconf,
+    sriov,
+    xrt,
+)
 
 MANUAL = Path(__file__).parents[3] / "doc/source/admin/threat-model.rst"
 SOCKET = "/run/user/privsep.sock"
@@ -24,6 +34,7 @@ CONTEXTS = {
     "os_acc.privsep.base": privsep.base,
     "os_acc.privsep.inspect": privsep.inspect,
     "os_acc.privsep.image": privsep.image,
+    "os_acc.privsep.nvme.context": nvme.context,
 }
 
 
@@ -62,6 +73,10 @@ def test_inspect_may_look_and_nothing_else():
 
 def test_image_may_read_and_nothing_else():
     assert set(privsep.image.conf.capabilities) == {capabilities.CAP_DAC_READ_SEARCH}
+
+
+def test_nvme_may_send_admin_commands():
+    assert set(nvme.context.conf.capabilities) == {capabilities.CAP_SYS_ADMIN}
 
 
 def test_each_context_has_its_own_group_of_options():

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The admin commands that os_acc sends to an NVMe controller, and no others.
+
+NVM Express Base Specification 2.0, section 5; include/uapi/linux/nvme_ioctl.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import struct
+
+from os_acc.exception import InvalidInput
+from os_acc.objects import nvme
+from os_acc.objects.nvme import (
+    NvmeController,
+    NvmeHealth,
+    NvmeNamespace,
+    SanitizeAction,
+    SanitizeStatus,
+    SecondaryController,
+)
+from os_acc.privsep import kernel
+
+_GET_LOG_PAGE, _IDENTIFY, _FORMAT, _SANITIZE = 0x02, 0x06, 0x80, 0x84
+_ALL_NAMESPACES = 0xFFFF_FFFF
+# The CNS field of Identify.
+_NAMESPACE, _CONTROLLER, _ACTIVE, _ALLOCATED = 0x00, 0x01, 0x02, 0x10
+_ATTACHED, _CONTROLLERS, _SECONDARIES = 0x12, 0x13, 0x15
+# The LID field of Get Log Page.
+_HEALTH, _SANITIZE_STATUS = 0x02, 0x81
+# struct nvme_passthru_cmd: opcode, flags, rsvd1, nsid, cdw2, cdw3, metadata, addr,
+# metadata_len, data_len, cdw10 to cdw15, timeout_ms, result.
+_COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
+# A command that exceeds its time limit resets the controller (nvme_timeout() in
+# drivers/nvme/host/pci.c): a format gets longer than any takes, 24 hours.
+_QUICK_MS, _FORMAT_MS = 60_000, 86_400_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AdminCommand:
+    """One admin command.
+
+    :ivar size: of the data that the controller returns, in bytes.
+    """
+
+    opcode: int
+    namespace: int = 0
+    cdw10: int = 0
+    size: int = 0
+    milliseconds: int = _QUICK_MS
+
+    def pack(self, buffer: int) -> bytes:
+        """Return the structure for the kernel.
+
+        :param buffer: the address of the buffer for the data.
+        """
+        return _COMMAND.pack(
+            *(self.opcode, 0, 0, self.namespace, 0, 0, 0, buffer if self.size else 0),
+            *(0, self.size, self.cdw10, 0, 0, 0, 0, 0, self.milliseconds, 0),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AdminQueue:
+    """The admin queue of one controller.
+
+    :ivar node: the path of its character device.
+    :ivar device: its device number as in sysfs, ``major:minor``.
+    """
+
+    node: str
+    device: str
+
+    def controller(self) -> NvmeController:
+        """Return what the controller reports of itself.
+
+        :raises OSError: it refused the command, or answered nonsense; so do all
+            methods.
+        """
+        return NvmeController.parse(self._identify(_CONTROLLER))
+
+    def namespace(self, number: int) -> NvmeNamespace:
+        """Return what the controller reports of an attached namespace."""
+        data = self._identify(_NAMESPACE, number)
+        try:
+            return NvmeNamespace.parse(number, data)
+        except InvalidInput as error:
+            raise OSError(errno.EPROTO, str(error), self.node) from error
+
+    def active(self) -> tuple[int, ...]:
+        """Return the NSIDs of the namespaces attached to the controller."""
+        return nvme.parse_namespaces(self._identify(_ACTIVE))
+
+    def allocated(self) -> tuple[int, ...]:
+        """Return the NSIDs of all namespaces of the subsystem."""
+        return nvme.parse_namespaces(self._identify(_ALLOCATED))
+
+    def attached(self, number: int) -> frozenset[int]:
+        """Return the controllers to which a namespace is attached, by CNTLID."""
+        return self._controllers(_ATTACHED, number)
+
+    def controllers(self) -> frozenset[int]:
+        """Return all controllers of the subsystem, by CNTLID."""
+        return self._controllers(_CONTROLLERS)
+
+    def secondaries(self) -> tuple[SecondaryController, ...]:
+        """Return the secondary controllers of this primary controller."""
+        data = self._identify(_SECONDARIES)
+        try:
+            return nvme.parse_secondaries(data)
+        except InvalidInput as error:
+            raise OSError(errno.EPROTO, str(error), self.node) from error
+
+    def health(self) -> NvmeHealth:
+        """Return the SMART / Health Information of the controller."""
+        return NvmeHealth.parse(self._log(_HEALTH))
+
+    def sanitize_status(self) -> SanitizeStatus:
+        """Return the state of the last sanitize operation."""
+        return SanitizeStatus.parse(self._log(_SANITIZE_STATUS))
+
+    def format(self, namespace: NvmeNamespace, secure_erase: int) -> None:
+        """Erase a namespace in its present format; return when it is done.
+
+        :param secure_erase: the SES field.
+        """
+        self._send(
+            AdminCommand(
+                _FORMAT,
+                namespace.number,
+                namespace.format | secure_erase << 9,
+                milliseconds=_FORMAT_MS,
+            )
+        )
+
+    def sanitize(self, action: SanitizeAction) -> None:
+        """Start a sanitize operation, of one pass if it overwrites."""
+        one_pass = 1 << 4 if action is SanitizeAction.OVERWRITE else 0
+        self._send(AdminCommand(_SANITIZE, cdw10=action | one_pass))
+
+    def _controllers(self, cns: int, namespace: int = 0) -> frozenset[int]:
+        data = self._identify(cns, namespace)
+        try:
+            return frozenset(nvme.parse_controllers(data))
+        except InvalidInput as error:
+            raise OSError(errno.EPROTO, str(error), self.node) from error
+
+    def _identify(self, cns: int, namespace: int = 0) -> bytes:
+        return self._send(AdminCommand(_IDENTIFY, namespace, cns, nvme.IDENTIFY_SIZE))
+
+    def _log(self, number: int) -> bytes:
+        # NUMDL in bits 31:16 is the number of dwords, less one.
+        dwords = nvme.LOG_SIZE // 4 - 1
+        return self._send(
+            AdminCommand(
+                _GET_LOG_PAGE, _ALL_NAMESPACES, dwords << 16 | number, nvme.LOG_SIZE
+            )
+        )
+
+    def _send(self, command: AdminCommand) -> bytes:
+        status, data = kernel.current.nvme_admin(
+            self.node, self.device, command.pack, command.size
+        )
+        if status:
+            # Status code type and status code (section 3.3.3.2).
+            text = f"command {command.opcode:02x}h ended with NVMe status {status:#x}"
+            raise OSError(errno.EREMOTEIO, text, self.node)
+        return data

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Files below ``/run/os_acc`` that outlive a worker: marks for udev, and progress.
+
+While a function has a mark, ``70-os-acc.rules`` keeps udev, LVM and RAID away from its
+disks. The note of an erasure lets another worker continue it. A reboot removes both:
+the erasure then begins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import kernel, worker
+
+#: The directory of the marks, which the udev rules name.
+MARKS = f"{worker.LOCKS}/erasing"
+_NOTES = f"{worker.LOCKS}/nvme"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EraseNote:
+    """How far the erasure of a function has come.
+
+    :ivar lease: UUID of the lease whose data is erased.
+    :ivar sanitizes: a sanitize operation was started.
+    :ivar formatted: the namespaces that are formatted, by NSID.
+    :ivar is_done: all is erased and verified.
+    :ivar driver: the driver to restore, if it was changed; '' for none.
+    :ivar override: the ``driver_override`` to restore with it.
+    :ivar is_rebound: the driver was changed.
+    """
+
+    lease: str
+    sanitizes: bool = False
+    formatted: tuple[int, ...] = ()
+    is_done: bool = False
+    driver: str = ""
+    override: str = ""
+    is_rebound: bool = False
+
+
+def mark(function: PciAddress) -> None:
+    """Keep udev away from the disks of a function."""
+    _replace(_path(MARKS, function), "")
+
+
+def unmark(function: PciAddress) -> None:
+    """Let udev see the disks of a function again."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path(MARKS, function))
+
+
+def read(function: PciAddress, lease: str) -> EraseNote:
+    """Return the note of a lease's erasure; a new one if there is none."""
+    try:
+        with open(_path(_NOTES, function), encoding="utf-8") as file:
+            found = json.load(file)
+        note = EraseNote(**{**found, "formatted": tuple(found["formatted"])})
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        # A damaged note: the erasure begins again.
+        return EraseNote(lease)
+    return note if note.lease == lease else EraseNote(lease)
+
+
+def write(function: PciAddress, note: EraseNote) -> None:
+    """Replace the note of a function."""
+    _replace(_path(_NOTES, function), json.dumps(dataclasses.asdict(note)))
+
+
+def _path(directory: str, function: PciAddress) -> str:
+    return kernel.current.path(directory, str(function))
+
+
+def _replace(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fresh = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(fresh, flags, 0o600)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    os.replace(fresh, path)

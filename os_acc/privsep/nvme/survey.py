@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Find an NVMe function's controller and disks, and what its erasure would reach."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from os_acc.objects.nvme import NvmeController
+from os_acc.objects.nvme_erasure import NvmeDevice
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel
+from os_acc.privsep.nvme.commands import AdminQueue
+
+DRIVER = "nvme"
+#: Seconds that the driver may take to bring up a controller and its disks.
+READY_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_CONTROLLER = re.compile(r"nvme[0-9]+", re.ASCII)
+# A disk below its controller. With native multipath it is a hidden path to the disk
+# (nvme_mpath_set_disk_name() in drivers/nvme/host/multipath.c).
+_DISK = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)", re.ASCII)
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NvmeDisk:
+    """The block device of a namespace.
+
+    :ivar device: its device number as in sysfs, ``major:minor``.
+    """
+
+    node: str
+    device: str
+
+
+def wait_for_queue(function: PciAddress) -> AdminQueue:
+    """Return the admin queue of a function on the nvme driver, once it is live.
+
+    :raises OSError: ENODEV: it has no controller; ETIMEDOUT: it does not become live.
+    """
+    return _wait("controller", function, lambda: live_queue(function))
+
+
+def live_queue(function: PciAddress) -> AdminQueue | None:
+    """Return the admin queue of a function; None: it has no live controller."""
+    directory = _controller_directory(function)
+    if directory is None:
+        return None
+    state = _read(directory, "state")
+    device = _read(directory, "dev")
+    if state not in ("", "live") or not device:
+        return None
+    return AdminQueue(kernel.current.path("dev", os.path.basename(directory)), device)
+
+
+def wait_for_disks(
+    function: PciAddress, namespaces: tuple[int, ...]
+) -> dict[int, NvmeDisk]:
+    """Return the disks of these namespaces, by NSID, once the driver has found all.
+
+    :raises OSError: ENODEV, ETIMEDOUT: it finds one of them not, or not in time.
+    """
+
+    def found() -> dict[int, NvmeDisk] | None:
+        disks = _disks(function)
+        if not all(number in disks for number in namespaces):
+            return None
+        return {number: disks[number] for number in namespaces}
+
+    return _wait("disks", function, found)
+
+
+def survey(function: PciAddress, queue: AdminQueue) -> NvmeDevice:
+    """Return all that an erasure of a function could reach.
+
+    :param queue: of the function itself.
+    :raises OSError: a controller does not answer.
+    """
+    controller = queue.controller()
+    manager = manager_of(function) or queue
+    manages = manager.controller().manages if manager is not queue else None
+    lists = controller.manages if manages is None else manages
+    active = queue.active()
+    namespaces = tuple(queue.namespace(number) for number in active)
+    is_vf = functions.physical_function(function) is not None
+    return NvmeDevice(
+        controller=controller,
+        namespaces=namespaces,
+        shared=tuple(
+            each.number
+            for each in namespaces
+            if each.is_shareable
+            and _is_shared(manager, each.number, controller, lists=lists)
+        ),
+        unattached=_unattached(manager, active, lists=lists),
+        neighbours=_neighbours(manager, controller, is_vf=is_vf, lists=lists),
+        is_vf=is_vf,
+    )
+
+
+def manager_of(function: PciAddress) -> AdminQueue | None:
+    """Return the admin queue of a VF's PF; None: it is no VF.
+
+    :raises OSError: ENODEV: the PF has no live controller on the host.
+    """
+    physical = functions.physical_function(function)
+    if physical is None:
+        return None
+    queue = live_queue(physical)
+    if queue is None:
+        text = f"the PF {physical} has no live controller on the host"
+        raise OSError(errno.ENODEV, text, "nvme")
+    return queue
+
+
+def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...] | None:
+    """Return the NSIDs attached to a VF, from its PF.
+
+    :param manager: the admin queue of its PF.
+    :returns: None: the PF does not list them.
+    :raises OSError: the controller does not answer.
+    """
+    physical = manager.controller()
+    if not physical.manages or not physical.virtualizes:
+        return None
+    number = _vf_number(function)
+    own = {each.number for each in manager.secondaries() if each.vf_number == number}
+    return tuple(nsid for nsid in manager.allocated() if manager.attached(nsid) & own)
+
+
+def _is_shared(
+    manager: AdminQueue, number: int, controller: NvmeController, *, lists: bool
+) -> bool:
+    return not lists or bool(manager.attached(number) - {controller.number})
+
+
+def _unattached(
+    manager: AdminQueue, active: tuple[int, ...], *, lists: bool
+) -> tuple[int, ...]:
+    if not lists:
+        # Without Namespace Management, every namespace is attached.
+        return ()
+    return tuple(number for number in manager.allocated() if number not in active)
+
+
+def _neighbours(
+    manager: AdminQueue, controller: NvmeController, *, is_vf: bool, lists: bool
+) -> frozenset[int] | None:
+    if not controller.shares_subsystem and not is_vf:
+        return frozenset()
+    if not lists:
+        return None
+    others = manager.controllers() - {controller.number}
+    if not is_vf and controller.virtualizes:
+        # The caller has made sure that a drive has no VFs now.
+        others -= {each.number for each in manager.secondaries()}
+    return others
+
+
+def _vf_number(function: PciAddress) -> int:
+    """Return the number of a VF, from 1, as its PF counts."""
+    physical = functions.physical_function(function)
+    assert physical is not None
+    directory = functions.directory(physical)
+    for name in os.listdir(directory):
+        if name.startswith("virtfn"):
+            target = os.readlink(os.path.join(directory, name))
+            if os.path.basename(target) == str(function):
+                return int(name.removeprefix("virtfn")) + 1
+    raise OSError(errno.ENODEV, f"{physical} has no such VF", "virtfn")
+
+
+def _disks(function: PciAddress) -> dict[int, NvmeDisk]:
+    directory = _controller_directory(function)
+    found: dict[int, NvmeDisk] = {}
+    for name in os.listdir(directory) if directory else ():
+        match = _DISK.fullmatch(name)
+        if directory is None or match is None:
+            continue
+        number = _read(os.path.join(directory, name), "nsid")
+        disk = match[1] + match[2]
+        device = _read(kernel.current.path("sys/class/block", disk), "dev")
+        node = kernel.current.path("dev", disk)
+        if number.isdigit() and device:
+            found[int(number)] = NvmeDisk(node, device)
+    return found
+
+
+def _controller_directory(function: PciAddress) -> str | None:
+    if functions.driver(function) != DRIVER:
+        return None
+    directory = os.path.join(functions.directory(function), "nvme")
+    try:
+        names = [name for name in os.listdir(directory) if _CONTROLLER.fullmatch(name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return os.path.join(directory, names[0]) if len(names) == 1 else None
+
+
+def _read(directory: str, attribute: str) -> str:
+    """Return an attribute; '' if there is none."""
+    try:
+        return kernel.current.read(os.path.join(directory, attribute)).strip()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+            return ""
+        raise
+
+
+def _wait(what: str, function: PciAddress, find: Callable[[], _T | None]) -> _T:
+    deadline = time.monotonic() + READY_SECONDS
+    while (found := find()) is None:
+        if functions.driver(function) != DRIVER:
+            raise OSError(errno.ENODEV, "the nvme driver has left the function", what)
+        if time.monotonic() > deadline:
+            raise OSError(errno.ETIMEDOUT, "the nvme driver is not ready", what)
+        time.sleep(_POLL_SECONDS)
+    return found

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""NVMe controllers that answer admin commands, and the media of their namespaces.
+
+NVM Express Base Specification 2.0 describes the commands, drivers/nvme/host/ioctl.c
+how they get there. A VF's controller belongs to the subsystem of its PF. An exclusive
+open of a disk is a lock on the file that is its medium.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable
+
+from os_acc.testing import faults, functions, records
+from os_acc.testing.dfl_nodes import DflNodes
+from os_acc.testing.drivers import refuse
+from os_acc.testing.faults import Effect
+from os_acc.testing.nvme_specs import MANAGES, NvmeSpec
+from os_acc.testing.specs import FunctionSpec
+from os_acc.testing.tree import PRIVATE, Transaction
+
+_COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
+_LOG, _IDENTIFY, _FORMAT, _SANITIZE = 0x02, 0x06, 0x80, 0x84
+#: The names by which faults strike commands.
+NAMES = {_LOG: "log", _IDENTIFY: "identify", _FORMAT: "format", _SANITIZE: "sanitize"}
+_INVALID_FIELD, _SANITIZING, _INVALID_OPCODE = 0x2, 0x1D, 0x1
+_FLUSH_BUFFERS, _RESCAN, _DISCARD = 0x1261, 0x125F, 0x1277
+_MEDIA, _STATES = f"{PRIVATE}/media", f"{PRIVATE}/nvme"
+#: Size of each namespace: 128 blocks of 512 bytes.
+MEDIUM = 1 << 16
+_POLL = 0.005
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SubsystemState:
+    """The state of a subsystem.
+
+    :ivar sanitize: SSTAT bits 2:0.
+    :ivar progress: SPROG.
+    :ivar action: SANACT of the last operation.
+    :ivar is_written: user data was written since it, or no operation ever ended.
+    :ivar warning: the Critical Warning field of its health.
+    :ivar media_errors: as in its health.
+    """
+
+    sanitize: int = 0
+    progress: int = 0xFFFF
+    action: int = 0
+    is_written: bool = True
+    warning: int = 0
+    media_errors: int = 0
+
+
+class NvmeNodes(DflNodes):
+    """The part of the simulated kernel that is below ``/dev/nvme*``."""
+
+    # -- called by os_acc ----------------------------------------------------
+
+    def nvme_admin(
+        self, path: str, device: str, command: Callable[[int], bytes], size: int
+    ) -> tuple[int, bytes]:
+        """Carry out an admin command of a controller on the nvme driver."""
+        fields = _COMMAND.unpack(command(1))
+        opcode, number, cdw10 = fields[0], fields[3], fields[10]
+        address = self._address_of(path, device)
+        with self._tree.transaction() as tree:
+            fault = faults.take(tree, address, NAMES.get(opcode, ""))
+        effect = fault.effect if fault else ""
+        if fault is not None and effect == Effect.FAIL:
+            raise refuse(fault.errno, path)
+        while fault is not None and effect == Effect.HANG:
+            with self._tree.transaction() as tree:
+                if not faults.hangs(tree, fault):
+                    break
+            time.sleep(_POLL)
+        if effect == Effect.KILL_BEFORE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if effect == Effect.IGNORE:
+            return 0, bytes(size)
+        answer = self._answer(address, opcode, number, cdw10)
+        if effect == Effect.KILL_AFTER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if isinstance(answer, int):
+            return answer, bytes(size)
+        return 0, answer.ljust(size, b"\0")
+
+    def open_disk(self, path: str, device: str) -> int:
+        """Open the medium of a disk; EBUSY while the host uses it, or it is claimed."""
+        name = os.path.basename(path)
+        with self._tree.transaction() as tree:
+            if tree.read(f"sys/class/block/{name}/dev").strip() != device:
+                raise refuse(errno.ENXIO, path)
+            mounts = tree.read("proc/self/mounts")
+            if f"/dev/{name}" in mounts or tree.list(f"sys/class/block/{name}/holders"):
+                raise refuse(errno.EBUSY, path)
+            number = int(tree.read(f"sys/class/block/{name}/nsid"))
+            controller = _above(tree, f"sys/class/block/{name}")
+            address = _function_of(tree, controller)
+            medium = _medium(tree, address, number)
+        fd = os.open(self._file(medium), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_size != MEDIUM:
+                os.ftruncate(fd, MEDIUM)
+        except OSError:
+            os.close(fd)
+            raise refuse(errno.EBUSY, path) from None
+        return fd
+
+    def ioctl(self, fd: int, request: int, argument: bytes) -> None:
+        """Do an ioctl of a disk; other nodes are those of :class:`.DflNodes`."""
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if os.path.dirname(path) != self._file(_MEDIA):
+            super().ioctl(fd, request, argument)
+        elif request == _DISCARD:
+            address = os.path.basename(path).rpartition("-")[0]
+            with self._tree.transaction() as tree:
+                fault = faults.take(tree, address, "discard")
+                spec = _spec(tree, address)
+            if fault is None:
+                os.pwrite(fd, (b"\0" if spec.dlfeat != 2 else b"\xff") * MEDIUM, 0)
+        elif request not in (_FLUSH_BUFFERS, _RESCAN):
+            raise refuse(errno.ENOTTY, path)
+
+    # -- events around the kernel --------------------------------------------
+
+    def write_medium(self, address: object, number: int, data: bytes) -> None:
+        """Let a guest write the beginning of a namespace of a function."""
+        with self._tree.transaction() as tree:
+            path = self._file(_medium(tree, str(address), number))
+            _change(tree, str(address), is_written=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data.ljust(MEDIUM, b"\0"))
+
+    def read_medium(self, address: object, number: int) -> bytes:
+        """Return the contents of a namespace of a function."""
+        with self._tree.transaction() as tree:
+            path = self._file(_medium(tree, str(address), number))
+        with open(path, "rb") as file:
+            return file.read()
+
+    def advance_sanitize(self, address: object, part: float) -> None:
+        """Let a running sanitize operation come this far; 1.0 ends it."""
+        with self._tree.transaction() as tree:
+            if part < 1:
+                _change(tree, str(address), progress=int(part * 0x10000))
+                return
+            pf = _primary(tree, str(address))
+            _change(tree, pf, sanitize=1, progress=0xFFFF, is_written=False)
+        self._fill(pf, None)
+
+    def fail_sanitize(self, address: object) -> None:
+        """Let a running sanitize operation fail."""
+        with self._tree.transaction() as tree:
+            _change(tree, str(address), sanitize=3)
+
+    def wear_out(self, address: object, warning: int, media_errors: int = 0) -> None:
+        """Let a controller report a critical warning."""
+        with self._tree.transaction() as tree:
+            _change(tree, str(address), warning=warning, media_errors=media_errors)
+
+    # -- within --------------------------------------------------------------
+
+    def _file(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def _address_of(self, path: str, device: str) -> str:
+        name = os.path.basename(path)
+        with self._tree.transaction() as tree:
+            if not tree.exists(f"sys/class/nvme/{name}"):
+                raise refuse(errno.ENOENT, path)
+            if tree.read(f"sys/class/nvme/{name}/dev").strip() != device:
+                raise refuse(errno.ENXIO, path)
+            return _function_of(tree, name)
+
+    def _answer(
+        self, address: str, opcode: int, number: int, cdw10: int
+    ) -> bytes | int:
+        with self._tree.transaction() as tree:
+            spec, state = _spec(tree, address), _state(tree, address)
+        if opcode == _LOG:
+            return _log_page(spec, state, cdw10 & 0xFF)
+        if opcode == _IDENTIFY:
+            return self._identify(address, spec, cdw10 & 0xFF, number)
+        if state.sanitize == 2:
+            return _SANITIZING
+        if opcode == _FORMAT:
+            return self._format(address, spec, number)
+        if opcode == _SANITIZE and spec.sanicap:
+            with self._tree.transaction() as tree:
+                _change(tree, address, sanitize=2, progress=0, action=cdw10 & 7)
+            return 0
+        return _INVALID_OPCODE
+
+    def _format(self, address: str, spec: NvmeSpec, number: int) -> int:
+        if number not in spec.namespaces:
+            return _INVALID_FIELD
+        with self._tree.transaction() as tree:
+            pf = _primary(tree, address)
+        self._fill(pf, None if spec.fna & 0b11 else number)
+        return 0
+
+    def _fill(self, pf: str, number: int | None) -> None:
+        """Erase one namespace of a subsystem, or all."""
+        for name in os.listdir(self._file(_MEDIA)):
+            of, _, its_number = name.rpartition("-")
+            if of == pf and number in (None, int(its_number)):
+                with open(self._file(f"{_MEDIA}/{name}"), "r+b") as file:
+                    file.write(bytes(MEDIUM))
+
+    def _identify(
+        self, address: str, spec: NvmeSpec, cns: int, number: int
+    ) -> bytes | int:
+        with self._tree.transaction() as tree:
+            pf = _primary(tree, address)
+            primary = _spec(tree, pf)
+            vfs = {vf: i + 1 for i, vf in enumerate(functions.vfs(tree, pf))}
+        if cns == 0x00:
+            return _namespace(spec, number)
+        if cns == 0x01:
+            return _controller(spec, vfs.get(address, 0))
+        if cns == 0x02:
+            return struct.pack(f"<{len(spec.namespaces)}I", *spec.namespaces)
+        if not primary.oacs & MANAGES or address != pf:
+            return _INVALID_FIELD
+        return _of_subsystem(primary, cns, number, len(vfs))
+
+
+def _of_subsystem(spec: NvmeSpec, cns: int, number: int, vfs: int) -> bytes | int:
+    """Return a list that only a controller with Namespace Management has."""
+    private = dict(enumerate(spec.private, 1))
+    if cns == 0x10:
+        every = {*spec.namespaces, *spec.unattached, *sum(spec.private, ())}
+        return struct.pack(f"<{len(every)}I", *sorted(every))
+    if cns == 0x12:
+        attached = [0] if number in spec.namespaces else []
+        attached += [vf for vf, own in private.items() if number in own]
+        attached += list(spec.others[:1]) if number in spec.shared else []
+        return _controller_list(attached)
+    if cns == 0x13:
+        return _controller_list([0, *range(1, vfs + 1), *spec.others])
+    if cns == 0x15:
+        entries = (
+            struct.pack("<HHB3xHHH18x", vf, 0, 1, vf, 2, 1) for vf in range(1, vfs + 1)
+        )
+        return bytes([vfs]).ljust(32, b"\0") + b"".join(entries)
+    return _INVALID_FIELD
+
+
+def _controller_list(numbers: list[int]) -> bytes:
+    return struct.pack(f"<{len(numbers) + 1}H", len(numbers), *sorted(numbers))
+
+
+def _controller(spec: NvmeSpec, number: int) -> bytes:
+    data = bytearray(4096)
+    data[4:24], data[24:64] = b"SIMULATED".ljust(20), b"os_acc".ljust(40)
+    data[76] = spec.cmic
+    struct.pack_into("<H", data, 78, number)
+    struct.pack_into("<H", data, 256, spec.oacs)
+    struct.pack_into("<I", data, 328, spec.sanicap)
+    struct.pack_into("<H", data, 520, spec.oncs)
+    data[524] = spec.fna
+    return bytes(data)
+
+
+def _namespace(spec: NvmeSpec, number: int) -> bytes:
+    data = bytearray(4096)
+    if number in spec.namespaces:
+        struct.pack_into("<QQQ", data, 0, *(MEDIUM // 512,) * 3)
+        data[30] = number in spec.shared
+        data[33] = spec.dlfeat
+        struct.pack_into("<I", data, 128, 9 << 16)
+    return bytes(data)
+
+
+def _log_page(spec: NvmeSpec, state: SubsystemState, number: int) -> bytes | int:
+    data = bytearray(512)
+    if number == 0x02:
+        data[0], data[3], data[4] = state.warning, 100, 10
+        struct.pack_into("<Q", data, 160, state.media_errors)
+        return bytes(data)
+    if number != 0x81 or not spec.sanicap:
+        return _INVALID_FIELD
+    erased = not state.is_written
+    struct.pack_into(
+        "<HHI", data, 0, state.progress, state.sanitize | erased << 8, state.action
+    )
+    return bytes(data)
+
+
+def _function_of(tree: Transaction, controller: str) -> str:
+    return _above(tree, f"sys/class/nvme/{controller}")
+
+
+def _above(tree: Transaction, device: str) -> str:
+    """Return the name of the device above a class device."""
+    return os.path.basename(str(tree.follow(f"{tree.follow(device)}/device")))
+
+
+def _primary(tree: Transaction, address: str) -> str:
+    return functions.physfn(tree, address) or address
+
+
+def _medium(tree: Transaction, address: str, number: int) -> str:
+    tree.mkdir(_MEDIA)
+    return f"{_MEDIA}/{_primary(tree, address)}-{number}"
+
+
+def _spec(tree: Transaction, address: str) -> NvmeSpec:
+    function: FunctionSpec = functions.spec(tree, address)
+    return function.nvme or NvmeSpec()
+
+
+def _state(tree: Transaction, address: str) -> SubsystemState:
+    path = f"{_STATES}/{_primary(tree, address)}"
+    if not tree.exists(path):
+        return SubsystemState()
+    return records.load(SubsystemState, tree.read(path))
+
+
+def _change(tree: Transaction, address: str, **changes: int) -> None:
+    state = dataclasses.replace(_state(tree, address), **changes)  # type: ignore[arg-type]
+    tree.put(f"{_STATES}/{_primary(tree, address)}", records.dump(state))

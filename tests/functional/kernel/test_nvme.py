@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""NVMe drives and VFs are erased between guests, on the kernel's own driver."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.nvme_erasure import EraseMethod
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep.nvme import erasing, notes
+from os_acc.privsep.outcome import CallRefused, Outcome
+
+from . import lane, machine, nvme, sysfs
+
+FORMAT = (EraseMethod.FORMAT,)
+DATA = b"data of a guest."
+SECONDS = 60.0
+
+
+def disk(image: str) -> Path:
+    """Return the file behind a namespace, as the machine's hypervisor has it."""
+    return lane.RESULTS / f"{image}.img"
+
+
+def holds_data(image: str) -> bool:
+    return DATA in disk(image).read_bytes()
+
+
+def digest(image: str) -> str:
+    return hashlib.sha256(disk(image).read_bytes()).hexdigest()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def write_data(node: str) -> None:
+    """Fill the ends and the middle of a disk with a guest's data."""
+    block = DATA * 4096
+    fd = os.open(node, os.O_WRONLY | os.O_SYNC)
+    try:
+        size = os.lseek(fd, 0, os.SEEK_END)
+        for at in (0, size // 2, size - len(block)):
+            os.pwrite(fd, block, at)
+    finally:
+        os.close(fd)
+
+
+def node_of(function: str, nsid: int) -> str:
+    """Return the node of a namespace, once the driver has found it."""
+    found: list[str] = []
+
+    def is_there() -> bool:
+        for path in (sysfs.DEVICES / function).glob("nvme/nvme*/nvme*n*"):
+            with contextlib.suppress(FileNotFoundError):
+                if int((path / "nsid").read_text()) == nsid:
+                    head = path.name.split("c")[0] + "n" + path.name.split("n")[-1]
+                    name = path.name if "c" not in path.name else head
+                    if os.path.exists(f"/dev/{name}"):
+                        found.append(f"/dev/{name}")
+        return bool(found)
+
+    wait_until(is_there)
+    return found[0]
+
+
+def erase(function: str) -> float:
+    return erasing.erase(PciAddress.parse(function), str(uuid.uuid4()), FORMAT)
+
+
+@pytest.fixture
+def drive() -> str:
+    """Return the drive with two namespaces, both with data."""
+    function = machine.behind(lane.PORT_DRIVE)
+    for nsid in (1, 2):
+        write_data(node_of(function, nsid))
+    return function
+
+
+def test_a_format_erases_all_namespaces_of_a_drive(drive: str) -> None:
+    assert holds_data("drive1")
+    assert holds_data("drive2")
+    assert erase(drive) == 1.0
+    assert not holds_data("drive1")
+    assert not holds_data("drive2")
+    assert not os.path.exists(f"/{notes.MARKS}/{drive}")
+
+
+def test_a_mounted_drive_is_refused(drive: str, tmp_path: Path) -> None:
+    node = node_of(drive, 2)
+    subprocess.run(["mkfs.ext4", "-q", node], check=True)
+    subprocess.run(["mount", node, tmp_path], check=True)
+    try:
+        before = digest("drive1")
+        with pytest.raises(CallRefused) as refused:
+            erase(drive)
+        assert refused.value.result.outcome == Outcome.IN_USE
+        assert digest("drive1") == before
+        assert holds_data("drive1")
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert erase(drive) == 1.0
+    assert not holds_data("drive1")
+
+
+@pytest.fixture(scope="module")
+def vf_drive() -> Iterator[tuple[str, ...]]:
+    """Yield a PF and its two VFs, online, each with a namespace of its own."""
+    pf = machine.behind(lane.PORT_VF_DRIVE)
+    sysfs.write(pf, "sriov_drivers_autoprobe", "0")
+    sysfs.write(pf, "sriov_numvfs", "2")
+    nvme.bring_online(pf)
+    vfs = sysfs.virtual_functions(pf)
+    # The secondary controllers of this emulated controller follow its own number.
+    nvme.attach(pf, 2, 1)
+    nvme.attach(pf, 3, 2)
+    write_data(node_of(pf, 1))
+    for vf, nsid in zip(vfs, (2, 3), strict=True):
+        sysfs.rebind(vf, "nvme")
+        write_data(node_of(vf, nsid))
+        sysfs.unbind(vf)
+        sysfs.write(vf, "driver_override", "\n")
+    yield pf, *vfs
+    sysfs.write(pf, "sriov_numvfs", "0")
+    sysfs.write(pf, "sriov_drivers_autoprobe", "1")
+
+
+def test_a_vf_is_erased_and_its_neighbours_are_not(vf_drive: tuple[str, ...]) -> None:
+    _pf, vf, _other = vf_drive
+    assert all(map(holds_data, ("host1", "vf1", "vf2")))
+    before = digest("host1"), digest("vf2")
+    assert erase(vf) == 1.0
+    assert not holds_data("vf1")
+    assert (digest("host1"), digest("vf2")) == before
+    # It is back without a driver, as os_acc creates VFs.
+    assert (sysfs.driver(vf), sysfs.override(vf)) == (None, None)
+
+
+def test_a_drive_with_vfs_is_refused(vf_drive: tuple[str, ...]) -> None:
+    pf, *_vfs = vf_drive
+    before = digest("host1")
+    with pytest.raises(OSError, match="has VFs"):
+        erase(pf)
+    assert digest("host1") == before
+
+
+def properties(node: str) -> dict[str, str]:
+    """Return what udev knows about a disk, once it has handled all events."""
+    subprocess.run(["udevadm", "settle", "--timeout=120"], check=True)
+    shown = subprocess.run(
+        ["udevadm", "info", "--query=property", node],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return dict(line.split("=", 1) for line in shown.splitlines())
+
+
+@pytest.fixture
+def udev() -> Iterator[None]:
+    """Run udev with the rules of Debian and ours."""
+    rules = Path("/etc/udev/rules.d/50-os-acc.rules")
+    rules.parent.mkdir(parents=True, exist_ok=True)
+    rules.write_text((lane.CHECKOUT / "etc/udev/rules.d/50-os-acc.rules").read_text())
+    if not Path("/run/udev/control").exists():
+        subprocess.run(["/lib/systemd/systemd-udevd", "--daemon"], check=True)
+    subprocess.run(["udevadm", "control", "--reload"], check=True)
+    yield
+    rules.unlink()
+    subprocess.run(["udevadm", "control", "--reload"], check=True)
+
+
+def online(pv: str) -> bool:
+    """Return whether LVM has seen the event of a physical volume (pvscan(8))."""
+    return Path("/run/lvm/pvs_online", pv.replace("-", "")).exists()
+
+
+def returns_from_guest(function: str, nsid: int) -> str:
+    """Bind a function to vfio-pci and back; return the node of a namespace."""
+    sysfs.rebind(function, "vfio-pci")
+    subprocess.run(["udevadm", "settle", "--timeout=120"], check=True)
+    shutil.rmtree("/run/lvm", ignore_errors=True)
+    sysfs.rebind(function, "nvme")
+    sysfs.write(function, "driver_override", "\n")
+    return node_of(function, nsid)
+
+
+@pytest.mark.parametrize("place", ["drive", "vf"])
+@pytest.mark.usefixtures("udev")
+def test_nothing_scans_the_disks_of_a_marked_function(
+    drive: str, vf_drive: tuple[str, ...], place: str
+) -> None:
+    # The disk of a controller that may have neighbours is a multipath device.
+    function, nsid = (drive, 1) if place == "drive" else (vf_drive[2], 3)
+    if place == "vf":
+        sysfs.rebind(function, "nvme")
+    node = node_of(function, nsid)
+    config = ["--config", "devices/use_devicesfile=0"]
+    group = f"guest-{place}"
+    subprocess.run(["lvm", "vgcreate", "--yes", *config, group, node], check=True)
+    pv = subprocess.run(
+        ["blkid", "--probe", "--output", "value", "--match-tag", "UUID", node],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    address = PciAddress.parse(function)
+
+    # Without the mark, udev and LVM look at what the guest has written.
+    seen = properties(returns_from_guest(function, nsid))
+    assert seen["ID_FS_TYPE"] == "LVM2_member"
+    assert online(pv)
+
+    notes.mark(address)
+    unseen = properties(returns_from_guest(function, nsid))
+    assert "ID_FS_TYPE" not in unseen
+    assert unseen["SYSTEMD_READY"] == "0"
+    assert not online(pv)
+
+    assert erase(function) == 1.0
+    after = properties(node_of(function, nsid))
+    assert "ID_FS_TYPE" not in after
+    if place == "vf":
+        sysfs.unbind(function)
+        sysfs.write(function, "driver_override", "\n")

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Privileged steps that erase NVMe functions, on simulated controllers."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.nvme_erasure import EraseMethod
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep.nvme import erasing, notes
+from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing.nvme_specs import (
+    BLOCK,
+    CRYPTO,
+    MANAGES,
+    SEVERAL,
+    VIRTUALIZES,
+    NvmeSpec,
+)
+from os_acc.testing.specs import nvme
+
+DRIVE, PF = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x41, 0, 0)
+VF, OTHER_VF = PciAddress(0, 0x41, 0, 1), PciAddress(0, 0x41, 0, 2)
+LEASE = "11111111-1111-4111-8111-111111111111"
+NEXT = "22222222-1111-4111-8111-111111111111"
+FORMAT = (EraseMethod.FORMAT,)
+SANITIZE = (EraseMethod.SANITIZE_CRYPTO, EraseMethod.SANITIZE_BLOCK)
+DATA = b"data of a guest." * 512
+ZEROES = bytes(1 << 16)
+
+
+def kernel_with(
+    tmp_path: Path, spec: NvmeSpec, *, mounts: tuple[str, ...] = ()
+) -> FakeKernel:
+    drive = dataclasses.replace(
+        hosts.nvme_disk("0000:d9", 1),
+        nvme=spec,
+        devices=(nvme(1, "S1", namespaces=spec.namespaces),),
+    )
+    root = ("/dev/sda1 / ext4 rw 0 0",)
+    kernel = FakeKernel.build(tmp_path, HostSpec((drive,), mounts=root + mounts))
+    for number in spec.namespaces:
+        kernel.write_medium(DRIVE, number, DATA)
+    return kernel
+
+
+@pytest.fixture
+def with_vfs(tmp_path: Path) -> Iterator[FakeKernel]:
+    """Yield a host whose VFs 0 and 1 have the namespaces 2 and 3."""
+    drive = hosts.nvme_sriov("0000:41", 0, private=((2,), (3,)))
+    kernel = FakeKernel.build(tmp_path, HostSpec((drive,)))
+    with kernel.installed():
+        pf = kernel.path("sys/bus/pci/devices", str(PF))
+        kernel.write(f"{pf}/sriov_drivers_autoprobe", "0")
+        kernel.write(f"{pf}/sriov_numvfs", "4")
+        for address, number in ((PF, 1), (VF, 2), (OTHER_VF, 3)):
+            kernel.write_medium(address, number, DATA)
+        yield kernel
+
+
+def is_marked(kernel: FakeKernel, address: PciAddress) -> bool:
+    return os.path.exists(kernel.path(notes.MARKS, str(address)))
+
+
+def test_a_format_erases_all_namespaces(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((1, 2))).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+        assert kernel.read_medium(DRIVE, 2) == ZEROES
+        assert not is_marked(kernel, DRIVE)
+
+
+def test_an_erased_drive_is_not_erased_again_for_the_same_lease(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        kernel.write_medium(DRIVE, 1, DATA)
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+        assert erasing.erase(DRIVE, NEXT, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((1, 2))).installed() as kernel:
+        kernel.fail(DRIVE, "format", errno.EIO, nth=2)
+        with pytest.raises(OSError, match="Input/output"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert is_marked(kernel, DRIVE)
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+        # The first namespace is not formatted again.
+        kernel.fail(DRIVE, "format", errno.EIO, nth=2)
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 2) == ZEROES
+
+
+@pytest.mark.parametrize(
+    ("method", "command"),
+    [(EraseMethod.FORMAT, "format"), (EraseMethod.DEALLOCATE, "discard")],
+)
+@pytest.mark.parametrize("dlfeat", [0, 1, 2])
+def test_a_drive_that_only_pretends_is_found_out(
+    tmp_path: Path, method: EraseMethod, command: str, dlfeat: int
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec(dlfeat=dlfeat)).installed() as kernel:
+        kernel.ignore(DRIVE, command)
+        # A deallocation that guarantees nothing is not even tried.
+        is_tried = method is EraseMethod.FORMAT or dlfeat
+        why = "still shows data" if is_tried else "may return old data"
+        with pytest.raises(OSError, match=why):
+            erasing.erase(DRIVE, LEASE, (method,))
+        assert is_marked(kernel, DRIVE)
+
+
+def test_a_mounted_drive_is_refused(tmp_path: Path) -> None:
+    mounts = ("/dev/nvme1n2 /srv ext4 rw 0 0",)
+    with kernel_with(tmp_path, NvmeSpec((1, 2)), mounts=mounts).installed() as kernel:
+        with pytest.raises(CallRefused) as refused:
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert refused.value.result.outcome == Outcome.IN_USE
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+
+
+def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((1, 2), sanicap=BLOCK)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 0.5)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
+        assert is_marked(kernel, DRIVE)
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+        assert kernel.read_medium(DRIVE, 2) == ZEROES
+        assert not is_marked(kernel, DRIVE)
+
+
+def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
+        kernel.advance_sanitize(DRIVE, 1.0)
+        kernel.write_medium(DRIVE, 1, DATA)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_failed_sanitize_operation_is_an_error(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
+        erasing.erase(DRIVE, LEASE, SANITIZE)
+        kernel.fail_sanitize(DRIVE)
+        with pytest.raises(OSError, match="sanitize operation ended"):
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        assert is_marked(kernel, DRIVE)
+
+
+def test_a_shared_subsystem_is_never_sanitized(tmp_path: Path) -> None:
+    spec = NvmeSpec(
+        sanicap=CRYPTO | BLOCK, cmic=SEVERAL, oacs=1 << 1 | MANAGES, others=(7,)
+    )
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        with pytest.raises(OSError, match="which has controller 7"):
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        assert erasing.erase(DRIVE, LEASE, (*SANITIZE, *FORMAT)) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
+    spec = NvmeSpec((), unattached=(5,), oacs=1 << 1 | MANAGES)
+    with (
+        kernel_with(tmp_path, spec).installed(),
+        pytest.raises(OSError, match="namespace 5 is not attached"),
+    ):
+        erasing.erase(DRIVE, LEASE, FORMAT)
+
+
+def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None:
+    assert erasing.erase(VF, LEASE, FORMAT) == 1.0
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+    assert with_vfs.read_medium(PF, 1).startswith(DATA)
+    assert with_vfs.read_medium(OTHER_VF, 3).startswith(DATA)
+    state = with_vfs.state(VF)
+    assert (state.driver, state.driver_override) == (None, None)
+
+
+def test_a_vf_without_namespaces_stays_without_driver(with_vfs: FakeKernel) -> None:
+    third = PciAddress(0, 0x41, 0, 3)
+    before = len(with_vfs.writes())
+    assert erasing.erase(third, LEASE, FORMAT) == 1.0
+    assert with_vfs.writes(before) == []
+
+
+def test_a_drive_with_vfs_is_refused(with_vfs: FakeKernel) -> None:
+    with pytest.raises(OSError, match="has VFs"):
+        erasing.erase(PF, LEASE, FORMAT)
+    assert with_vfs.read_medium(PF, 1).startswith(DATA)
+
+
+def test_fna_keeps_a_format_away_from_a_vf(tmp_path: Path) -> None:
+    drive = hosts.nvme_sriov("0000:41", 0, private=((2,),))
+    spec = NvmeSpec(
+        private=((2,),),
+        oacs=1 << 1 | MANAGES | VIRTUALIZES,
+        cmic=SEVERAL,
+        fna=0b110,
+    )
+    drive = dataclasses.replace(drive, nvme=spec)
+    kernel = FakeKernel.build(tmp_path, HostSpec((drive,)))
+    with kernel.installed():
+        pf = kernel.path("sys/bus/pci/devices", str(PF))
+        kernel.write(f"{pf}/sriov_drivers_autoprobe", "0")
+        kernel.write(f"{pf}/sriov_numvfs", "1")
+        kernel.write_medium(PF, 1, DATA)
+        with pytest.raises(OSError, match=r"erases all namespaces .* \(FNA\)"):
+            erasing.erase(VF, LEASE, FORMAT)
+        assert kernel.read_medium(PF, 1).startswith(DATA)
+        assert kernel.state(VF).driver is None
+
+
+def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        healthy = erasing.health(DRIVE)
+        assert healthy is not None
+        assert healthy.fault == ""
+        kernel.wear_out(DRIVE, 0b1000, media_errors=9)
+        worn = erasing.health(DRIVE)
+        assert worn is not None
+        assert (worn.fault, worn.media_errors) == ("its media are read-only", 9)
