@@ -313,6 +313,9 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "created_at": lease.created_at,
         "owes_release": lease.owes_release,
         "parent": lease.parent and _encode_identity(lease.parent),
+        "owes_erase": lease.owes_erase,
+        "former_consumer": lease.former_consumer,
+        "erased": lease.erased,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -359,6 +362,9 @@ def decode(payload: str) -> Lease:
             created_at=fields["created_at"],
             owes_release=fields["owes_release"],
             parent=_decode_parent(fields["parent"]),
+            owes_erase=fields.get("owes_erase", False),
+            former_consumer=fields.get("former_consumer", ""),
+            erased=fields.get("erased", 0.0),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error
