@@ -2,10 +2,30 @@
 
 """Plugins and settings of every lane of tests."""
 
+import os
+from pathlib import Path
+
 import hypothesis
+import pytest
+
+import os_acc
 
 pytest_plugins = ("tests.shares", "tests.run_figures")
 
 # A busy machine delays any example. The other settings, in CI too, stay.
 hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure() -> None:
+    """Check that a run on an installed wheel imports nothing else.
+
+    :raises pytest.UsageError: os_acc comes from the checkout.
+    """
+    package = Path(os_acc.__file__).resolve()
+    if os.environ.get("OS_ACC_INSTALLED") and package.is_relative_to(
+        CHECKOUT / "os_acc"
+    ):
+        raise pytest.UsageError(f"not the installed os_acc: {package}")

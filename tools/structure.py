@@ -23,9 +23,12 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 TOP = Path(__file__).resolve().parents[1]
-PACKAGE = TOP / "os_acc"
-TESTING = PACKAGE / "testing"
 sys.path.insert(0, str(TOP))
+
+import os_acc  # noqa: E402 - of this checkout, unless it was imported before
+
+PACKAGE = Path(os_acc.__file__).parent
+TESTING = PACKAGE / "testing"
 
 
 class Row(NamedTuple):

@@ -122,7 +122,7 @@ class Eraser:
         reserved = dataclasses.replace(present, attach_target=AttachTarget.NONE)
         self._helper.reserve(reserved, deadline)
         # 2. Call the plugin.
-        return plugin_steps.erase(self._plugins, lease, deadline)
+        return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
 
     def _forget(self, lease: Lease, deadline: float) -> None:
         """Remove the helper's record; a refusal of the epoch is repeated once."""

@@ -247,6 +247,8 @@ class LeasePlanner:
             required=selected.wanted.required,
             parent=verification.parent_identity(self.root, slot) if slot else None,
             owes_erase=selected.provider.device.erasure is Erasure.PLUGIN,
+            driver=selected.handle.driver,
+            physical_network=selected.handle.physical_network or "",
         )
 
 

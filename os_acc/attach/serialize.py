@@ -23,6 +23,7 @@ from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.placement.changes import RefusedChange
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -64,6 +65,8 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
     # the parent of a mediated device.
     if lease.is_the_guests and lease.slot is None:
         entry["pci_id"] = str(lease.address)
+    if lease.is_the_guests and lease.driver != VFIO_PCI:
+        entry["vfio_driver"] = lease.driver
     if lease.programming is not None and lease.programming.function_id:
         entry["function_id"] = lease.programming.function_id
     return entry
@@ -79,7 +82,11 @@ def _handle_info(lease: Lease) -> AttachHandleInfo:
     """Return the address in the form that Nova puts into names of node devices."""
     slot = lease.slot
     if slot is None:
-        return _address_info(lease.address)
+        info = _address_info(lease.address)
+        # Nova reads this key of a port's accelerator.
+        if lease.physical_network:
+            info["physical_network"] = lease.physical_network
+        return info
     info = _address_info(slot.type.function)
     info["asked_type"] = slot.type.name
     info["parent"] = slot.type.parent
@@ -153,6 +160,8 @@ def request(made: AcceleratorRequest) -> RequestEntry:
         entry["created_at"] = bound["created_at"]
         if "pci_id" in bound:
             entry["pci_id"] = bound["pci_id"]
+        if "vfio_driver" in bound:
+            entry["vfio_driver"] = bound["vfio_driver"]
     return entry
 
 

@@ -13,12 +13,13 @@ from concurrent import futures
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.host import attributes, iommu, mdev, pci, usage, vfio
+from os_acc.host import attributes, iommu, mdev, pci, usage, vfio, vgpu
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
-from os_acc.privsep.functions import VFIO_PCI, is_driver_name
+from os_acc.objects.vfio_driver import VfioDriver
+from os_acc.privsep.functions import is_driver_name
 
 LOG = log.getLogger(__name__)
 
@@ -112,6 +113,8 @@ def check_viable(root: str, lease: Lease) -> None:
         function = pci.read_function(root, address)
         if function is None or function.is_bridge:
             continue
+        if function.driver == lease.driver and function.address == lease.address:
+            continue
         if not vfio.leaves_group_viable(function):
             raise exception.HostStepFailed(
                 f"IOMMU group {lease.iommu_group} cannot be assigned to a guest: "
@@ -157,9 +160,19 @@ def holds(root: str, lease: Lease) -> bool:
         created = mdev.read_mdev(root, lease.uuid)
         return created is not None and created.type == lease.slot.type
     return not lease.is_the_guests or all(
-        function.driver == VFIO_PCI and function.iommu_group == lease.iommu_group
+        function.iommu_group == lease.iommu_group
+        and _is_prepared(root, lease, function)
         for function in functions
     )
+
+
+def _is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
+    """Return whether a function of a lease is on its driver for a guest."""
+    driver = VfioDriver(lease.driver_of(function.address))
+    if function.driver != driver:
+        return False
+    # The driver is that of the host, too: its vGPU tells.
+    return not driver.drives_host or bool(vgpu.current_type(root, function.address))
 
 
 def verified(lease: Lease) -> Lease:
@@ -189,11 +202,12 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
             address=str(lease.address),
             reason=exception.StepReason.IOMMU,
         )
-    # On vfio-pci it may be in a guest that the host itself has started: then only
+    # On a VFIO driver it may be in a guest that the host itself has started: then only
     # the record has the prior binding.
     prior = tuple(
         old
-        if function.driver == VFIO_PCI or lease.boot_id == this_boot
+        if function.driver == lease.driver_of(function.address)
+        or lease.boot_id == this_boot
         else _prior(root, function, deadline)
         for old, function in zip(lease.prior, functions, strict=True)
     )
@@ -223,9 +237,9 @@ def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
 def check_unbound(
     prior: Sequence[PriorBinding], prebound: Collection[PciAddress]
 ) -> None:
-    """Check that a free device is not on vfio-pci, unless it is ``prebound``.
+    """Check that a free device is not on a VFIO driver, unless it is ``prebound``.
 
-    :raises Unsettled: another program has bound it to vfio-pci meanwhile.
+    :raises Unsettled: another program has bound it to one meanwhile.
     """
     for each in prior:
         if vfio.is_vfio_driver(each.driver) and each.address not in prebound:
@@ -258,7 +272,10 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
     if lease.slot is not None:
         return mdev.read_mdev(root, lease.uuid) is None
     found = (pci.read_function(root, address) for address in lease.functions)
-    return all(function is None or function.driver != VFIO_PCI for function in found)
+    return not any(
+        function is not None and _is_prepared(root, lease, function)
+        for function in found
+    )
 
 
 def moved(root: str, lease: Lease) -> bool:

@@ -20,14 +20,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from os_acc.exception import InvalidInput
-from os_acc.host.attributes import names, number, read_lines, read_text
+from os_acc.host import vgpu
+from os_acc.host.attributes import names, read_lines
 from os_acc.host.class_devices import devices_in
-from os_acc.host.function import DEVICES
 from os_acc.host.uses import judge
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress
 
-_NVIDIA: Final = 0x10DE
 _PROC: Final = "proc/driver/nvidia"
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)")
 _INSTANCE: Final = re.compile(r"gi[0-9]+")
@@ -47,20 +46,16 @@ def part_uses(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
 
 def _vgpus(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
     for address, function in host.functions.items():
-        if function.identity.vendor != _NVIDIA or function.physfn is None:
+        if function.identity.vendor != vgpu.NVIDIA or function.physfn is None:
             continue
-        path = os.path.join(root, DEVICES, str(address), "nvidia/current_vgpu_type")
-        use = judge(str(address), functools.partial(_vgpu, path))
+        use = judge(str(address), functools.partial(_vgpu, root, address))
         if use is not None:
             yield address, use
 
 
-def _vgpu(path: str) -> str | None:
-    text = read_text(path)
-    # Zero: none is created.
-    if text is None or not (kind := number(text, path)):
-        return None
-    return f"it is a vGPU of type {kind}"
+def _vgpu(root: str, address: PciAddress) -> str | None:
+    kind = vgpu.current_type(root, address)
+    return f"it is a vGPU of type {kind}" if kind else None
 
 
 def _mig_instances(root: str) -> Iterator[tuple[PciAddress, str]]:

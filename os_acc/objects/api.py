@@ -59,6 +59,8 @@ class AttachHandleInfo(TypedDict, total=False):
 
     :ivar asked_type: the type of the mediated device; absent for a PCI function.
     :ivar parent: the name of its parent in ``/sys/class/mdev_bus``; likewise.
+    :ivar physical_network: the network of a network card; absent unless the operator
+        names one.
     """
 
     domain: str
@@ -67,6 +69,7 @@ class AttachHandleInfo(TypedDict, total=False):
     function: str
     asked_type: str
     parent: str
+    physical_network: str
 
 
 class AcceleratorEntry(TypedDict):
@@ -86,6 +89,9 @@ class AcceleratorEntry(TypedDict):
         an operator releases it.
     :ivar numa_affinity: to the guest's cells: ``local``, ``unknown``, ``same
         socket`` or ``remote``; None before a plug has ``numa_cells``.
+    :ivar vfio_driver: the VFIO driver on which the guest finds the function; absent if
+        it is vfio-pci. Attach such a function with ``managed='no'``: libvirt would bind
+        it to vfio-pci otherwise.
     :ivar function_id: the UUID of the function of an FPGA region that it reaches;
         absent if none was requested.
     :ivar created_at: when the consumer got the accelerator, by the host's clock: ISO
@@ -95,6 +101,7 @@ class AcceleratorEntry(TypedDict):
     """
 
     pci_id: NotRequired[str]
+    vfio_driver: NotRequired[str]
     function_id: NotRequired[str]
     uuid: str
     state: str
@@ -131,6 +138,7 @@ class RequestEntry(TypedDict):
     attach_handle_uuid: str | None
     attach_handle_info: AttachHandleInfo
     pci_id: NotRequired[str]
+    vfio_driver: NotRequired[str]
     request_group: NotRequired[str]
     numa_node: NotRequired[int | None]
     numa_affinity: NotRequired[str | None]

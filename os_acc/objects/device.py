@@ -12,6 +12,7 @@ from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class AttachHandle:
 
     :ivar address: the function attached to the guest, or the slot of its mediated
         device.
-    :ivar members: all functions bound to vfio-pci with it because the IOMMU cannot
+    :ivar members: all functions bound to VFIO drivers with it because the IOMMU cannot
         isolate them from each other (sorted, including ``address``, without
         bridges); of a mediated device, its slot.
     :ivar iommu_group: the number of their group; None: a mediated device gets its
@@ -33,6 +34,11 @@ class AttachHandle:
         ``legacy``.
     :ivar fault: why it must not be attached at present; empty while healthy. A
         faulty accelerator stays in the inventory, as reserved.
+    :ivar driver: the VFIO driver that the function has while a guest has it, by the
+        name of its directory in ``/sys/bus/pci/drivers``. New in version 1.4 of the
+        contract.
+    :ivar physical_network: the network that a network card is connected to, as tagged;
+        None: no tag names one. New in version 1.4 of the contract.
     """
 
     address: DeviceAddress
@@ -41,6 +47,8 @@ class AttachHandle:
     numa_node: int | None
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
+    driver: str = VFIO_PCI
+    physical_network: str | None = None
 
 
 class Erasure(enum.Enum):
@@ -154,6 +162,8 @@ class RejectReason(enum.Enum):
     NO_MDEV_TYPE = "without the mediated devices that device_spec names"
     NO_RESET = "cannot be reset"
     NO_ERASE = "cannot be erased between guests"
+    NO_VFIO_DRIVER = "without the VFIO driver that device_spec requests"
+    MANAGED = "not for a caller that attaches with managed='yes'"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
     NO_INTERFACE = "an FPGA region without an interface id"

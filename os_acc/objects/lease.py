@@ -18,6 +18,7 @@ from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 #: The plugin of PCI functions whose devices have no region.
 _WITHOUT_REGION: Final = "pci"
@@ -103,8 +104,8 @@ class Lease:
         the helper rejects a call with a lower one than it has seen.
     :ivar reason: why its release failed, or empty.
     :ivar programming: the required contents of its FPGA region; None: no region.
-    :ivar attach_target: the user of the accelerator: only a guest's is bound to
-        vfio-pci.
+    :ivar attach_target: the user of the accelerator: only a guest's is bound to a
+        VFIO driver.
     :ivar cells: the host's NUMA cells of the guest, as last passed to a plug;
         empty: unknown.
     :ivar affinity: its affinity to these cells; None without cells.
@@ -134,6 +135,10 @@ class Lease:
     :ivar former_consumer: the consumer whose data is erased, once the device is back
         on the host; '' before. Then ``consumer`` is the UUID of the lease itself.
     :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
+    :ivar driver: the VFIO driver that the function has while a guest has it; the
+        others of its IOMMU group have vfio-pci.
+    :ivar physical_network: the network that its network card is connected to, as
+        tagged when it was planned; '' without a tag.
     """
 
     uuid: str
@@ -173,6 +178,8 @@ class Lease:
     owes_erase: bool = False
     former_consumer: str = ""
     erased: float = 0.0
+    driver: str = VFIO_PCI
+    physical_network: str = ""
 
     @property
     def request_uuid(self) -> str:
@@ -229,6 +236,10 @@ class Lease:
             is_spare=False,
             owes_release=False,
         )
+
+    def driver_of(self, function: PciAddress) -> str:
+        """Return the driver that a function of the lease has while a guest has it."""
+        return self.driver if function == self.address else VFIO_PCI
 
     def stands_on(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""
@@ -288,6 +299,42 @@ class Lease:
             and self.programming is not None
             and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease, as a plugin sees it in a call.
+
+    :ivar uuid: of the lease, and of its mediated device.
+    :ivar consumer: the UUID of the instance, or of the migration that holds the lease.
+    :ivar instance_name: '' if unknown, as is ``project_id``.
+    :ivar provider: the UUID of the resource provider.
+    :ivar address: the function attached to the guest, or the slot of its mediated
+        device.
+    :ivar prior: the driver and ``driver_override`` of each function before the lease,
+        which the library restores; empty for a mediated device.
+    :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
+        or no mediated device.
+    :ivar cells: the NUMA cells of the host that the guest uses; empty: unknown.
+
+    New in version 1.4 of the contract.
+    """
+
+    uuid: str
+    consumer: str
+    instance_name: str
+    project_id: str
+    provider: str
+    resource_class: str
+    address: DeviceAddress
+    prior: tuple[PriorBinding, ...]
+    parent: PciIdentity | None = None
+    cells: tuple[int, ...] = ()
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """All functions that the lease takes from the host."""
+        return tuple(each.address for each in self.prior)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Bind functions to vfio-pci and restore them (drivers/pci/pci-driver.c).
+"""Bind functions to VFIO drivers and restore them (drivers/pci/pci-driver.c).
 
 The order is override, unbind, probe, in both directions: after a crash between
 any two of them, the next probe binds the function to the intended driver, and to
@@ -19,11 +19,17 @@ from collections.abc import Callable, Sequence
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, VfioDriver
 from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
-from os_acc.privsep.functions import VFIO_PCI
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionRecord, FunctionUse
-from os_acc.privsep.targets import BindTarget, Permission, parse, permission
+from os_acc.privsep.targets import (
+    BindTarget,
+    Permission,
+    is_denied,
+    parse,
+    permission,
+)
 
 
 @privsep.base.entrypoint
@@ -34,19 +40,25 @@ def take(
     milliseconds: int,
     lease: str,
 ) -> tuple[tuple[str, int, str, str], ...]:
-    """Bind all functions of an IOMMU group to vfio-pci, for a lease.
+    """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
 
     Each function is recorded with its driver and override before the first one
     is changed. If a record names another lease or is unreadable, none is
     changed. Root's configuration has to name each function, or another function
-    of the call in the same slot.
+    of the call in the same slot. A function that is on the requested driver already
+    stays there, and nothing but the record is written.
 
-    :param targets: for each function its address as four numbers and its
-        identity as five (vendor, product, both subsystem ids, revision).
+    :param targets: for each function its address as four numbers, its identity as
+        five (vendor, product, both subsystem ids, revision), and unless it is
+        vfio-pci the driver, a :class:`~os_acc.objects.vfio_driver.VfioDriver`.
     :param lease: canonical UUID.
     """
-    parsed = parse(group, targets, epoch, milliseconds, 2)
-    if parsed is None or not functions.is_uuid(lease):
+    parsed = parse(group, targets, epoch, milliseconds, 2, 3)
+    if (
+        parsed is None
+        or not functions.is_uuid(lease)
+        or not all(_requested(each) in ALL_DRIVERS for each in parsed)
+    ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     return _run(
@@ -73,13 +85,13 @@ def give_back(
 
     The record of the lease supplies both. The caller's values apply if there is
     no record (the function was taken before this version was installed), if it
-    is damaged, or if the function was on vfio-pci when it was recorded. A
+    is damaged, or if the function was on a guest's driver when it was recorded. A
     function recorded for another lease stays unchanged, since this lease has no
     claim on it: the answer is ``ok``, and ``observed`` is that lease.
 
     If root's configuration limits the callers, the caller's values do not
     apply. A function without a record then goes to the driver that the kernel
-    chooses, provided that it is on vfio-pci or on no driver, and that the
+    chooses, provided that it is on a guest's driver or on none, and that the
     configuration names it.
 
     :param targets: as for :func:`take`, then driver and override, '' for
@@ -148,7 +160,7 @@ def forget(
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Remove the records of a lease that no longer uses its functions.
 
-    A function that is still on vfio-pci for a guest is refused:
+    A function that is still on a VFIO driver for a guest is refused:
     :func:`give_back` removes that record. A function without a record, or with
     a record of another lease, stays unchanged.
 
@@ -218,7 +230,7 @@ def _claim(
         return None
     try:
         for each in targets:
-            found = _lease_of(each)
+            found = record.lease_of(each.address, each.identity)
             if found not in (None, lease, instead_of):
                 return CallResult(
                     Outcome.CLAIMED, errno.EBUSY, str(each.address), found
@@ -230,8 +242,9 @@ def _claim(
 
 def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallResult:
     # A function that is already taken stays so after leaving device_spec.
-    is_taken = functions.driver(target.address) == VFIO_PCI and _lease_of(target)
-    if is_taken != lease and _is_denied(target, allows):
+    is_on = functions.driver(target.address) == _requested(target)
+    is_taken = is_on and record.lease_of(target.address, target.identity) == lease
+    if not is_taken and is_denied(target, allows):
         return rootconf.denied()
     return _take(target, lease)
 
@@ -239,30 +252,11 @@ def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallRes
 def _reserve_allowed(
     target: BindTarget, lease: str, use: FunctionUse, allows: Permission
 ) -> CallResult:
-    if _lease_of(target) is None and _is_denied(target, allows):
+    if record.lease_of(target.address, target.identity) is None and is_denied(
+        target, allows
+    ):
         return rootconf.denied()
     return _reserve(target, lease, use)
-
-
-def _is_denied(target: BindTarget, allows: Permission) -> bool:
-    """Return whether root's configuration excludes a function from leases.
-
-    A PF that is offered as VFs is itself no device: see
-    :mod:`os_acc.inventory.eligibility`.
-    """
-    allowed = allows(target)
-    if allowed is None:
-        return False
-    return not allowed or rootconf.last_read().is_in_parts(target.address)
-
-
-def _lease_of(target: BindTarget) -> str | None:
-    """Return the lease for which a function is recorded, or None."""
-    try:
-        found = record.of(target.address, target.identity)
-    except record.RecordUnclear:
-        return record.UNREADABLE
-    return found.lease if found else None
 
 
 def _reserve(target: BindTarget, lease: str, use: FunctionUse) -> CallResult:
@@ -279,7 +273,7 @@ def _reserve(target: BindTarget, lease: str, use: FunctionUse) -> CallResult:
             functions.override(target.address),
             use,
         )
-    # A guest's function is on vfio-pci until it is restored: see _forget().
+    # A guest's function is on its driver until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
     record.write(dataclasses.replace(found, lease=lease, use=use))
@@ -294,9 +288,9 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         if (
             found.use == FunctionUse.GUEST
             and functions.identity(address) == found.identity
-            and functions.driver(address) == VFIO_PCI
+            and (driver := functions.driver(address)) in ALL_DRIVERS
         ):
-            return CallResult(Outcome.REFUSED, errno.EBUSY, "record", VFIO_PCI)
+            return CallResult(Outcome.REFUSED, errno.EBUSY, "record", driver)
         record.remove(address)
     except record.RecordUnclear:
         # The record may belong to another lease: an operator decides.
@@ -362,15 +356,21 @@ def _let_go(address: PciAddress) -> None:
 
 
 def _take(target: BindTarget, lease: str) -> CallResult:
-    address = target.address
-    if functions.driver(address) == VFIO_PCI:
+    address, driver = target.address, _requested(target)
+    if (found := functions.driver(address)) == driver:
         return _reserve(target, lease, FunctionUse.GUEST)
+    if VfioDriver(driver).drives_host:
+        return CallResult(Outcome.REFUSED, errno.EPERM, "driver", found)
     node = dfl.held(address)
     if node is not None:
         return CallResult(Outcome.IN_USE, errno.EBUSY, node)
     _reserve(target, lease, FunctionUse.GUEST)
-    functions.rebind(address, VFIO_PCI)
-    return _prove(address, VFIO_PCI, VFIO_PCI)
+    functions.rebind(address, driver)
+    return _prove(address, driver, driver)
+
+
+def _requested(target: BindTarget) -> str:
+    return target.driver or VFIO_PCI
 
 
 def _give_back_recorded(
@@ -382,8 +382,10 @@ def _give_back_recorded(
         found = None
     if found is not None and found.lease != lease:
         return CallResult(Outcome.OK, 0, "record", found.lease)
-    # A record of vfio-pci does not contain the earlier driver that is requested.
-    if found is not None and (found.driver != VFIO_PCI or target.driver == VFIO_PCI):
+    # A record of a guest's driver does not contain the earlier one that is requested.
+    if found is not None and (
+        found.driver not in GUEST_DRIVERS or target.driver == found.driver
+    ):
         target = target._replace(driver=found.driver, override=found.override)
         result = _give_back(target, proven_free)
     elif (allowed := allows(target)) is None:
@@ -410,9 +412,9 @@ def _give_to_kernel(
         return held
     if (driver, functions.override(address)) == (target.driver, target.override):
         return CallResult(Outcome.OK)
-    if not allowed or driver not in (VFIO_PCI, "") or target.override:
+    if not allowed or driver not in {*GUEST_DRIVERS, ""} or target.override:
         return rootconf.denied(driver)
-    if driver == VFIO_PCI:
+    if driver in GUEST_DRIVERS:
         _reset(address)
     functions.set_override(address, "")
     functions.unbind(address)
@@ -429,7 +431,7 @@ def _give_back(target: BindTarget, proven_free: bool) -> CallResult:
         held = _held(target.group)
         if held is not None:
             return held
-    if functions.driver(address) == VFIO_PCI:
+    if functions.driver(address) in GUEST_DRIVERS:
         # 2. Leave no data for the next user. VFIO resets when the last holder
         #    closes the device, but does not report a failed reset.
         _reset(address)

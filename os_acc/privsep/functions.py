@@ -18,7 +18,6 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
-VFIO_PCI = "vfio-pci"
 # Name of a directory below /sys/bus/pci/drivers, never a path. Some names
 # contain blanks ("i6300ESB timer").
 _DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
@@ -34,6 +33,14 @@ _IDENTITY = (
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 _DEADLINE_LIMIT_MS = 600_000
+
+
+class WithoutEffect(Exception):
+    """The kernel accepted a value, but the attribute shows another one."""
+
+    def __init__(self, attribute: str, observed: str) -> None:
+        super().__init__(observed)
+        self.attribute, self.observed = attribute, observed
 
 
 def parse_address(parts: object) -> PciAddress | None:
@@ -232,6 +239,16 @@ def read(address: PciAddress, attribute: str) -> str:
 def write(address: PciAddress, attribute: str, text: str) -> None:
     """Write an attribute of the function."""
     kernel.current.write(os.path.join(directory(address), attribute), text)
+
+
+def check(address: PciAddress, attribute: str, text: str) -> None:
+    """Check what an attribute shows after a write.
+
+    :raises WithoutEffect: it shows another text.
+    """
+    observed = read(address, attribute)
+    if observed != text:
+        raise WithoutEffect(attribute, observed)
 
 
 def probe(address: PciAddress) -> None:

@@ -14,7 +14,11 @@ _GROUP_LIMIT = 2**31 - 1
 
 
 class BindTarget(NamedTuple):
-    """One function of a call, with its expected identity and prior binding."""
+    """One function of a call, with its expected identity.
+
+    :ivar driver: the driver to bind or to restore; '' for none, or vfio-pci.
+    :ivar override: the ``driver_override`` to restore.
+    """
 
     address: PciAddress
     identity: tuple[int, ...]
@@ -28,19 +32,29 @@ Permission = Callable[[BindTarget], bool | None]
 
 
 def parse(
-    group: int, targets: object, epoch: object, milliseconds: object, fields: int
+    group: int, targets: object, epoch: object, milliseconds: object, *fields: int
 ) -> tuple[BindTarget, ...] | None:
     """Parse the arguments of a call; return None if they are malformed.
 
-    :param fields: number of fields of each target.
+    :param fields: the numbers of fields that a target may have.
     """
-    if (
-        not functions.is_number(group, _GROUP_LIMIT)
-        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
-        or not functions.is_deadline(milliseconds)
-        or not isinstance(targets, tuple | list)
-        or not targets
-    ):
+    if not functions.is_number(group, _GROUP_LIMIT) or not is_call(epoch, milliseconds):
+        return None
+    return parse_each(group, targets, *fields) or None
+
+
+def is_call(epoch: object, milliseconds: object) -> bool:
+    """Return whether a call has an acceptable epoch and deadline."""
+    return functions.is_number(epoch, worker.EPOCH_LIMIT) and functions.is_deadline(
+        milliseconds
+    )
+
+
+def parse_each(
+    group: int, targets: object, *fields: int
+) -> tuple[BindTarget, ...] | None:
+    """Parse the targets of a call, which may be none; see :func:`parse`."""
+    if not isinstance(targets, tuple | list):
         return None
     parsed = [_parse_target(group, target, fields) for target in targets]
     whole = tuple(target for target in parsed if target is not None)
@@ -49,8 +63,10 @@ def parse(
     return whole if len(different) == len(parsed) else None
 
 
-def _parse_target(group: int, target: object, fields: int) -> BindTarget | None:
-    if not isinstance(target, tuple | list) or len(target) != fields:
+def _parse_target(
+    group: int, target: object, fields: tuple[int, ...]
+) -> BindTarget | None:
+    if not isinstance(target, tuple | list) or len(target) not in fields:
         return None
     address = functions.parse_address(target[0])
     identity = target[1]
@@ -84,3 +100,15 @@ def permission(targets: Sequence[BindTarget]) -> Permission:
         return root.allows(*card)
 
     return allows
+
+
+def is_denied(target: BindTarget, allows: Permission) -> bool:
+    """Return whether root's configuration excludes a function from leases.
+
+    A PF that is offered as VFs is itself no device: see
+    :mod:`os_acc.inventory.eligibility`.
+    """
+    allowed = allows(target)
+    if allowed is None:
+        return False
+    return not allowed or rootconf.last_read().is_in_parts(target.address)

@@ -32,6 +32,7 @@ class Operation(enum.Enum):
     ERASE = "erase"
     DAMAGED = "damaged"
     FORGET = "forget"
+    RESTORE = "restore"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

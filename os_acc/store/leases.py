@@ -31,6 +31,7 @@ from os_acc.store import journal, providers, records, regions, requests, schema
 from os_acc.store.database import Database
 from os_acc.store.errors import AlreadyLeased, StoreDamaged
 from os_acc.store.journal import Event, Operation
+from os_acc.store.recovery import restore_leases
 from os_acc.store.schema import CLAIMS, PROVIDERS
 
 LOG = log.getLogger(__name__)
@@ -406,6 +407,9 @@ class Store:
             regions.log_damage(connection)
             # Logs damaged requests.
             requests.select(connection)
+            for lease in restore_leases(connection):
+                self._record(connection, Operation.RESTORE, lease)
+                LOG.info("The record of lease %s can be read again.", lease.uuid)
             for lease in self._load(connection, records.select(connection)):
                 records.restore_claims(connection, lease)
 

@@ -25,6 +25,7 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.store import schema
 from os_acc.store.errors import StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
@@ -55,7 +56,11 @@ def lease_of(row: LeaseRow) -> Lease:
         raise Damaged("its payload is not text")
     if schema.digest(row.payload) != row.digest:
         raise Damaged("its payload does not match its digest")
-    lease = decode(row.payload)
+    try:
+        lease = decode(row.payload)
+    except Damaged as error:
+        # The digest rules out damage.
+        raise Damaged(f"{error}; a newer os_acc wrote it") from error
     if (row.uuid, row.consumer, row.epoch) != (
         lease.uuid,
         lease.consumer,
@@ -316,6 +321,8 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "owes_erase": lease.owes_erase,
         "former_consumer": lease.former_consumer,
         "erased": lease.erased,
+        "driver": lease.driver,
+        "physical_network": lease.physical_network,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -365,6 +372,8 @@ def decode(payload: str) -> Lease:
             owes_erase=fields.get("owes_erase", False),
             former_consumer=fields.get("former_consumer", ""),
             erased=fields.get("erased", 0.0),
+            driver=fields.get("driver", VFIO_PCI),
+            physical_network=fields.get("physical_network", ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

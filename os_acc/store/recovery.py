@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Copy the readable part of a damaged store into a new one."""
+"""Recover the readable part of a damaged store, and leases that were set aside."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from os_acc.objects.lease import Lease
 from os_acc.store import errors, records, requests, schema
 from os_acc.store import regions as region_rows
 from os_acc.store.schema import (
@@ -121,6 +122,34 @@ def write(connection: sqlite3.Connection, contents: ReadableContents) -> Recover
     )
     schema.set_epoch(connection, last)
     return RecoveryResult(len(recovered), unreadable)
+
+
+def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
+    """Return leases to their table that were set aside and can be read.
+
+    An older os_acc sets a lease aside if it does not know a value in its record. A
+    lease is restored only if it still claims all its addresses.
+    """
+    restored = []
+    for values in connection.execute(
+        f"SELECT rowid, {records.COLUMNS} FROM damaged_leases ORDER BY rowid"
+    ).fetchall():
+        row = records.LeaseRow(*values)
+        try:
+            lease = records.lease_of(row)
+        except schema.Damaged:
+            continue
+        claims = CLAIMS.read(connection, "lease = ?", lease.uuid)
+        if {address for address, _ in claims} != set(records.addresses_of(lease)):
+            continue
+        # The row as it is: it may have fields of a still newer os_acc.
+        connection.execute(
+            f"INSERT OR IGNORE INTO leases ({records.COLUMNS}) VALUES (?, ?, ?, ?, ?)",
+            row[1:],
+        )
+        connection.execute("DELETE FROM damaged_leases WHERE rowid = ?", (row.rowid,))
+        restored.append(lease)
+    return restored
 
 
 def _are_regions_complete(connection: sqlite3.Connection) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from os_acc.testing import hosts
+from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction
 from os_acc.testing.dfl_specs import DflSpec
 from os_acc.testing.instances import instance, request, uuid_of
 from os_acc.testing.kernel import FakeKernel, FunctionState, Snapshot
@@ -24,6 +25,8 @@ from os_acc.testing.specs import (
     DriverSpec,
     FunctionSpec,
     HostSpec,
+    MdevParentSpec,
+    MdevTypeSpec,
     NodeSpec,
     SriovSpec,
 )
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from os_acc.testing.test_host import TestHost
 
 __all__ = [
+    "AttributeSpec",
     "ClassDeviceSpec",
     "DflSpec",
     "DriverSpec",
@@ -40,7 +44,10 @@ __all__ = [
     "FunctionSpec",
     "FunctionState",
     "HostSpec",
+    "MdevParentSpec",
+    "MdevTypeSpec",
     "NodeSpec",
+    "SimulatedFunction",
     "Snapshot",
     "SriovSpec",
     "TestHost",

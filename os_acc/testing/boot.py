@@ -17,12 +17,14 @@ from os_acc.testing import (
     nodes,
     records,
     sriov,
+    vendor_attributes,
 )
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
 _HOST = f"{PRIVATE}/host"
 _PARAMETERS = "sys/module/vfio_pci/parameters"
+_RELEASE = "6.12.0-fake-amd64"
 
 
 def build(tree: Transaction, host: HostSpec) -> None:
@@ -58,6 +60,7 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
     _teach(tree, function)
     functions.add(tree, function, functions.numbers(tree), group=group)
     dfl.power_on(tree, function)
+    vendor_attributes.show(tree, function.address, stay=True)
     drivers.attach(tree, function.address)
     if function.mdevs:
         place = functions.place(tree, function.address)
@@ -117,6 +120,9 @@ def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) 
 
 def _proc(tree: Transaction, host: HostSpec) -> None:
     tree.put("proc/sys/kernel/random/boot_id", f"{uuid.uuid4()}\n")
+    tree.put("proc/sys/kernel/osrelease", f"{_RELEASE}\n")
+    aliases = "".join(f"{line}\n" for line in host.module_aliases)
+    tree.put(f"lib/modules/{_RELEASE}/modules.alias", aliases)
     tree.put("proc/cmdline", "quiet intel_iommu=on\n" if host.iommu else "quiet\n")
     tree.put("proc/self/mounts", "".join(f"{line}\n" for line in host.mounts))
     tree.link("proc/mounts", "proc/self/mounts")

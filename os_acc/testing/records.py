@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import functools
 import json
+import pkgutil
 import types
 import typing
 from typing import Any, TypeVar
@@ -16,13 +18,20 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=1024)
 def dump(record: Any) -> str:
-    """Return a dataclass of numbers, texts, tuples and dataclasses as JSON."""
-    return json.dumps(dataclasses.asdict(record))
+    """Return a dataclass as JSON.
+
+    It has numbers, texts, tuples, dataclasses, and functions of modules.
+    """
+    return json.dumps(dataclasses.asdict(record), default=_name_of)
 
 
 def load(kind: type[T], text: str) -> T:
     """Return the record that :func:`dump` wrote."""
     return typing.cast(T, _load(text, typing.cast(Any, kind)))
+
+
+def _name_of(function: Any) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -45,4 +54,6 @@ def _revive(kind: Any, value: Any) -> Any:
         return tuple(_revive(arguments[0], item) for item in value)
     if origin is types.UnionType and value is not None:
         return _revive(arguments[0], value)
+    if origin is collections.abc.Callable:
+        return pkgutil.resolve_name(value)
     return value

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects import pci
+from os_acc.testing.attribute_specs import AttributeSpec
 from os_acc.testing.dfl_specs import DflSpec
 
 #: A driver's or a device's (vendor, product).
@@ -94,6 +95,7 @@ class SriovSpec:
     :ivar removed_with_driver: the PF's driver removes the VFs when unbound.
     :ivar boot_vfs: number of VFs that the host's own boot scripts make.
     :ivar netdev: the name of each VF's network interface, ``{}`` its index.
+    :ivar vf_attributes: the attributes that each VF's driver makes.
     """
 
     total: int
@@ -108,6 +110,7 @@ class SriovSpec:
     boot_vfs: int = 0
     reset_methods: tuple[str, ...] = ("flr",)
     netdev: str = ""
+    vf_attributes: tuple[AttributeSpec, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,6 +155,9 @@ class FunctionSpec:
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
     :ivar dfl: the card for dfl-pci; None: it is no such card.
+    :ivar mdevs: the parent of mediated devices that its driver makes of it, or None.
+    :ivar driver_attributes: attribute files that its host driver makes, with the
+        effect of a write.
     :raises InvalidInput: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
@@ -177,6 +183,7 @@ class FunctionSpec:
     shown: tuple[tuple[str, str], ...] = ()
     dfl: DflSpec | None = None
     mdevs: MdevParentSpec | None = None
+    driver_attributes: tuple[AttributeSpec, ...] = ()
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
@@ -215,6 +222,7 @@ class FunctionSpec:
             isolated=self.isolated,
             reset_methods=self.sriov.reset_methods,
             devices=(netdev(name),) if name else (),
+            driver_attributes=self.sriov.vf_attributes,
         )
 
     def vf_index(self, address: str) -> int:
@@ -308,6 +316,7 @@ class HostSpec:
     :ivar swaps: device nodes with swap space.
     :ivar drivers: drivers beyond those that the functions name.
     :ivar mdev_parents: virtual parents of mediated devices.
+    :ivar module_aliases: lines of the kernel's ``modules.alias``.
     """
 
     functions: tuple[FunctionSpec, ...] = ()
@@ -320,3 +329,4 @@ class HostSpec:
     swaps: tuple[str, ...] = ()
     drivers: tuple[DriverSpec, ...] = ()
     mdev_parents: tuple[MdevParentSpec, ...] = ()
+    module_aliases: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import string
 
-from os_acc.testing import dfl, drivers, functions
+from os_acc.testing import dfl, drivers, functions, vendor_attributes
 from os_acc.testing.specs import FunctionSpec, SriovSpec
 from os_acc.testing.tree import Transaction
 
@@ -46,6 +46,7 @@ def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
         functions.add(tree, vf, groups, pf=path)
         vf_path = functions.place(tree, vf.address)
         tree.link(f"{path}/virtfn{index}", vf_path)
+        vendor_attributes.show(tree, vf.address, stay=True)
         drivers.attach(tree, vf.address)
     tree.put(f"{path}/sriov_numvfs", f"{count}\n", 0o644)
 

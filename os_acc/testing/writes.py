@@ -12,13 +12,21 @@ import os
 import re
 from collections.abc import Callable
 
-from os_acc.testing import boot, drivers, functions, mdevs, resets, sriov
+from os_acc.testing import (
+    boot,
+    drivers,
+    functions,
+    mdevs,
+    resets,
+    sriov,
+    vendor_attributes,
+)
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
-_DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
+_DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/(.+)")
 _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/create")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
@@ -102,7 +110,7 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
     if match := _MDEV.fullmatch(inside):
         return WriteTarget("remove", match[1])
     match = _DEVICE_FILE.fullmatch(inside)
-    if match is None or match[2] not in _STORES:
+    if match is None:
         raise drivers.refuse(errno.EACCES, path)
     return WriteTarget(match[2], match[1])
 
@@ -157,8 +165,10 @@ def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
         drivers.bind(tree, target.address, target.driver)
     elif target.attribute == "unbind":
         sriov.unbind(tree, target.address, target.driver)
-    else:
+    elif target.attribute in _STORES:
         _STORES[target.attribute](tree, target.address, text)
+    else:
+        vendor_attributes.store(tree, target.address, target.attribute, text)
 
 
 def _hot_unplug(tree: Transaction, address: str, _text: str) -> None:

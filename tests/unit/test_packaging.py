@@ -23,8 +23,12 @@ from oslo_config import cfg, generator
 from oslo_privsep import priv_context
 from oslo_rootwrap import filters, wrapper
 
+import os_acc
+
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "os_acc").rglob("*.py"))
+#: The package under test: installed from a wheel by ``tox -e py3``, else the checkout.
+PACKAGE = Path(os_acc.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
 FILTERS = ROOT / "etc/os-acc/rootwrap.d"
 CONTEXTS = (
     "os_acc.privsep.base",
@@ -60,6 +64,27 @@ def readme_command(name: str) -> str:
     return found[1]
 
 
+def test_child_processes_run_the_package_under_test() -> None:
+    program = "import os_acc; print(os_acc.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == os_acc.__file__
+
+
+def test_the_package_has_the_files_of_the_checkout_and_no_other() -> None:
+    """A wheel may lack a file, or have a deleted one that a build directory kept."""
+    of_checkout, of_package = (
+        {
+            str(path.relative_to(top))
+            for path in top.rglob("*")
+            if path.is_file() and path.suffix != ".pyc"
+        }
+        for top in (ROOT / "os_acc", PACKAGE)
+    )
+    assert of_package == of_checkout
+
+
 def test_importing_the_library_loads_no_oslo_module() -> None:
     loaded = modules_loaded_by("import os_acc")
     assert {name for name in loaded if name.startswith("oslo_")} == set()
@@ -73,11 +98,11 @@ def test_the_service_loads_no_http_library() -> None:
 
 def test_using_every_module_never_loads_eventlet() -> None:
     names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for path in SOURCES
         if path.name not in ("__init__.py", "__main__.py")
         # Only Nova loads this package, where Nova is installed.
-        and not path.is_relative_to(ROOT / "os_acc/nova")
+        and not path.is_relative_to(PACKAGE / "nova")
     ]
     loaded = modules_loaded_by(f"import {', '.join(names)}")
     assert "os_acc" in loaded
@@ -86,7 +111,7 @@ def test_using_every_module_never_loads_eventlet() -> None:
 
 def test_no_file_imports_eventlet_even_where_it_is_rarely_run() -> None:
     named = {
-        (path.relative_to(ROOT), name.partition(".")[0])
+        (path.relative_to(PACKAGE), name.partition(".")[0])
         for path in SOURCES
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
@@ -119,7 +144,7 @@ def test_what_nova_loads_is_there_and_nothing_else_imports_nova() -> None:
     (point,) = entry_points("nova.api.extra_spec_validators")
     assert importlib.util.find_spec(point.value)
     importing = {
-        path.relative_to(ROOT / "os_acc").parts[0]
+        path.relative_to(PACKAGE).parts[0]
         for path in SOURCES
         if re.search(r"^\s*(import|from) nova\b", path.read_text(), re.MULTILINE)
     }

@@ -89,7 +89,8 @@ def records(context: CheckContext) -> Iterator[Finding]:
     for address in found.damaged_claims:
         yield warning(
             f"the record of the lease of {address} is damaged",
-            f"os-acc device release {address}",
+            "if a newer os_acc has run on this host, install it again and restart"
+            f" the service; otherwise: os-acc device release {address}",
         )
     for address, lost in found.helper_claims.items():
         yield warning(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import lifecycle, release_result, release_retries
+from os_acc.attach import release_result, release_retries
 from os_acc.attach.release_result import is_transient
 from os_acc.helper import client
 from os_acc.objects.epoch import AcceptedEpochs

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Stores that released versions wrote, as SQL; each later version reads them.
+
+``python -m tests.unit.store.recorded_store VERSION`` writes the store of this version.
+Use it once for each release; a recorded file of a release is not changed any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+from os_acc.objects.lease import LeaseState
+from os_acc.store import schema
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing.mdevs import mtty
+
+RECORDED = Path(__file__).parent / "recorded"
+MDEVS = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
+GPU = "0000:17:00.0"
+#: The devices that each instance has in a recorded store, as providers name them.
+HELD = {1: GPU, 2: "mtty/mtty-1"}
+#: The instance whose device could not be returned.
+QUARANTINED = 3
+LEFT = "0000:18:00.0"
+
+
+def spec() -> HostSpec:
+    """Return a host with two GPUs, each with an audio function, and mtty."""
+    gpus = (*hosts.gpu("0000:17"), *hosts.gpu("0000:18"))
+    return HostSpec(gpus, mdev_parents=(mtty(),))
+
+
+def options() -> dict[str, object]:
+    """Return the options of that host."""
+    return {"device_spec": ['{"address": "*:*:*.*"}', MDEVS]}
+
+
+def plug(host: TestHost, number: int, device: str) -> None:
+    """Plug a device by its address, or by parent and type."""
+    provider = next(
+        each
+        for each in host.manager.providers()
+        if str(each.device.address).startswith(device.partition("/")[0])
+    )
+    selected, specs = request(provider)
+    host.manager.plug(instance(number), selected, specs)
+
+
+def dump(file: Path) -> str:
+    """Return a store as SQL, header included."""
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        header = [
+            f"PRAGMA {name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]};"
+            for name in ("application_id", "user_version")
+        ]
+        return "\n".join([*header, *connection.iterdump()]) + "\n"
+
+
+def load(version: str, state_path: str) -> None:
+    """Create the recorded store of a version below a state directory."""
+    directory = Path(state_path)
+    directory.mkdir(exist_ok=True)
+    file = directory / "os_acc.sqlite"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        schema.add_functions(connection)
+        connection.executescript((RECORDED / f"{version}.sql").read_text())
+
+
+def main(version: str) -> None:
+    """Write the store of this version."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        TestHost(place, spec(), **options()) as host,
+    ):
+        for number, device in HELD.items():
+            plug(host, number, device)
+        plug(host, QUARANTINED, LEFT)
+        store = host.manager.store
+        (lease,) = store.leases(str(instance(QUARANTINED)["uuid"]))
+        broken = {"state": LeaseState.QUARANTINED, "reason": "its driver failed"}
+        store.replace([dataclasses.replace(lease, **broken)])
+        text = dump(Path(host.state_path, "os_acc.sqlite"))
+    (RECORDED / f"{version}.sql").write_text(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
