@@ -8,7 +8,7 @@ file stands for the memory of a device: a free device with data was never erased
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
@@ -68,9 +68,10 @@ class PluginLost(Prepared):
 
 def advance(manager: Manager) -> bool:
     """Continue each erasure by one call; return whether there was one."""
-    due = manager.life.eraser.due(math.inf)
+    deadline = time.monotonic() + 60
+    due = manager.life.eraser.due(deadline)
     for uuid in due:
-        manager.life.eraser.advance(uuid, math.inf)
+        manager.life.eraser.advance(uuid, deadline)
     return bool(due)
 
 
