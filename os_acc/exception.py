@@ -423,6 +423,10 @@ class NoDeviceReason(ErrorReason):
     """Reasons of :class:`NoDeviceAvailable`."""
 
     NOT_FREE = "too few free devices"
+    ERASING = (
+        "too few devices are erased after their last guests",
+        "another host may have a free device; 'os-acc device list' shows the progress",
+    )
     NUMA_POLICY = (
         "too few free devices near the guest",
         "another host may have such a device; a wider policy takes one of these",

@@ -19,36 +19,24 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.attach import (
+    erasure,
     plugin_steps,
     programming,
     region_requirements,
     verification,
 )
-from os_acc.attach.release_result import ReleaseResult
+from os_acc.attach.release_result import ReleaseResult, record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.request import AttachTarget
-from os_acc.store import AlreadyLeased, Store
+from os_acc.store import AlreadyLeased
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
 _WORKERS = 8
-#: Causes that can pass without an operator: the lease stays unfinished, and its
-#: release is retried. The manual lists them (doc/source/admin/operations.rst).
-_WAITS = (
-    exception.DeviceInUse,
-    exception.DeviceStuck,
-    exception.HelperLost,
-    exception.HelperUnavailable,
-    exception.LockTimeout,
-    exception.StateUnavailable,
-    client.EpochRefused,
-)
-#: Causes that can pass only if their ``retryable`` says that a resource ran out.
-_MAY_PASS = (exception.HostStepFailed, exception.PluginFailed)
 
 
 def held(leases: Sequence[Lease]) -> list[Lease]:
@@ -57,7 +45,10 @@ def held(leases: Sequence[Lease]) -> list[Lease]:
 
 
 class Lifecycle:
-    """Change the state of leases, on disk and on the host."""
+    """Change the state of leases, on disk and on the host.
+
+    :ivar eraser: continues the erasure of released devices.
+    """
 
     def __init__(self, services: Services, programmer: programming.Programmer) -> None:
         self._root = services.root
@@ -66,6 +57,7 @@ class Lifecycle:
         self._helper = services.helper
         self._plugins = services.plugins
         self._programmer = programmer
+        self.eraser = erasure.Eraser(services)
 
     # -- preparing: a new request ------------------------------------------
 
@@ -271,23 +263,29 @@ class Lifecycle:
     def release(self, leases: Sequence[Lease], deadline: float) -> ReleaseResult:
         """Restore the prior bindings of devices, and delete their leases.
 
-        An interrupted release is repeated from step 1 (:meth:`settle`).
+        An interrupted release is repeated from step 1 (:meth:`settle`). It counts as
+        done once the device is back; :class:`.Eraser` then erases the device.
         """
         store = self._store.until(deadline)
         # 1. Record the begin. The reason of an earlier attempt stays: it reserves
         #    the unit.
-        begun = store.replace([_begun(lease) for lease in leases])
+        owing = erasure.still_owing(self._root, self._helper, leases, deadline)
+        begun = store.replace([_begun(lease) for lease in owing])
         # 2. Give each device back.
         ended = deadlines.side_by_side(
             begun, lambda each: self._try_give_back(each, deadline), _WORKERS
         )
         done = tuple(lease for lease, error in ended if error is None)
         failed = tuple((lease, error) for lease, error in ended if error is not None)
-        # 3. Delete the leases of devices that were given back.
-        if done:
-            store.delete(done)
+        # 3. Delete the leases of devices that were given back, or hand the devices
+        #    over to their erasure.
+        free = [lease for lease in done if not lease.owes_erase]
+        if free:
+            store.delete(free)
+        if len(free) < len(done):
+            store.delete([each for each in done if each.owes_erase], to_erase=True)
         # 4. Record why the others were not.
-        return ReleaseResult(done, self._record_failures(failed, store))
+        return ReleaseResult(done, record_failures(failed, store))
 
     def _try_give_back(
         self, lease: Lease, deadline: float
@@ -348,27 +346,6 @@ class Lifecycle:
                 if not remaining_attempts:
                     raise
                 LOG.warning("skipping the restore of a removed function: %s", error)
-
-    @staticmethod
-    def _record_failures(
-        failed: Sequence[tuple[Lease, exception.OsAccError]], store: Store
-    ) -> tuple[tuple[Lease, exception.OsAccError], ...]:
-        """Record and log new causes; a lasting cause quarantines the lease.
-
-        If the cause can pass, the lease keeps its state, and its release is retried.
-        """
-        judged = [(_judged(lease, error), error) for lease, error in failed]
-        news = [
-            new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
-        ]
-        for lease in news:
-            if lease.state is LeaseState.QUARANTINED:
-                text, level = "%s of instance %s is quarantined: %s", logging.ERROR
-            else:
-                text, level = "cannot release %s of instance %s yet: %s", logging.INFO
-            LOG.log(level, text, lease.address, lease.consumer_title, lease.reason)
-        written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
-        return tuple((written.get(each.uuid, each), error) for each, error in judged)
 
     # -- settling ----------------------------------------------------------
 
@@ -461,22 +438,10 @@ class Lifecycle:
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
 
-def is_transient(error: exception.OsAccError) -> bool:
-    """Return whether a release that failed for this cause is retried."""
-    return isinstance(error, _WAITS) or (
-        isinstance(error, _MAY_PASS) and error.retryable
-    )
-
-
 def _is_refused_by_store(error: exception.OsAccError) -> bool:
     if isinstance(error, exception.StateUnavailable):
         return error.reason is not exception.StateReason.UNUSABLE
     return isinstance(error, AlreadyLeased)
-
-
-def _judged(lease: Lease, error: exception.OsAccError) -> Lease:
-    state = lease.state if is_transient(error) else LeaseState.QUARANTINED
-    return dataclasses.replace(lease, state=state, reason=str(error))
 
 
 def _begun(lease: Lease) -> Lease:

@@ -147,7 +147,9 @@ class Manager:
                     lease.reason,
                     lease.address,
                 )
-            others = [each for each in leases if each not in quarantined]
+            others = [
+                each for each in leases if each not in quarantined and not each.is_over
+            ]
             return self.give_back(others, deadline) if others else 0
 
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
@@ -164,6 +166,8 @@ class Manager:
         failed = bool(released.failed)
         why = self.catalog.count_released(leases, failed, deadline)
         self.regions.restore_released(released.done, deadline)
+        if any(lease.owes_erase for lease in released.done):
+            self.retrier.kick()
         if failed:
             failure = released.failure()
             if why is not None:

@@ -17,11 +17,11 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import plugin_steps, verification
+from os_acc.attach import erasure, plugin_steps, verification
 from os_acc.attach.manager import Manager
 from os_acc.host import attributes, vfio
 from os_acc.inventory.discovery import Inventory
-from os_acc.objects.device import RejectReason
+from os_acc.objects.device import Device, RejectReason
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import (
     HelperRecord,
@@ -95,13 +95,40 @@ def release_device(
             )
             return
         found = _Unknown(manager, inventory, address, records, deadline)
-        lease = found.lease(driver, siblings)
+        lease = _owing_erasure(manager, found.lease(driver, siblings), deadline)
         if found.recorded is not None:
             lease = manager.catalog.reconciler.claim(
                 lease, found.recorded.lease, store, deadline
             )
+    if lease.is_over:
+        _erase_again(manager, lease, deadline, force=force)
+        return
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
         _release(manager, address, lease, deadline, force=force)
+
+
+def _erase_again(
+    manager: Manager, lease: Lease, deadline: float, *, force: bool
+) -> None:
+    """Start a failed erasure again; the service continues it.
+
+    :param force: if that fails, free the device with the data of its last consumer.
+    """
+    if lease.state is not LeaseState.QUARANTINED:
+        raise _conflict(lease)
+    try:
+        manager.life.eraser.restart(lease, deadline)
+    except exception.OsAccError:
+        if not force:
+            raise
+        store = manager.store.until(deadline)
+        for current in store.leases(lease.uuid):
+            LOG.warning(
+                "%s is free, and not erased after instance %s",
+                *(current.address, current.consumer_title),
+            )
+            _forget_record(manager, current, deadline)
+            store.delete([current])
 
 
 def _release(
@@ -133,7 +160,10 @@ def _release(
 
 
 def _conflict(lease: Lease) -> exception.Conflict:
-    if lease.provider or lease.state is LeaseState.HELD:
+    if lease.is_over:
+        message = f"{lease.address} is being erased"
+        hint = "the service continues; see 'os-acc device show'"
+    elif lease.provider or lease.state is LeaseState.HELD:
         message = f"{lease.address} is leased to {lease.consumer}"
         hint = f"unplug the instance: os-acc unplug {lease.consumer}"
     else:
@@ -182,6 +212,7 @@ def adopt_device(
     planned = dataclasses.replace(
         found.lease(driver, siblings), consumer=consumer, policies=_ADOPTED
     )
+    planned = _owing_erasure(manager, planned, deadline)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
@@ -202,6 +233,28 @@ def adopt_device(
         return _with_device(manager, lease, deadline)
 
 
+def _offered(inventory: Inventory, lease: Lease) -> Device | None:
+    """Return the device of a lease, as its plugin describes it."""
+    return next(
+        (
+            provider.device
+            for provider in inventory.providers.values()
+            for handle in provider.device.handles
+            if handle.address == lease.address
+        ),
+        None,
+    )
+
+
+def _owing_erasure(manager: Manager, planned: Lease, deadline: float) -> Lease:
+    """Return a lease with the debt of its device, if its plugin erases it.
+
+    A device without a lease is unknown, and no plugin describes it.
+    """
+    device = _offered(manager.catalog.assuming(planned, deadline), planned)
+    return erasure.owing(planned, device) if device else planned
+
+
 def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     """Record the plugin of an adopted device and a release that it may be owed, its
     region, and whether its guest can program it.
@@ -209,15 +262,7 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     The host cannot read the region of a whole card that a guest has.
     """
     store = manager.store.until(deadline)
-    device = next(
-        (
-            provider.device
-            for provider in manager.discover(deadline).providers.values()
-            for handle in provider.device.handles
-            if handle.address == lease.address
-        ),
-        None,
-    )
+    device = _offered(manager.discover(deadline), lease)
     plugin = manager.plugins.get(device.plugin) if device else None
     if device is None or plugin is None:
         return lease

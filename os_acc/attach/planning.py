@@ -19,6 +19,7 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.numa.fit import networks
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
+from os_acc.objects.device import Erasure
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.mdev import MdevSlot
@@ -144,7 +145,7 @@ class LeasePlanner:
                 )
             except exception.NoDeviceAvailable as error:
                 if stuck is None:
-                    raise
+                    raise self._explained(error, inventory) from error.__cause__
                 raise stuck from error
             try:
                 return [
@@ -169,6 +170,23 @@ class LeasePlanner:
                     error,
                 )
                 taken, stuck = taken | {PciAddress.parse(error.address)}, error
+
+    def _explained(
+        self, error: exception.NoDeviceAvailable, inventory: discovery.Inventory
+    ) -> exception.NoDeviceAvailable:
+        """Return the error with the devices that are free once they are erased."""
+        ours = {each.provider_uuid for each in self.allocations}
+        found = [
+            str(lease.address)
+            for lease in inventory.recorded_state.leases
+            if lease.is_over and lease.provider in ours
+        ]
+        if not found or error.reason is not exception.NoDeviceReason.NOT_FREE:
+            return error
+        return exception.NoDeviceAvailable(
+            f"{error.message}; being erased: {exception.some(found, 4)}",
+            reason=exception.NoDeviceReason.ERASING,
+        )
 
     def _uuids(self, selected: Sequence[device_selection.SelectedDevice]) -> list[str]:
         named = {group: list(uuids) for group, uuids in self.named.items()}
@@ -228,6 +246,7 @@ class LeasePlanner:
             bitstream_request=selected.wanted.bitstream_request,
             required=selected.wanted.required,
             parent=verification.parent_identity(self.root, slot) if slot else None,
+            owes_erase=selected.provider.device.erasure is Erasure.PLUGIN,
             driver=selected.handle.driver,
             physical_network=selected.handle.physical_network or "",
         )

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from oslo_log import log
 
@@ -194,28 +194,47 @@ def release(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> 
     _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.release)
 
 
+def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> float:
+    """Let the plugin start or continue an erasure; return the part that is done.
+
+    :raises PluginFailed: NOT_LOADED: the plugin is missing; FAILED: it did not return
+        a number from 0.0 to 1.0.
+    :raises OsAccError: see :func:`call`.
+    """
+    done = _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.erase)
+    is_number = isinstance(done, int | float) and not isinstance(done, bool)
+    if not is_number or not 0.0 <= done <= 1.0:
+        raise exception.PluginFailed(
+            f"erase() of the plugin {lease.plugin} returned {exception.show(done)}, "
+            "which is not a number from 0.0 to 1.0"
+        )
+    return float(done)
+
+
 def _for_lease(
     plugins: Plugins,
     helper: Helper,
     lease: Lease,
     deadline: float,
-    method: Callable[[base.PluginBase], Callable[..., None]],
-) -> None:
+    method: Callable[[base.PluginBase], Callable[..., Any]],
+) -> Any:
     plugin = _plugin_of(plugins, lease)
-    if plugin is not None:
-        steps = PluginSteps(deadline, helper, lease)
-        call(plugins, plugin, deadline, method(plugin), _handle(lease), steps)
+    if plugin is None:
+        return None
+    steps = PluginSteps(deadline, helper, lease)
+    return call(plugins, plugin, deadline, method(plugin), _handle(lease), steps)
 
 
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
     """Return the plugin of a lease; None: it is not loaded, and nothing is owed to it.
 
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
+    :raises PluginFailed: NOT_LOADED: the lease owes it a release, or an erasure.
     """
     plugin = plugins.get(lease.plugin)
-    if plugin is None and lease.owes_release:
+    if plugin is None and (lease.owes_release or lease.owes_erase):
+        part = "prepared" if lease.owes_release else "has to erase"
         raise exception.PluginFailed(
-            f"the plugin {lease.plugin}, which prepared {lease.address}, is "
+            f"the plugin {lease.plugin}, which {part} {lease.address}, is "
             f"{plugins.why_missing(lease.plugin)}",
             reason=exception.PluginReason.NOT_LOADED,
         )

@@ -20,6 +20,7 @@ from oslo_utils import uuidutils
 
 from os_acc import deadlines, exception
 from os_acc.attach import lifecycle, planning, programming
+from os_acc.attach.release_result import is_transient
 from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
 from os_acc.inventory import discovery
@@ -320,7 +321,7 @@ def _can_pass(error: exception.OsAccError) -> bool:
     """Return whether the next round of retries may succeed."""
     return (
         error.retryable
-        or lifecycle.is_transient(error)
+        or is_transient(error)
         or isinstance(error, exception.ServiceUnavailable)
     )
 
@@ -441,5 +442,8 @@ def _recorded_image(recorded: RecordedState, region: Region) -> RecordedImage:
 
 
 def _releasing(leases: Sequence[Lease]) -> list[Lease]:
-    # Without a guest, the replay of a crash has to release them.
-    return [dataclasses.replace(each, state=LeaseState.RELEASING) for each in leases]
+    # Without a guest, the replay of a crash has to release them, and no data is left.
+    return [
+        dataclasses.replace(each, state=LeaseState.RELEASING, owes_erase=False)
+        for each in leases
+    ]

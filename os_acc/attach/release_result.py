@@ -1,20 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The result of a release of several leases, and its error."""
+"""The result of a release of several leases, and the judgement of failed ones."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Sequence
+
+from oslo_log import log
 
 from os_acc import exception
+from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.store import Store
+
+LOG = log.getLogger(__name__)
+
+#: Causes that can pass without an operator: the lease stays unfinished, and its
+#: release is retried. The manual lists them (doc/source/admin/operations.rst).
+_WAITS = (
+    exception.DeviceInUse,
+    exception.DeviceStuck,
+    exception.HelperLost,
+    exception.HelperUnavailable,
+    exception.LockTimeout,
+    exception.StateUnavailable,
+    client.EpochRefused,
+)
+#: Causes that can pass only if their ``retryable`` says that a resource ran out.
+_MAY_PASS = (exception.HostStepFailed, exception.PluginFailed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReleaseResult:
     """The result of a release.
 
-    :ivar done: the leases that were released.
+    :ivar done: the leases that were released; some of the devices may have to be erased
+        before they are free.
     :ivar failed: the other leases, as recorded now, each with its error.
     """
 
@@ -45,3 +68,43 @@ class ReleaseResult:
             f"os-acc device release {lease.address}" for lease in quarantined
         )
         return f"repair the cause, then run: {ways}"
+
+
+def record_failures(
+    failed: Sequence[tuple[Lease, exception.OsAccError]], store: Store
+) -> tuple[tuple[Lease, exception.OsAccError], ...]:
+    """Record and log new causes; a lasting cause quarantines the lease.
+
+    If the cause can pass, the lease keeps its state, and its release is retried.
+    """
+    judged = [(_judged(lease, error), error) for lease, error in failed]
+    news = [
+        new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
+    ]
+    for lease in news:
+        if lease.is_over and lease.state is LeaseState.ERASING:
+            text, level = "cannot erase %s after instance %s yet: %s", logging.INFO
+        elif lease.is_over:
+            text, level = (
+                "%s is quarantined: it is not erased after instance %s: %s",
+                logging.ERROR,
+            )
+        elif lease.state is LeaseState.QUARANTINED:
+            text, level = "%s of instance %s is quarantined: %s", logging.ERROR
+        else:
+            text, level = "cannot release %s of instance %s yet: %s", logging.INFO
+        LOG.log(level, text, lease.address, lease.consumer_title, lease.reason)
+    written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
+    return tuple((written.get(each.uuid, each), error) for each, error in judged)
+
+
+def is_transient(error: exception.OsAccError) -> bool:
+    """Return whether a release that failed for this cause is retried."""
+    return isinstance(error, _WAITS) or (
+        isinstance(error, _MAY_PASS) and error.retryable
+    )
+
+
+def _judged(lease: Lease, error: exception.OsAccError) -> Lease:
+    state = lease.state if is_transient(error) else LeaseState.QUARANTINED
+    return dataclasses.replace(lease, state=state, reason=str(error))

@@ -7,6 +7,8 @@ consumer's lock only if it is free, and each consumer has a thread of its own: a
 device delays no other. A retry runs the same release as an unplug; it never takes a
 device from a process that holds it. The same rounds program unverified regions with
 their recorded images, if the operator has switched that on (``reprogram_at_release``).
+While devices are being erased (:mod:`os_acc.attach.erasure`), further rounds continue
+the erasures alone.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ LOG = log.getLogger(__name__)
 #: Maximum number of concurrent attempts: half of the helper's threads, so that plugs
 #: always find a free one.
 _MOST: Final = 32
+#: Seconds between two calls of a plugin that erases a device, at most.
+_ERASURE_PAUSE: Final = 5.0
 
 
 class Retrier:
@@ -58,6 +62,8 @@ class Retrier:
         self._seconds = seconds
         self._program_seconds = program_seconds
         self._is_started = False
+        # An earlier service may have begun an erasure.
+        self._is_erasing = True
         self.forget_parent()
         deadlines.reset_after_fork(self)
 
@@ -97,11 +103,21 @@ class Retrier:
     def retry(self) -> list[futures.Future[None]]:
         """Start an attempt for each unfinished consumer; return the running ones.
 
-        Do the same for each region to program. A consumer or a region has at most one
-        attempt at a time. If there are too many for one round, the next round
+        Do the same for each region to program, and each device to erase. Each has at
+        most one attempt at a time. If there are too many for one round, the next round
         continues after the last one started.
         """
-        due = self._due()
+        deadline = time.monotonic() + self._seconds
+        return self._begin(self._erasures(deadline) | self._due(deadline))
+
+    def continue_erasures(self) -> list[futures.Future[None]]:
+        """Do as :meth:`retry` for the devices to erase alone."""
+        return self._begin(self._erasures(time.monotonic() + self._seconds))
+
+    def _begin(
+        self, due: dict[str, Callable[[str], None]]
+    ) -> list[futures.Future[None]]:
+        """Start attempts that do not run yet; return the running ones."""
         with self._guard:
             attempts = {k: v for k, v in self._attempts.items() if not v.done()}
             # ``False`` sorts first: those after the last one started.
@@ -119,9 +135,18 @@ class Retrier:
             self._attempts = attempts
             return list(attempts.values())
 
-    def _due(self) -> dict[str, Callable[[str], None]]:
+    def _erasures(self, deadline: float) -> dict[str, Callable[[str], None]]:
+        """Return the erasures to continue, by the UUID of their lease."""
+        try:
+            due = self._life.eraser.due(deadline)
+        except exception.OsAccError as error:
+            LOG.warning("cannot erase devices now, will retry: %s", error)
+            return {}
+        self._is_erasing = bool(due)
+        return dict.fromkeys(due, self._erase)
+
+    def _due(self, deadline: float) -> dict[str, Callable[[str], None]]:
         """Return the attempts that are due, by consumer or key of a region."""
-        deadline = time.monotonic() + self._seconds
         try:
             consumers = self._life.unfinished(deadline)
         except exception.OsAccError as error:
@@ -133,16 +158,39 @@ class Retrier:
         )
 
     def _run(self) -> None:
+        due = time.monotonic() + self._interval
         while self._is_started:
-            if self._asked.wait(self._interval):
+            pause = max(0.0, due - time.monotonic())
+            if self._is_erasing:
+                pause = min(pause, _ERASURE_PAUSE)
+            if self._asked.wait(pause):
                 self._asked.clear()
+                due = 0.0
             if not self._is_started:
                 return
+            erasures_only = time.monotonic() < due
+            if not erasures_only:
+                due = time.monotonic() + self._interval
             try:
-                self.retry()
+                if erasures_only:
+                    self.continue_erasures()
+                else:
+                    self.retry()
             except Exception:
                 # An error must not end the thread, and no caller would see it.
                 LOG.exception("cannot retry releases now, will retry")
+
+    def _erase(self, uuid: str) -> None:
+        deadline = time.monotonic() + self._seconds
+        try:
+            if self._life.eraser.advance(uuid, deadline) is None:
+                self._catalog.recount(deadline)
+        except exception.OsAccError as error:
+            # The lease and the log have the reason.
+            LOG.debug("the erasure of lease %s does not continue: %s", uuid, error)
+        except Exception:
+            # An error must not end the thread, and no caller would see it.
+            LOG.exception("cannot continue the erasure of lease %s", uuid)
 
     def _settle(self, consumer: str) -> None:
         deadline = time.monotonic() + self._seconds

@@ -39,6 +39,7 @@ _STATES: Final[Mapping[LeaseState, str]] = {
     LeaseState.PREPARING: "BindStarted",
     LeaseState.HELD: "Bound",
     LeaseState.RELEASING: "Deleting",
+    LeaseState.ERASING: "Deleting",
     LeaseState.QUARANTINED: "UnbindFailed",
 }
 
@@ -104,9 +105,14 @@ def _address_info(address: DeviceAddress | None) -> AttachHandleInfo:
 
 
 def by_consumer(leases: Iterable[Lease]) -> dict[str, list[AcceleratorEntry]]:
-    """Return the accelerators of each consumer, by the consumer's UUID."""
+    """Return the accelerators of each consumer, by the consumer's UUID.
+
+    A device that is being erased has none.
+    """
     found: dict[str, list[AcceleratorEntry]] = {}
     for lease in leases:
+        if lease.is_over:
+            continue
         found.setdefault(lease.consumer, []).append(accelerator(lease))
     return found
 

@@ -36,7 +36,7 @@ class Attached(base.Listing):
         found = [
             lease
             for lease in self.recorded().leases
-            if parsed_args.uuid in (None, lease.consumer)
+            if parsed_args.uuid in (None, lease.consumer) and not lease.is_over
         ]
         if not found:
             who = parsed_args.uuid or "any instance"

@@ -202,7 +202,7 @@ def _row(
         name(function.identity) if function else None,
         device.resource_class,
         device.state.value,
-        device.lease.consumer if device.lease else None,
+        device.lease.consumer if device.lease and not device.lease.is_over else None,
         function.numa_node if function else None,
         function.driver if function else None,
         device.reason or None,
@@ -239,6 +239,12 @@ def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
         ("Project", lease.project_id or None),
         ("Goes Back To", [_prior(prior) for prior in lease.prior]),
         ("Recorded In This Boot", lease.boot_id == this_boot),
+        ("To Be Erased", lease.owes_erase),
+        *(
+            (("Former Consumer", lease.former_consumer), ("Erased", lease.erased))
+            if lease.is_over
+            else ()
+        ),
     )
 
 

@@ -22,6 +22,7 @@ class DeviceStatus(enum.Enum):
     LEASED = "leased"
     PREPARING = "preparing"
     RELEASING = "releasing"
+    ERASING = "erasing"
     QUARANTINED = "quarantined"
     UNKNOWN = "unknown"
     FAULTY = "faulty"
@@ -32,6 +33,7 @@ _OF_LEASE = {
     LeaseState.PREPARING: DeviceStatus.PREPARING,
     LeaseState.HELD: DeviceStatus.LEASED,
     LeaseState.RELEASING: DeviceStatus.RELEASING,
+    LeaseState.ERASING: DeviceStatus.ERASING,
     LeaseState.QUARANTINED: DeviceStatus.QUARANTINED,
 }
 
@@ -169,6 +171,7 @@ class _Survey:
         )
         lease, refused = self._leases.get(address), self._refused.get(address)
         reasons = [
+            _erasure(lease) if lease and lease.is_over else "",
             lease.reason if lease else "",
             "the record of its lease is damaged"
             if address in self._look.recorded.damaged_claims
@@ -186,6 +189,10 @@ class _Survey:
             str(host.unreadable.get(str(address), "")),
         ]
         return "; ".join(reason for reason in reasons if reason)
+
+
+def _erasure(lease: Lease) -> str:
+    return f"{lease.erased:.0%} erased after instance {lease.consumer_title}"
 
 
 def _is_unknown(refused: RejectedDevice | None) -> bool:

@@ -45,7 +45,8 @@ class Metrics(base.Acting):
 def _families(look: HostInspection) -> Iterator[MetricFamily]:
     """Yield the metrics of units, leases, devices and plugins."""
     providers = look.inventory.providers
-    used = Counter(lease.provider for lease in look.recorded.leases)
+    leases = look.recorded.leases
+    used = Counter(each.provider for each in leases if not each.is_over)
     found = capacity.capacities(providers.values(), look.recorded)
     units = [
         (_labels(each, name), amounts, used[each.uuid])
@@ -61,7 +62,7 @@ def _families(look: HostInspection) -> Iterator[MetricFamily]:
     yield _family(
         "os_acc_reserved_units",
         _GAUGE,
-        "Accelerators that are out of order, or whose release failed.",
+        "Accelerators that are out of order or being erased, or whose release failed.",
         (Sample(each.reserved, labels) for labels, each, _ in units),
     )
     yield _family(
@@ -70,12 +71,23 @@ def _families(look: HostInspection) -> Iterator[MetricFamily]:
         "Accelerators of a resource provider that consumers hold.",
         (Sample(number, labels) for labels, _, number in units),
     )
-    states = Counter(lease.state for lease in look.recorded.leases)
+    states = Counter(lease.state for lease in leases)
     yield _family(
         "os_acc_leases",
         _GAUGE,
         "Leases by state; a quarantined one waits for an operator.",
         (Sample(states[each], {"state": each.value}) for each in LeaseState),
+    )
+    yield _family(
+        "os_acc_erased_ratio",
+        _GAUGE,
+        "The part of a device that is erased after its last guest, from 0 to 1.",
+        (
+            Sample(each.erased, {"address": str(each.address)})
+            for each in leases
+            if each.is_over
+        ),
+        unit="ratio",
     )
     yield _family(
         "os_acc_faulty",

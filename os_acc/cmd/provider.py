@@ -30,7 +30,9 @@ class ProviderList(base.Listing):
         look = self.look()
         self.remark_if_none_named()
         models = self.models(look)
-        used = Counter(lease.provider for lease in look.recorded.leases)
+        used = Counter(
+            lease.provider for lease in look.recorded.leases if not lease.is_over
+        )
         return _COLUMNS, [
             (
                 each.uuid,

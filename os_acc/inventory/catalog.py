@@ -146,6 +146,12 @@ class Catalog:
             self.health.faults,
         )
 
+    def assuming(self, lease: Lease, deadline: float) -> discovery.Inventory:
+        """Return the devices as with one more lease; record and publish nothing."""
+        recorded = self.reconciler.recorded_state(self._store.until(deadline), deadline)
+        more = dataclasses.replace(recorded, leases=(*recorded.leases, lease))
+        return self._judged(more, deadline)
+
     def read_health(self) -> bool:
         """Read the health of the free devices of the last scan, for later scans.
 
@@ -202,7 +208,7 @@ class Catalog:
         """Update the snapshot after a release.
 
         A unit counts the same whether it is leased or free, unless no allocation
-        counted it, its release fails, or its device has vanished.
+        counted it, its release fails, it has to be erased, or its device has vanished.
 
         :param before: the leases before the release.
         :returns: the error that prevented the update.
@@ -211,7 +217,7 @@ class Catalog:
         why = None
         if (
             failed
-            or any(lease.is_unallocated for lease in leases)
+            or any(lease.is_unallocated or lease.owes_erase for lease in leases)
             or not self.snapshots.offers(leases)
         ):
             why = self.recount(deadline)

@@ -37,6 +37,7 @@ OF_LEASE: Final[Mapping[LeaseState, RequestState]] = MappingProxyType(
         LeaseState.PREPARING: RequestState.BIND_STARTED,
         LeaseState.HELD: RequestState.BOUND,
         LeaseState.RELEASING: RequestState.DELETING,
+        LeaseState.ERASING: RequestState.DELETING,
         LeaseState.QUARANTINED: RequestState.UNBIND_FAILED,
     }
 )

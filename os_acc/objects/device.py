@@ -55,7 +55,8 @@ class Erasure(enum.Enum):
     """The way in which a device forgets the data of the guest before.
 
     RESET: a reset of the function does it, which vfio-pci performs before each guest.
-    PLUGIN: :meth:`.PluginBase.erase` does it, before another guest may get the device.
+    PLUGIN: :meth:`.PluginBase.erase` does it, before another guest may get the device;
+    not for mediated devices, which are created for each guest.
     NONE: nothing does it; the device is offered only if ``[os_acc] device_spec``
     tags it ``allow_no_erase``.
 

@@ -29,12 +29,15 @@ class LeaseState(enum.Enum):
 
     PREPARING records the intent before the host is modified; it is rolled back
     once its writer is gone. RELEASING rolls forward: after a transient
-    failure the release is retried. QUARANTINED waits for an operator.
+    failure the release is retried. ERASING: the device is back on the host, and its
+    plugin erases the data of the former consumer, which the lease does not belong to
+    any more. QUARANTINED waits for an operator.
     """
 
     PREPARING = "preparing"
     HELD = "held"
     RELEASING = "releasing"
+    ERASING = "erasing"
     QUARANTINED = "quarantined"
 
 
@@ -127,6 +130,11 @@ class Lease:
         before. Only ``release`` of that plugin frees the device again.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
+    :ivar owes_erase: whether the device may have data of a consumer that only
+        ``erase`` of its plugin removes; recorded before the consumer gets the device.
+    :ivar former_consumer: the consumer whose data is erased, once the device is back
+        on the host; '' before. Then ``consumer`` is the UUID of the lease itself.
+    :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
     :ivar driver: the VFIO driver that the function has while a guest has it; the
         others of its IOMMU group have vfio-pci.
     :ivar physical_network: the network that its network card is connected to, as
@@ -167,6 +175,9 @@ class Lease:
     created_at: int = 0
     owes_release: bool = False
     parent: PciIdentity | None = None
+    owes_erase: bool = False
+    former_consumer: str = ""
+    erased: float = 0.0
     driver: str = VFIO_PCI
     physical_network: str = ""
 
@@ -181,7 +192,12 @@ class Lease:
     @property
     def consumer_title(self) -> str:
         """The UUID of the consumer and the name of the instance, for messages."""
-        return instance.title(self.consumer, self.instance_name)
+        return instance.title(self.former_consumer or self.consumer, self.instance_name)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its consumer has given the device back, which is not erased yet."""
+        return bool(self.former_consumer)
 
     @property
     def is_the_guests(self) -> bool:
@@ -202,6 +218,24 @@ class Lease:
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
         return self.functions if self.slot is None else (self.slot,)
+
+    def over(self, uuid: str) -> Self:
+        """Return the lease with which its device is erased.
+
+        :param uuid: of that lease. An accelerator request may be bound again, under
+            its UUID, before the erasure ends.
+        """
+        return dataclasses.replace(
+            self,
+            uuid=uuid,
+            consumer=uuid,
+            former_consumer=self.consumer,
+            state=LeaseState.ERASING,
+            reason="",
+            arq="",
+            is_spare=False,
+            owes_release=False,
+        )
 
     def driver_of(self, function: PciAddress) -> str:
         """Return the driver that a function of the lease has while a guest has it."""
@@ -247,18 +281,21 @@ class Lease:
     @property
     def is_unallocated(self) -> bool:
         """Whether its unit is not available although no allocation counts it."""
-        return self.has_failed_release or self.is_spare
+        return self.has_failed_release or self.is_spare or self.is_over
 
     @property
     def is_of_request(self) -> bool:
         """Whether it counts as one of its consumer's present accelerators."""
-        return self.state is not LeaseState.QUARANTINED and not self.is_spare
+        return self.state is not LeaseState.QUARANTINED and not (
+            self.is_spare or self.is_over
+        )
 
     @property
     def is_half_programmed(self) -> bool:
         """Whether a plug may have left a host's card between two drivers."""
         return (
             not self.is_the_guests
+            and not self.is_over
             and self.programming is not None
             and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
         )
@@ -337,7 +374,7 @@ class RecordedState:
         """
         for lease in self.leases:
             if (
-                lease.state not in (LeaseState.RELEASING, LeaseState.QUARANTINED)
+                lease.state in (LeaseState.PREPARING, LeaseState.HELD)
                 and lease.programming is not None
                 and lease.programming.is_pending
                 and lease.stands_on(region)
@@ -357,15 +394,17 @@ class RecordedState:
 
     @property
     def owed_releases(self) -> Mapping[DeviceAddress, str]:
-        """The functions and slots that plugins have to release, each with its plugin.
+        """The functions and slots that plugins have to release or erase, each with its
+        plugin.
 
-        No other plugin may offer them: it would not know what was prepared.
+        No other plugin may offer them: it would not know what was prepared, or what
+        data of a guest is left.
         """
         return MappingProxyType(
             {
                 address: lease.plugin
                 for lease in self.leases
-                if lease.owes_release
+                if lease.owes_release or lease.owes_erase
                 for address in lease.members
             }
         )

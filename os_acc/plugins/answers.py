@@ -330,6 +330,9 @@ class _Review:
             )
         if device.region is not None:
             raise ValueError("Device.region is not for mediated devices")
+        if device.erasure is Erasure.PLUGIN:
+            # Each guest gets a new one: a slot has no memory of its own.
+            raise ValueError("Device.erasure is PLUGIN, for mediated devices")
 
     def _check_name(self, device: Device, handles: Iterable[AttachHandle]) -> None:
         """Check that the provider can be named after the function or type.

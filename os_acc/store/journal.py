@@ -29,6 +29,7 @@ class Operation(enum.Enum):
     QUARANTINE = "quarantine"
     REKEY = "rekey"
     DELETE = "delete"
+    ERASE = "erase"
     DAMAGED = "damaged"
     FORGET = "forget"
     RESTORE = "restore"

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Self
 
 from oslo_log import log
+from oslo_utils import uuidutils
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
@@ -151,21 +152,26 @@ class Store:
             for row, lease in zip(current, fresh, strict=True):
                 self._claim(connection, lease)
                 records.update(connection, row, lease)
-                # A retry changes only the epoch and is not worth an event.
-                if (
-                    dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
-                    != lease
-                ):
+                # A retry changes only the epoch and is not worth an event, nor is the
+                # progress of an erasure.
+                before = dataclasses.replace(
+                    records.lease_of(row), epoch=lease.epoch, erased=lease.erased
+                )
+                if before != lease:
                     self._record(connection, _operation(lease), lease)
             return fresh
 
-    def delete(self, leases: Iterable[Lease]) -> None:
-        """Delete leases, all or none.
+    def delete(
+        self, leases: Iterable[Lease], *, to_erase: bool = False
+    ) -> tuple[Lease, ...]:
+        """Delete leases, all or none; return their successors.
 
         The consumer's remaining accelerator requests then form a complete set:
         each of them can be unbound on its own.
 
         :param leases: leases with the epoch at which they were read.
+        :param to_erase: a successor without a consumer claims each device in the same
+            transaction (:meth:`.Lease.over`); else there are none.
         :raises NotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed since it was read.
         """
@@ -173,27 +179,19 @@ class Store:
             gone = tuple(leases)
             for lease in gone:
                 records.delete(connection, records.current(connection, lease))
-                self._record(connection, Operation.DELETE, lease)
+                if not to_erase:
+                    self._record(connection, Operation.DELETE, lease)
+            over = [each.over(uuidutils.generate_uuid()) for each in gone if to_erase]
+            fresh = self._stamped(connection, over) if over else ()
+            for lease in fresh:
+                self._claim(connection, lease)
+                records.insert(connection, lease)
+                self._record(connection, Operation.ERASE, lease)
             requests.unbind(connection, [lease.request_uuid for lease in gone])
             counted = Counter(each.consumer for each in gone if not each.is_spare)
             for consumer, count in counted.items():
-                self._shrink_request(connection, consumer, count)
-
-    def _shrink_request(
-        self, connection: sqlite3.Connection, consumer: str, count: int
-    ) -> None:
-        rest = self._of(connection, consumer)
-        # A quarantined lease may belong to an earlier request and is not counted.
-        ready = sum(lease.is_of_request for lease in rest)
-        for lease in rest:
-            made = requests.select(connection, "uuid = ?", lease.request_uuid)
-            # At least `ready`: a lease with a damaged record is never given back.
-            size = max(lease.request_size - count, ready)
-            if made and lease.request_size > size:
-                # The epoch stays: a concurrent unplug may have read this lease.
-                less = dataclasses.replace(lease, request_size=size)
-                (row,) = records.select(connection, "uuid = ?", lease.uuid)
-                records.update(connection, row, less)
+                requests.shrink(connection, self._of(connection, consumer), count)
+            return fresh
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
         """Transfer all leases of one consumer to another; return them changed.
@@ -212,7 +210,9 @@ class Store:
                     f"consumer {new_consumer} already holds accelerators",
                     reason=exception.ConflictReason.CONSUMER,
                 )
-            before = self._of(connection, old_consumer)
+            before = [
+                each for each in self._of(connection, old_consumer) if not each.is_over
+            ]
             if not before:
                 raise exception.NotFound(
                     f"consumer {old_consumer} holds no accelerators",
@@ -483,7 +483,7 @@ class Store:
             connection,
             self._now(),
             operation,
-            consumer=lease.consumer,
+            consumer=lease.former_consumer or lease.consumer,
             address=str(lease.address),
             state=lease.state.value,
             detail=detail or lease.reason,

@@ -318,6 +318,9 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "created_at": lease.created_at,
         "owes_release": lease.owes_release,
         "parent": lease.parent and _encode_identity(lease.parent),
+        "owes_erase": lease.owes_erase,
+        "former_consumer": lease.former_consumer,
+        "erased": lease.erased,
         "driver": lease.driver,
         "physical_network": lease.physical_network,
     }
@@ -366,6 +369,9 @@ def decode(payload: str) -> Lease:
             created_at=fields["created_at"],
             owes_release=fields["owes_release"],
             parent=_decode_parent(fields["parent"]),
+            owes_erase=fields.get("owes_erase", False),
+            former_consumer=fields.get("former_consumer", ""),
+            erased=fields.get("erased", 0.0),
             driver=fields.get("driver", VFIO_PCI),
             physical_network=fields.get("physical_network", ""),
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from oslo_log import log
@@ -22,7 +22,7 @@ from os_acc.objects.accelerator_request import (
     RequestState,
 )
 from os_acc.objects.lease import Lease
-from os_acc.store import schema
+from os_acc.store import records, schema
 
 LOG = log.getLogger(__name__)
 
@@ -85,6 +85,25 @@ def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
             if each.recorded is not RequestState.BIND_FAILED:
                 unbound = dataclasses.replace(each, recorded=RequestState.UNBOUND)
                 update(connection, [unbound])
+
+
+def shrink(connection: sqlite3.Connection, rest: Sequence[Lease], count: int) -> None:
+    """Record for the other leases of a request that some of them have ended.
+
+    :param rest: the leases that their consumer still has.
+    :param count: how many have ended.
+    """
+    # A quarantined lease may belong to an earlier request and is not counted.
+    ready = sum(lease.is_of_request for lease in rest)
+    for lease in rest:
+        made = select(connection, "uuid = ?", lease.request_uuid)
+        # At least `ready`: a lease with a damaged record is never given back.
+        size = max(lease.request_size - count, ready)
+        if made and lease.request_size > size:
+            # The epoch stays: a concurrent unplug may have read this lease.
+            less = dataclasses.replace(lease, request_size=size)
+            (row,) = records.select(connection, "uuid = ?", lease.uuid)
+            records.update(connection, row, less)
 
 
 def change_instance(

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The flows with a plugin that prepares and releases its devices.
+"""The flows with plugins that prepare and release their devices, or erase them.
 
-The plugin leaves a mark on the host: a free device with a mark was never released.
+The plugins leave a mark on the host: a free device with a mark was never released. A
+file stands for the memory of a device: a free device with data was never erased.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
@@ -21,6 +23,8 @@ from tests.unit import acme
 
 #: The entry point of the plugin.
 MARKS = metadata.EntryPoint("marks", "tests.unit.acme:MarksIntel", plugins.NAMESPACE)
+#: The entry point of the plugin that erases its devices.
+ERASES = metadata.EntryPoint("erases", "tests.unit.acme:ErasesIntel", plugins.NAMESPACE)
 
 
 class Prepared(PlugFlow):
@@ -62,4 +66,65 @@ class PluginLost(Prepared):
         super().resume(bench, manager)
 
 
-FLOWS: Mapping[str, Flow] = {flow.name: flow for flow in (Prepared(), PluginLost())}
+def advance(manager: Manager) -> bool:
+    """Continue each erasure by one call; return whether there was one."""
+    deadline = time.monotonic() + 60
+    due = manager.life.eraser.due(deadline)
+    for uuid in due:
+        manager.life.eraser.advance(uuid, deadline)
+    return bool(due)
+
+
+class Erased(PlugFlow):
+    """A plugin erases the VF that a guest has written to, after the unplug.
+
+    All functions of the plugin start without data: one with data and without a lease
+    was offered to the next guest before it was erased.
+    """
+
+    name = "a VF that a plugin erases"
+    places = (VF,)
+    plugins = (*OWN_PLUGINS, ERASES.name)
+    counts = frozenset({0, 1})
+
+    def act(self, bench: TestHost) -> Iterator[None]:
+        manager = bench.start_here()
+        yield
+        plug(manager, INSTANCE, *self.places)
+        acme.write_medium(bench.root, *self._addresses(manager))
+        manager.unplug({"uuid": INSTANCE})
+        while advance(manager):
+            pass
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        self._check(bench, manager)
+        held = self._addresses(manager)
+        while advance(manager):
+            self._check(bench, manager)
+        manager.unplug({"uuid": INSTANCE})
+        self._check(bench, manager)
+        while advance(manager):
+            self._check(bench, manager)
+        for address in {*held, *self.places}:
+            assert not acme.has_data(bench.root, address), address
+        super().resume(bench, manager)
+        manager.unplug({"uuid": INSTANCE})
+        while advance(manager):
+            pass
+
+    @staticmethod
+    def _addresses(manager: Manager) -> list[str]:
+        return [str(lease.address) for lease in manager.store.leases(INSTANCE)]
+
+    @staticmethod
+    def _check(bench: TestHost, manager: Manager) -> None:
+        """Check that each device with data has a lease."""
+        leased = {str(lease.address) for lease in manager.store.leases()}
+        for each in bench.kernel.snapshot():
+            if acme.has_data(bench.root, each.address):
+                assert each.address in leased, f"{each.address} is free, with data"
+
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow for flow in (Prepared(), PluginLost(), Erased())
+}

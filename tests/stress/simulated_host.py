@@ -62,9 +62,11 @@ def plug(manager: Manager, consumer: str, *places: str) -> list[dict[str, Any]]:
 
 
 def by_consumer(leases: Iterable[Lease]) -> Mapping[str, list[Lease]]:
-    """Return the leases of each consumer."""
+    """Return the leases of each consumer; a device that is erased has none."""
     found: dict[str, list[Lease]] = {}
     for lease in leases:
+        if lease.is_over:
+            continue
         found.setdefault(lease.consumer, []).append(lease)
     return found
 

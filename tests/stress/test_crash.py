@@ -65,12 +65,12 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the plugin that prepares devices beside those of os_acc."""
+    """Install the plugins that prepare and erase devices beside those of os_acc."""
     own = metadata.entry_points(group=plugins.NAMESPACE)
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,
-        [*own, plugin_flows.MARKS],
+        [*own, plugin_flows.MARKS, plugin_flows.ERASES],
     )
 
 

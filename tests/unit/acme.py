@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 from oslo_config import cfg
 
@@ -76,6 +77,61 @@ class MarksNoMore(Acme):
 
     prepare = base.PluginBase.prepare
     release = base.PluginBase.release
+
+
+class Erases(Marks):
+    """Its cards have memory that a reset keeps, and that it erases block by block.
+
+    :cvar fault: raised by each call, after one more block is erased.
+    :cvar answer: returned by each call; None: the part that is done.
+    """
+
+    contract_version = (1, 4)
+    fault: ClassVar[Exception | None] = None
+    answer: ClassVar[Any] = None
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            yield dataclasses.replace(found, erasure=base.Erasure.PLUGIN)
+
+    def erase(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> float:
+        self.calls.append(("erase", handle))
+        medium = medium_of(self.root, str(handle.address))
+        blocks = medium.read_text() if medium.exists() else ""
+        left = blocks.strip("0")
+        medium.parent.mkdir(parents=True, exist_ok=True)
+        medium.write_text(("0" * BLOCKS + left[1:])[-BLOCKS:])
+        if self.fault is not None:
+            raise self.fault
+        return 1.0 - len(left[1:]) / BLOCKS if self.answer is None else self.answer
+
+
+class ErasesIntel(Erases):
+    """Does the same for the functions of another vendor."""
+
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0x8086),)
+
+
+#: The blocks of a medium; each call of :class:`Erases` erases one.
+BLOCKS: Final = 4
+
+
+def medium_of(root: str, address: str) -> Path:
+    """Return the file that stands for the memory of a device."""
+    return Path(root, "var/lib/acme-media", address)
+
+
+def write_medium(root: str, *addresses: str) -> None:
+    """Fill the memory of devices with data, as a guest."""
+    for each in addresses:
+        medium_of(root, each).parent.mkdir(parents=True, exist_ok=True)
+        medium_of(root, each).write_text("1" * BLOCKS)
+
+
+def has_data(root: str, address: str) -> bool:
+    """Return whether the memory of a device has data of a guest."""
+    medium = medium_of(root, address)
+    return medium.exists() and "1" in medium.read_text()
 
 
 def _marks(root: str) -> Path:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import lifecycle, release_retries
+from os_acc.attach import release_result, release_retries
+from os_acc.attach.release_result import is_transient
 from os_acc.helper import client
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import LeaseState
@@ -438,12 +439,12 @@ def test_any_other_cause_waits_for_the_operator(bench, monkeypatch, error):
 def test_the_manual_lists_every_cause_that_is_retried():
     manual = Path("doc/source/admin/operations.rst").read_text()
     # A new cause has to be added to the manual and to this list.
-    assert {type(each) for each in TRANSIENT} == set(lifecycle._WAITS)
+    assert {type(each) for each in TRANSIENT} == set(release_result._WAITS)
     for error in TRANSIENT:
-        assert lifecycle.is_transient(error)
+        assert is_transient(error)
         assert f"``{type(error).__name__}``" in manual
     for error in LASTING:
-        assert not lifecycle.is_transient(error)
+        assert not is_transient(error)
 
 
 def test_a_retry_that_fails_the_same_way_adds_no_event_and_no_line(bench, caplog):

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Erasure of devices between two consumers, after their release.
+
+A device whose plugin erases it goes from RELEASING to ERASING: the functions are back
+with their drivers, the plugin has released them, and the lease belongs to no consumer
+any more. The lease and the privileged helper's record keep the device from all plugs
+until the plugin has verified the erasure. An erasure may take hours: the threads of
+the service (:class:`.Retrier`) continue it with short calls, also after a crash or a
+reboot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.attach import plugin_steps, verification
+from os_acc.attach.release_result import record_failures
+from os_acc.attach.services import Services
+from os_acc.helper import client
+from os_acc.host import attributes
+from os_acc.objects.device import Device, Erasure
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.request import AttachTarget
+from os_acc.store.locks import consumer_lock
+
+LOG = log.getLogger(__name__)
+
+
+class Eraser:
+    """Continue erasures, each under the lock of its lease."""
+
+    def __init__(self, services: Services) -> None:
+        self._root = services.root
+        self._store = services.store
+        self._locks = services.locks
+        self._helper = services.helper
+        self._plugins = services.plugins
+
+    def due(self, deadline: float) -> list[str]:
+        """Return the UUIDs of the leases whose devices are being erased, sorted.
+
+        :raises StateUnavailable: the store cannot be read.
+        """
+        return sorted(
+            lease.uuid
+            for lease in self._store.until(deadline).leases()
+            if lease.state is LeaseState.ERASING
+        )
+
+    def advance(self, uuid: str, deadline: float) -> Lease | None:
+        """Call the plugin once; release the device if it is erased.
+
+        Do nothing while another thread or process erases the device.
+
+        :param uuid: of the lease.
+        :returns: the lease as recorded now; None: it has ended, or another caller
+            continues the erasure.
+        :raises OsAccError: the call failed. The lease has the reason; a cause that
+            cannot pass quarantines the device.
+        """
+        with self._locks.try_hold([consumer_lock(uuid)]) as is_held:
+            if not is_held:
+                return None
+            for lease in self._store.until(deadline).leases(uuid):
+                if lease.state is LeaseState.ERASING:
+                    return self._advance(lease, deadline)
+        return None
+
+    def restart(self, lease: Lease, deadline: float) -> Lease | None:
+        """Erase a quarantined device again, from the start; see :meth:`advance`."""
+        again = dataclasses.replace(
+            lease, state=LeaseState.ERASING, reason="", erased=0.0
+        )
+        self._store.until(deadline).replace([again])
+        return self.advance(lease.uuid, deadline)
+
+    def _advance(self, lease: Lease, deadline: float) -> Lease | None:
+        store = self._store.until(deadline)
+        try:
+            try:
+                done = self._step(lease, deadline)
+            except client.EpochRefused as error:
+                (lease,) = store.replace([lease], error.accepted)
+                done = self._step(lease, deadline)
+        except exception.OsAccError as error:
+            record_failures([(lease, error)], store)
+            raise
+        now = dataclasses.replace(lease, erased=done, reason="")
+        if done < 1.0:
+            return now if now == lease else store.replace([now])[0]
+        # 3. Record the end: a crash in the next steps does not repeat the erasure.
+        (now,) = store.replace([now])
+        # 4. Give the device free.
+        self._forget(now, deadline)
+        store.delete([now])
+        LOG.info("erased %s after instance %s", now.address, now.consumer_title)
+        return None
+
+    def _step(self, lease: Lease, deadline: float) -> float:
+        """Return the part of the erasure that is done, after one more call.
+
+        :raises DeviceGone: the device, or a function of it, is not on the host.
+        """
+        if lease.erased >= 1.0:
+            return 1.0
+        present = verification.remaining(self._root, lease)
+        gone = set(lease.functions).difference(present.functions)
+        if gone:
+            raise exception.DeviceGone(
+                f"{', '.join(map(str, sorted(gone)))} has left the host, and is not "
+                "erased",
+                hint="put it in again, or run 'os-acc device release --force' if it "
+                "never comes back",
+            )
+        # 1. Have the helper record the device: its record survives a loss of the
+        #    store. Undo: step 4.
+        reserved = dataclasses.replace(present, attach_target=AttachTarget.NONE)
+        self._helper.reserve(reserved, deadline)
+        # 2. Call the plugin.
+        return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
+
+    def _forget(self, lease: Lease, deadline: float) -> None:
+        """Remove the helper's record; a refusal of the epoch is repeated once."""
+        try:
+            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+        except client.EpochRefused as error:
+            epoch = self._store.until(deadline).next_epoch(error.accepted)
+            self._helper.forget(lease.uuid, lease.functions, epoch, deadline)
+
+
+def owing(lease: Lease, device: Device) -> Lease:
+    """Return a lease with the debt and the plugin of an adopted or unknown device."""
+    if device.erasure is not Erasure.PLUGIN:
+        return lease
+    return dataclasses.replace(lease, plugin=device.plugin, owes_erase=True)
+
+
+def still_owing(
+    root: str, helper: client.Helper, leases: Sequence[Lease], deadline: float
+) -> list[Lease]:
+    """Return leases, without the debt of devices that no consumer can have had.
+
+    A plug that failed before the helper took its device returned no entry. Once the
+    helper has a record of the device, the device is erased: the safe rule.
+    """
+    if not any(map(_may_be_untouched, leases)):
+        return list(leases)
+    try:
+        recorded = {each.lease for each in helper.recorded(deadline)}
+    except exception.OsAccError as error:
+        LOG.debug("cannot read the helper's records, so devices are erased: %s", error)
+        return list(leases)
+    this_boot = attributes.boot_id(root)
+    return [
+        dataclasses.replace(each, owes_erase=False)
+        if _may_be_untouched(each)
+        and each.boot_id == this_boot
+        and each.uuid not in recorded
+        else each
+        for each in leases
+    ]
+
+
+def _may_be_untouched(lease: Lease) -> bool:
+    return lease.owes_erase and lease.state is LeaseState.PREPARING

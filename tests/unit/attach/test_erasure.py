@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A device that its plugin erases is given to no guest before that has ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception, service
+from os_acc.attach import operations
+from os_acc.helper.client import Helper
+from os_acc.objects.device import RejectReason
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.placement import capacity
+from os_acc.store import records
+from os_acc.store.locks import consumer_lock
+from os_acc.testing import TestHost, instance, uuid_of
+from tests.unit import acme
+
+CARD, OTHER = "0000:5e:00.0", "0000:e3:00.0"
+GPU = "0000:17:00.0"
+QUARTER = 1 / acme.BLOCKS
+
+
+@pytest.fixture
+def host(make_bench, install_plugins, monkeypatch) -> TestHost:
+    """Return a host with two cards that their plugin erases."""
+    install_plugins(acme="tests.unit.acme:Erases")
+    monkeypatch.setattr(acme.Erases, "fault", None)
+    monkeypatch.setattr(acme.Erases, "answer", None)
+    return make_bench()
+
+
+def use(host: TestHost, number: int = 1, address: str = CARD) -> None:
+    """Plug a card, let the guest write to it, and unplug it."""
+    host.plug(number, address)
+    acme.write_medium(host.root, address)
+    assert host.unplug(number) == 1
+
+
+def erasing(host: TestHost) -> list[Lease]:
+    """Return the leases of devices whose consumers have given them back."""
+    return [each for each in host.manager.store.leases() if each.is_over]
+
+
+def advance(host: TestHost, times: int = acme.BLOCKS) -> None:
+    """Do as that many rounds of the service."""
+    for _ in range(times):
+        for attempt in host.manager.retrier.continue_erasures():
+            attempt.result(60)
+
+
+def reserved(host: TestHost, address: str = CARD) -> tuple[int, int]:
+    """Return (total, reserved) of the provider of a card."""
+    inventory = host.manager.discover()
+    uuid = host.provider(address).uuid
+    (found,) = (
+        units
+        for each in capacity.capacities(
+            tuple(inventory.providers.values()), inventory.recorded_state
+        )
+        if each.uuid == uuid
+        for units in each.units.values()
+    )
+    return found.total, found.reserved
+
+
+def check_kept(host: TestHost, address: str = CARD) -> None:
+    """Check that no guest gets the card."""
+    with pytest.raises(exception.NoDeviceAvailable):
+        host.plug(9, address)
+
+
+def test_an_unplug_returns_before_the_erasure_and_no_guest_gets_the_card(host):
+    before = host.drivers(CARD)
+    use(host)
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.ERASING
+    assert host.drivers(CARD) == before
+    assert acme.marked(host.root) == []
+    assert acme.has_data(host.root, CARD)
+    check_kept(host)
+    assert reserved(host) == (1, 1)
+    advance(host, acme.BLOCKS - 1)
+    assert [each.erased for each in erasing(host)] == [1 - QUARTER]
+    check_kept(host)
+    advance(host, 1)
+    assert erasing(host) == []
+    assert not acme.has_data(host.root, CARD)
+    assert reserved(host) == (1, 0)
+    host.plug(2, CARD)
+
+
+def test_the_error_of_a_plug_says_that_the_device_is_being_erased(host):
+    use(host)
+    with pytest.raises(exception.NoDeviceAvailable, match="being erased") as caught:
+        host.plug(2, CARD)
+    assert caught.value.retryable
+    assert caught.value.elsewhere
+
+
+def test_the_instance_gets_another_card_at_once_and_waits_for_none(host):
+    use(host)
+    host.plug(1, OTHER)
+    assert host.plugged(1) == [OTHER]
+    assert [str(each.address) for each in erasing(host)] == [CARD]
+    # Neither a reboot of the guest nor a migration touches what it holds.
+    host.manager.plug(instance(1), None, None)
+    host.manager.rekey(uuid_of(1), uuid_of(2))
+    assert host.plugged(2) == [OTHER]
+    advance(host)
+    assert host.unplug(2) == 1
+
+
+def test_the_device_belongs_to_no_consumer_any_more(host, monkeypatch):
+    use(host)
+    (lease,) = erasing(host)
+    assert host.manager.attached(None) == {}
+    assert service.recorded(host.config()) == {}
+    assert host.manager.attached(instance(1)) == {}
+    assert lease.former_consumer == uuid_of(1)
+    # No caller can end or move it.
+    assert host.manager.unplug({"uuid": lease.consumer}) == 0
+    with pytest.raises(exception.NotFound):
+        host.manager.rekey(lease.consumer, uuid_of(3))
+    assert erasing(host) == [lease]
+
+
+def test_the_history_names_the_former_consumer_once_for_begin_and_end(host):
+    use(host)
+    advance(host)
+    events = [
+        (each.operation, each.consumer)
+        for each in host.manager.store.events(100)
+        if each.address == CARD
+    ]
+    ours = uuid_of(1)
+    assert events[-3:-1] == [("replace", ours), ("erase", ours)]
+    assert events[-1] == ("delete", ours)
+
+
+def test_a_device_that_a_reset_erases_is_free_at_once(host):
+    host.plug(1, GPU)
+    host.unplug(1)
+    assert host.manager.store.leases() == ()
+    host.plug(2, GPU)
+
+
+def test_a_device_that_stays_with_the_host_is_erased_as_well(host):
+    provider = host.provider(CARD)
+    specs = {
+        "resources1:CUSTOM_ACCELERATOR_ACME": "1",
+        "accel1:attach_target": "none",
+    }
+    selected = {
+        "allocations": {provider.uuid: {"resources": {"CUSTOM_ACCELERATOR_ACME": 1}}},
+        "mappings": {"1": [provider.uuid]},
+    }
+    host.manager.plug(instance(1), selected, specs)
+    acme.write_medium(host.root, CARD)
+    host.unplug(1)
+    check_kept(host)
+    advance(host)
+    assert not acme.has_data(host.root, CARD)
+    host.plug(2, CARD)
+
+
+# -- failures ------------------------------------------------------------------
+
+
+def test_a_lasting_failure_quarantines_until_an_operator_starts_it_again(
+    host, monkeypatch
+):
+    use(host)
+    monkeypatch.setattr(acme.Erases, "fault", RuntimeError("the medium is worn out"))
+    advance(host, 1)
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.QUARANTINED
+    assert "worn out" in lease.reason
+    advance(host)
+    check_kept(host)
+    assert reserved(host) == (1, 1)
+    with pytest.raises(exception.PluginFailed):
+        operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    check_kept(host)
+    monkeypatch.setattr(acme.Erases, "fault", None)
+    acme.write_medium(host.root, CARD)
+    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    (lease,) = erasing(host)
+    assert (lease.state, lease.erased, lease.reason) == (
+        LeaseState.ERASING,
+        QUARTER,
+        "",
+    )
+    advance(host, acme.BLOCKS - 1)
+    assert not acme.has_data(host.root, CARD)
+    host.plug(2, CARD)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        exception.DeviceInUse("acmed uses it", address=CARD),
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+    ],
+    ids=["in use", "no descriptors"],
+)
+def test_a_passing_failure_is_retried(host, monkeypatch, fault):
+    use(host)
+    monkeypatch.setattr(acme.Erases, "fault", fault)
+    advance(host, 1)
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.ERASING
+    assert lease.reason
+    check_kept(host)
+    monkeypatch.setattr(acme.Erases, "fault", None)
+    advance(host, acme.BLOCKS - 1)
+    assert not acme.has_data(host.root, CARD)
+    host.plug(2, CARD)
+
+
+@pytest.mark.parametrize("answer", ["done", True, -0.5, 1.5, float("nan")])
+def test_an_answer_that_is_no_part_is_no_proof(host, monkeypatch, answer):
+    use(host)
+    monkeypatch.setattr(acme.Erases, "answer", answer)
+    advance(host, 1)
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.QUARANTINED
+    assert "not a number from 0.0 to 1.0" in lease.reason
+
+
+def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
+    host, monkeypatch
+):
+    use(host)
+    monkeypatch.setattr(acme.Erases, "fault", RuntimeError("worn out"))
+    with pytest.raises(exception.Conflict, match="being erased"):
+        operations.release_device(
+            host.manager, PciAddress.parse(CARD), None, force=True
+        )
+    advance(host, 1)
+    operations.release_device(host.manager, PciAddress.parse(CARD), None, force=True)
+    assert erasing(host) == []
+    host.plug(2, CARD)
+
+
+def test_without_its_plugin_no_other_one_offers_the_device(host, install_plugins):
+    use(host)
+    install_plugins()
+    host.restart()
+    advance(host)
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.QUARANTINED
+    assert "which has to erase" in lease.reason
+    assert host.rejected(CARD).reason is RejectReason.NO_PLUGIN
+    install_plugins(acme="tests.unit.acme:Erases")
+    host.restart()
+    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    advance(host, acme.BLOCKS - 1)
+    assert not acme.has_data(host.root, CARD)
+    host.plug(2, CARD)
+
+
+def test_a_card_that_is_pulled_waits_for_its_return(host):
+    use(host)
+    host.kernel.hot_unplug(CARD)
+    advance(host, 1)
+    (lease,) = erasing(host)
+    assert lease.state is LeaseState.QUARANTINED
+    assert "has left the host" in lease.reason
+
+
+# -- crashes and restarts ------------------------------------------------------
+
+
+def test_a_restart_and_a_reboot_continue_the_erasure(host):
+    use(host)
+    advance(host, 1)
+    host.restart()
+    (lease,) = erasing(host)
+    assert lease.erased == QUARTER
+    host.kernel.reboot()
+    host.restart()
+    check_kept(host)
+    advance(host, acme.BLOCKS - 1)
+    assert erasing(host) == []
+    assert not acme.has_data(host.root, CARD)
+
+
+def test_a_crash_after_the_last_call_erases_nothing_twice(host, monkeypatch):
+    use(host)
+    advance(host, acme.BLOCKS - 1)
+
+    def dies(*_args: object) -> None:
+        raise exception.HelperLost("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Helper, "forget", dies)
+        advance(host, 1)
+    (lease,) = erasing(host)
+    assert lease.erased == 1.0
+    monkeypatch.setattr(acme.Erases, "fault", RuntimeError("erased twice"))
+    advance(host, 1)
+    assert erasing(host) == []
+
+
+def test_one_caller_at_a_time_erases_a_device(host):
+    use(host)
+    (lease,) = erasing(host)
+    with host.manager.locks.hold([consumer_lock(lease.uuid)], 1e9):
+        assert host.start().life.eraser.advance(lease.uuid, 1e9) is None
+    assert host.manager.life.eraser.advance(lease.uuid, 1e9).erased == QUARTER
+
+
+def test_a_store_that_is_lost_during_the_erasure_leaves_the_card_unknown(host):
+    use(host)
+    advance(host, 1)
+    for each in Path(host.state_path).glob("os_acc.sqlite*"):
+        each.unlink()
+    host.restart()
+    assert host.rejected(CARD).reason is RejectReason.UNKNOWN_STATE
+    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    (lease,) = erasing(host)
+    assert (lease.state, lease.plugin) == (LeaseState.ERASING, "acme")
+    check_kept(host)
+    advance(host)
+    assert not acme.has_data(host.root, CARD)
+    host.plug(2, CARD)
+
+
+# -- plugs that fail -----------------------------------------------------------
+
+
+def test_a_plug_that_fails_before_the_device_leaves_the_host_erases_nothing(
+    host, monkeypatch
+):
+    def fails(self, handle, steps) -> None:
+        raise RuntimeError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(acme.Erases, "prepare", fails)
+        with pytest.raises(exception.PluginFailed):
+            host.plug(1, CARD)
+    assert host.manager.store.leases() == ()
+    host.plug(1, CARD)
+
+
+def test_a_plug_that_fails_later_is_erased(host, monkeypatch):
+    host.kernel.fail(CARD, "drivers_probe")
+    with pytest.raises(exception.HostStepFailed):
+        host.plug(1, CARD)
+    host.kernel.lift()
+    assert [each.state for each in erasing(host)] == [LeaseState.ERASING]
+
+
+def test_an_older_version_keeps_the_device(host, monkeypatch):
+    """It reads a state that it does not know: the record is damaged."""
+    use(host)
+    older = {each.value: each for each in LeaseState if each is not LeaseState.ERASING}
+    monkeypatch.setattr(records, "LeaseState", older.__getitem__)
+    host.restart()
+    check_kept(host)
+    assert host.manager.store.leases() == ()
+    assert host.manager.store.damaged_claims() == (PciAddress.parse(CARD),)
