@@ -65,6 +65,7 @@ def initialize(
     wait_for_placement: bool = False,
     node_name: str | None = None,
     config: cfg.ConfigOpts | None = None,
+    unmanaged: bool = False,
 ) -> Node:
     """Read the options, load the plugins and discover the devices of a node.
 
@@ -86,6 +87,10 @@ def initialize(
     :param node_name: the name of the compute node, as in Nova; used unless ``[os_acc]
         node_name`` is set. None: the host name.
     :param config: the service's configuration; None: ``oslo_config.cfg.CONF``.
+    :param unmanaged: whether the caller attaches the functions of entries that have
+        ``vfio_driver`` with libvirt's ``managed='no'``. Otherwise devices that keep
+        another VFIO driver than vfio-pci are not offered: with ``managed='yes'``,
+        libvirt binds them to vfio-pci.
     :returns: the handle of the node, the same one in each call.
     :raises InvalidInput: an argument has the wrong type, or ``node_name`` is not valid
         text for Placement.
@@ -107,6 +112,7 @@ def initialize(
         wait_for_placement=wait_for_placement,
         node_name=node_name,
         config=config,
+        unmanaged=unmanaged,
     )
     return service.nodes.service(ready.settings.node_name).node
 

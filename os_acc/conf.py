@@ -395,3 +395,17 @@ def _enabled_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
 
 def _device_addresses(conf: cfg.ConfigOpts, mdev_type: str) -> tuple[str, ...]:
     return tuple(_option(conf, f"mdev_{mdev_type}", "device_addresses") or ())
+
+
+def checked_name(node_name: object) -> str | None:
+    """Return the name of a node that a caller passes.
+
+    :raises InvalidInput: it is not valid text for Placement.
+    """
+    if node_name is None:
+        return None
+    if not isinstance(node_name, str) or not node_name or not node_name.isprintable():
+        raise exception.InvalidInput(
+            f"node_name is {exception.show(node_name)}, not the name of a compute node"
+        )
+    return node_name

@@ -28,7 +28,7 @@ from os_acc.attach import (
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
-from os_acc.helper import client, reconciliation
+from os_acc.helper import client, reconciliation, vendor_steps
 from os_acc.host import health, numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.node import Node
@@ -198,6 +198,7 @@ def initialize(
     wait_for_placement: bool = False,
     node_name: str | None = None,
     config: cfg.ConfigOpts | None = None,
+    unmanaged: bool = False,
     root: str | None = None,
     owner: Owner = Owner.NOVA,
 ) -> manager.Manager:
@@ -210,16 +211,18 @@ def initialize(
     for name, value in {
         "reset": reset,
         "wait_for_placement": wait_for_placement,
+        "unmanaged": unmanaged,
     }.items():
         if type(value) is not bool:
             raise exception.InvalidInput(
                 f"{name} is {exception.show(value)}, not True or False"
             )
     config = checked_config(config)
-    title = conf.node_name(config, checked_name(node_name))
+    title = conf.node_name(config, conf.checked_name(node_name))
     ready = nodes.service(title).manager
     if ready is None or reset:
-        ready = _initialize(title, reset, config, root or default_root, owner)
+        where = root or default_root
+        ready = _initialize(title, reset, config, where, owner, unmanaged)
     recorded_name.record(
         ready.settings.state_path, None if node_name is None else title
     )
@@ -235,8 +238,7 @@ def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]
     found = readonly.read(conf.state_path(checked_config(config)), STORE_SECONDS)
     if found.damaged_claims:
         LOG.warning(
-            "damaged records of leases claim %s: it is unknown which instances have "
-            "these devices",
+            "damaged records of leases claim %s: their instances are unknown",
             ", ".join(map(str, found.damaged_claims)),
         )
     return serialize.by_consumer(found.leases)
@@ -246,7 +248,7 @@ def withdraw_providers(
     tree: object, nodename: object, node_name: str | None, config: object
 ) -> int:
     """See :func:`os_acc.withdraw_providers`."""
-    title = conf.node_name(checked_config(config), checked_name(node_name))
+    title = conf.node_name(checked_config(config), conf.checked_name(node_name))
     return provider_tree.withdraw(tree, nodename, title)
 
 
@@ -264,22 +266,13 @@ def checked_config(config: object) -> cfg.ConfigOpts:
     return config
 
 
-def checked_name(node_name: object) -> str | None:
-    """Return the name of a node that a caller passes.
-
-    :raises InvalidInput: it is not valid text for Placement.
-    """
-    if node_name is None:
-        return None
-    if not isinstance(node_name, str) or not node_name or not node_name.isprintable():
-        raise exception.InvalidInput(
-            f"node_name is {exception.show(node_name)}, not the name of a compute node"
-        )
-    return node_name
-
-
 def _initialize(
-    name: str, reset: bool, config: cfg.ConfigOpts, root: str, owner: Owner
+    name: str,
+    reset: bool,
+    config: cfg.ConfigOpts,
+    root: str,
+    owner: Owner,
+    unmanaged: bool,
 ) -> manager.Manager:
     settings = conf.Settings.load(config, name)
     deadline = time.monotonic() + settings.initialize_timeout
@@ -288,7 +281,8 @@ def _initialize(
         service = nodes.service(name)
         if service.manager is None or reset:
             nodes.check_state_path(settings)
-            service.replace(_build(config, settings, root, owner, deadline, service))
+            ready = _build(config, settings, root, owner, unmanaged, deadline, service)
+            service.replace(ready)
         return service.current()
 
 
@@ -327,13 +321,15 @@ def _unpublished(
     return refused[0] if refused else None
 
 
-def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
+def build(
+    config: cfg.ConfigOpts, root: str, owner: Owner, unmanaged: bool = True
+) -> manager.Manager:
     """Create a separate manager; see :func:`initialize`."""
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
         service = _Service(settings.node_name)
-        return _build(config, settings, root, owner, deadline, service)
+        return _build(config, settings, root, owner, unmanaged, deadline, service)
 
 
 @contextlib.contextmanager
@@ -352,6 +348,7 @@ def _build(
     settings: conf.Settings,
     root: str,
     owner: Owner,
+    unmanaged: bool,
     deadline: float,
     service: _Service,
 ) -> manager.Manager:
@@ -361,15 +358,16 @@ def _build(
     5. settle leases that a crash left unfinished, 6. create VFs, 7. scan the host.
     :func:`initialize` then starts the threads of a service.
     """
-    rules = _rules(settings)
+    rules = _rules(settings, unmanaged)
     networks = _networks(config, root, owner)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
     helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
     helper.start(deadline)
-    images = library.build(config, settings.state_path, locks)
+    vendor_steps.begin(helper, loaded.contexts())
     services = Services(root, store, locks, helper, loaded)
+    images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)
     life = lifecycle.Lifecycle(services, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
@@ -477,19 +475,19 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, root, settings.enabled_plugins)
-    rules = _rules(settings)
+    rules = _rules(settings, unmanaged=True)
     scan = functools.partial(
         discovery.discover, root, rules, loaded, settings.node_name, recorded
     )
     inventory = scan()
     found = pci_functions_of(inventory.providers.values())
-    faults = health.faults(root, found, rules.max_uncorrectable_errors)
+    faults = health.faults_in_time(root, found, rules.max_uncorrectable_errors)
     if faults:
         inventory = scan(host=inventory.host, faults=faults)
     return HostInspection(inventory, recorded, loaded)
 
 
-def _rules(settings: conf.Settings) -> discovery.OperatorRules:
+def _rules(settings: conf.Settings, unmanaged: bool) -> discovery.OperatorRules:
     return discovery.OperatorRules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
@@ -497,4 +495,5 @@ def _rules(settings: conf.Settings) -> discovery.OperatorRules:
         nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
+        unmanaged=unmanaged,
     )

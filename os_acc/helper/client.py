@@ -22,6 +22,7 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
 from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.privsep import (
@@ -29,6 +30,7 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
+    qat,
     record,
     rootconf,
     sriov,
@@ -75,8 +77,20 @@ class Helper:
         :param deadline: on the clock of ``time.monotonic()``.
         :raises HelperUnavailable: they do not start, or not in time.
         """
-        for start in [self._links[context].start() for context in contexts]:
+        for start in [self._link(context).start() for context in contexts]:
             start.wait(deadline)
+
+    def begin(self, context: privsep.Context) -> connection.PendingStart:
+        """Begin the start of a context, and do not wait for it."""
+        return self._link(context).start()
+
+    def _link(self, context: privsep.Context) -> connection.Connection:
+        # Contexts of vendors are known once their plugins are loaded.
+        found = self._links.get(context)
+        if found is None:
+            made = connection.Connection(context, self._start_timeout)
+            found = self._links.setdefault(context, made)
+        return found
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
@@ -236,6 +250,19 @@ class Helper:
         )
         _judge_holders(str(addresses[0]), answer)
 
+    def run_step(
+        self,
+        step: privsep.Step[Any, *tuple[Any, ...]],
+        target: tuple[object, ...],
+        lease: Lease,
+        arguments: tuple[object, ...],
+        deadline: float,
+    ) -> CallResult:
+        """Run a vendor's step; see :mod:`os_acc.helper.vendor_steps`."""
+        turn = self._turn(step.context, deadline)
+        call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
+        return CallResult(*turn.ask(step.entry, *call))
+
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
     ) -> None:
@@ -249,6 +276,24 @@ class Helper:
             function.address.parts,
             function.identity.numbers,
             count,
+            epoch,
+            turn.milliseconds,
+        )
+        _judge((function.address,), (answer,))
+
+    def set_qat_services(
+        self, function: PciFunction, services: QatServices, epoch: int, deadline: float
+    ) -> None:
+        """Configure a QuickAssist PF without VFs for these services.
+
+        :raises HostError: the host refused it.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            qat.set_qat_services,
+            function.address.parts,
+            function.identity.numbers,
+            number_of(services),
             epoch,
             turn.milliseconds,
         )
@@ -392,7 +437,7 @@ class Helper:
         :raises DeviceStuck: no time is left.
         """
         deadlines.left(deadline)
-        link = self._links[context]
+        link = self._link(context)
         link.start().wait(deadline)
         seconds = min(self.write_timeout, deadlines.left(deadline))
         return _Turn(link, max(1, int(seconds * 1000)))

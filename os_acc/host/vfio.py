@@ -39,10 +39,15 @@ def vfio_ready(root: str) -> None:
 
     :raises HostStepFailed: it is not.
     """
-    if not os.path.isdir(os.path.join(root, "sys/bus/pci/drivers/vfio-pci")):
+    if not has_driver(root, "vfio-pci"):
         raise HostStepFailed(
             "the kernel has no vfio-pci driver", reason=StepReason.VFIO
         )
+
+
+def has_driver(root: str, name: str) -> bool:
+    """Return whether the kernel has a PCI driver of this name."""
+    return os.path.isdir(os.path.join(root, "sys/bus/pci/drivers", name))
 
 
 def has_node(root: str, group: int) -> bool:

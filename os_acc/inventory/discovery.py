@@ -20,6 +20,7 @@ from os_acc.inventory import (
     eligibility,
     mdev_types,
     named_providers,
+    vfio_drivers,
 )
 from os_acc.objects import device_spec, naming
 from os_acc.objects.candidate import (
@@ -104,6 +105,7 @@ class OperatorRules:
 
     :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
         number.
+    :ivar unmanaged: whether the caller attaches with ``managed='no'``.
     """
 
     named: device_spec.DeviceSpec
@@ -112,6 +114,7 @@ class OperatorRules:
     nova_mdev_parents: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
     max_uncorrectable_errors: int = -1
+    unmanaged: bool = True
 
 
 class RejectionLog:
@@ -212,6 +215,7 @@ def _evidence(
         in_parts=recorded.leased_in_parts,
         mdev_parents=recorded.leased_parents,
         helper_claims=recorded.helper_claims,
+        unmanaged=rules.unmanaged,
     )
 
 
@@ -340,6 +344,7 @@ def _usable_function(
         tags=evidence.named[address],
         members=members,
         iommu_group=evidence.host.group_of(address).number,
+        driver=vfio_drivers.driver_of(evidence.root, function, evidence.named[address]),
     )
 
 

@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping
 from os_acc.host import iommu, pci, vfio
 from os_acc.host.usage import Usage
 from os_acc.host.view import Host
+from os_acc.inventory import vfio_drivers
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class HostEvidence:
     :ivar mdev_parents: one leased slot of each function that has any.
     :ivar helper_claims: functions that the privileged helper took for leases which
         are not recorded, with the UUIDs of these leases.
+    :ivar unmanaged: whether the caller attaches with ``managed='no'``.
     """
 
     root: str
@@ -46,6 +49,7 @@ class HostEvidence:
     in_parts: Mapping[PciAddress, DeviceAddress]
     mdev_parents: Mapping[PciAddress, MdevSlot]
     helper_claims: Mapping[PciAddress, str]
+    unmanaged: bool = True
 
 
 def judge(
@@ -121,13 +125,42 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
     return None
 
 
+def _driver(evidence: HostEvidence, function: PciFunction) -> str:
+    tags = evidence.named[function.address]
+    return vfio_drivers.driver_of(evidence.root, function, tags)
+
+
+def _vfio_driver(
+    evidence: HostEvidence, function: PciFunction
+) -> RejectedDevice | None:
+    """Reject a function that cannot have another driver than vfio-pci for a guest."""
+    driver = _driver(evidence, function)
+    if driver == VFIO_PCI:
+        return None
+    detail = vfio_drivers.missing(evidence.root, driver)
+    if detail is not None:
+        return _no(function, RejectReason.NO_VFIO_DRIVER, detail)
+    # A lease of another caller stays.
+    if evidence.unmanaged or function.address in evidence.leased:
+        return None
+    detail = (
+        f"libvirt would replace {driver}; the caller has to pass unmanaged=True to "
+        "initialize(), as os_acc.LibvirtDriver does"
+    )
+    return _no(function, RejectReason.MANAGED, detail)
+
+
 def _denylist(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    if _driver(evidence, function) != VFIO_PCI:
+        return None
     if vfio.denylisted(evidence.root, function):
         return _no(function, RejectReason.DENYLISTED)
     return None
 
 
 def _reset(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    if _driver(evidence, function) != VFIO_PCI:
+        return None
     if (
         not function.reset_methods
         and not evidence.named[function.address].allow_no_reset
@@ -249,6 +282,7 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
     _has_vfs,
     claims_of_nova,
     _iommu,
+    _vfio_driver,
     _denylist,
     _reset,
     _host_uses,

@@ -89,7 +89,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def _new_node(self, interval: float) -> initialization.DeferredNode:
         name = self._host.get_hostname()
         return initialization.DeferredNode(
-            name, lambda: os_acc.initialize(node_name=name), interval
+            name, lambda: os_acc.initialize(node_name=name, unmanaged=True), interval
         )
 
     def _check_claims(self) -> None:
@@ -270,6 +270,18 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         )
         return xml
 
+    def _guest_add_accel_pci_devices(self, guest: Any, accel_info: Any) -> None:
+        """Leave functions alone that keep another VFIO driver than vfio-pci.
+
+        As managed devices, libvirt would bind them to vfio-pci.
+        """
+        count = len(guest.devices)
+        super()._guest_add_accel_pci_devices(guest, accel_info)
+        added = guest.devices[count:]
+        for device, entry in zip(added, accel_info, strict=True):
+            if "vfio_driver" in entry:
+                self._set_managed_mode(device, "false")
+
     # -- a guest that starts again ------------------------------------------------
 
     def _hard_reboot(
@@ -371,7 +383,10 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def _pci_devices(self, instance: Any) -> list[Any]:
         """Return the accelerators of a server as Nova's PCI devices."""
         return [
-            objects.PciDevice(address=entry["pci_id"], extra_info={})
+            objects.PciDevice(
+                address=entry["pci_id"],
+                extra_info={"managed": "false"} if "vfio_driver" in entry else {},
+            )
             for entry in self._servers.accel_info(instance)
         ]
 

@@ -10,6 +10,7 @@ from os_acc.objects.device import AttachHandle
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +27,15 @@ class DeviceTags:
         is not offered itself. New in version 1.4 of the contract.
     :ivar allow_no_erase: offer the device although nothing erases the data of the
         guest before. New in version 1.4 of the contract.
+    :ivar physical_network: the network that a network card is connected to; None: the
+        operator names none. New in version 1.4 of the contract.
+    :ivar function: the use of a network card, such as ``ovs``; None: the operator names
+        none. New in version 1.4 of the contract.
+    :ivar qat_services: the services of the VFs to create on a QuickAssist PF, as the
+        kernel writes them (``sym;asym``); None: unchanged. New in version 1.4 of the
+        contract.
+    :ivar vfio_driver: the VFIO driver that the device gets for a guest; ``auto``: the
+        one that the kernel's modules name for it. New in version 1.4 of the contract.
     """
 
     resource_class: str | None = None
@@ -36,6 +46,10 @@ class DeviceTags:
     numa_policy: NUMAPolicy | None = None
     mdev_types: tuple[str, ...] = ()
     allow_no_erase: bool = False
+    physical_network: str | None = None
+    function: str | None = None
+    qat_services: str | None = None
+    vfio_driver: str = VFIO_PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,9 +70,11 @@ class UsableFunction:
 
     :ivar parent: the PF of a VF, otherwise the function itself; also for a VF
         inside a guest, where the PF is not visible.
-    :ivar members: all functions that are bound to vfio-pci together, sorted,
+    :ivar members: all functions that are bound to VFIO drivers together, sorted,
         including the function itself.
     :ivar iommu_group: the number of the group.
+    :ivar driver: the VFIO driver that the function has while a guest has it; the
+        other members have vfio-pci. New in version 1.4 of the contract.
     """
 
     function: PciFunction
@@ -66,6 +82,7 @@ class UsableFunction:
     tags: DeviceTags
     members: tuple[PciAddress, ...]
     iommu_group: int
+    driver: str = VFIO_PCI
 
     def handle(self) -> AttachHandle:
         """Return the handle with which the function is attached to a guest."""
@@ -75,6 +92,8 @@ class UsableFunction:
             iommu_group=self.iommu_group,
             numa_node=self.function.numa_node,
             numa_policy=self.tags.numa_policy,
+            physical_network=self.tags.physical_network,
+            driver=self.driver,
         )
 
 

@@ -37,6 +37,8 @@ class AttachHandle:
     :ivar driver: the VFIO driver that the function has while a guest has it, by the
         name of its directory in ``/sys/bus/pci/drivers``. New in version 1.4 of the
         contract.
+    :ivar physical_network: the network that a network card is connected to, as tagged;
+        None: no tag names one. New in version 1.4 of the contract.
     """
 
     address: DeviceAddress
@@ -46,6 +48,7 @@ class AttachHandle:
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
     driver: str = VFIO_PCI
+    physical_network: str | None = None
 
 
 class Erasure(enum.Enum):
@@ -158,6 +161,8 @@ class RejectReason(enum.Enum):
     NO_MDEV_TYPE = "without the mediated devices that device_spec names"
     NO_RESET = "cannot be reset"
     NO_ERASE = "cannot be erased between guests"
+    NO_VFIO_DRIVER = "without the VFIO driver that device_spec requests"
+    MANAGED = "not for a caller that attaches with managed='yes'"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
     NO_INTERFACE = "an FPGA region without an interface id"

@@ -44,6 +44,8 @@ class VfioDriver(enum.StrEnum):
 
 VFIO_PCI: Final = VfioDriver.VFIO_PCI.value
 
+#: The value of ``vfio_driver`` in ``device_spec`` that follows the kernel's modules.
+AUTO: Final = "auto"
 #: Drivers that are bound for a guest, and for nothing else.
 GUEST_DRIVERS: Final = frozenset(
     each.value for each in VfioDriver if not each.drives_host

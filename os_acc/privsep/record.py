@@ -125,7 +125,8 @@ def read(address: PciAddress) -> FunctionRecord | None:
     if check != _check(payload):
         raise RecordUnclear(address)
     try:
-        lease, identity, driver, override, use = json.loads(payload)
+        # A newer os_acc may append values.
+        lease, identity, driver, override, use, *_ = json.loads(payload)
         record = FunctionRecord(
             lease, address, tuple(identity), driver, override, FunctionUse(use)
         )
@@ -143,6 +144,18 @@ def of(address: PciAddress, identity: tuple[int, ...]) -> FunctionRecord | None:
     """
     record = read(address)
     return record if record is not None and record.identity == identity else None
+
+
+def lease_of(address: PciAddress, identity: tuple[int, ...]) -> str | None:
+    """Return the lease for which a function is recorded, or None.
+
+    :returns: :data:`UNREADABLE`: the record is damaged.
+    """
+    try:
+        found = of(address, identity)
+    except RecordUnclear:
+        return UNREADABLE
+    return found.lease if found else None
 
 
 def write(record: FunctionRecord) -> None:

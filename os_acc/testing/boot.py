@@ -24,6 +24,7 @@ from os_acc.testing.tree import PRIVATE, Transaction
 
 _HOST = f"{PRIVATE}/host"
 _PARAMETERS = "sys/module/vfio_pci/parameters"
+_RELEASE = "6.12.0-fake-amd64"
 
 
 def build(tree: Transaction, host: HostSpec) -> None:
@@ -119,6 +120,9 @@ def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) 
 
 def _proc(tree: Transaction, host: HostSpec) -> None:
     tree.put("proc/sys/kernel/random/boot_id", f"{uuid.uuid4()}\n")
+    tree.put("proc/sys/kernel/osrelease", f"{_RELEASE}\n")
+    aliases = "".join(f"{line}\n" for line in host.module_aliases)
+    tree.put(f"lib/modules/{_RELEASE}/modules.alias", aliases)
     tree.put("proc/cmdline", "quiet intel_iommu=on\n" if host.iommu else "quiet\n")
     tree.put("proc/self/mounts", "".join(f"{line}\n" for line in host.mounts))
     tree.link("proc/mounts", "proc/self/mounts")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
+from os_acc.objects.vfio_driver import GUEST_DRIVERS
 from os_acc.testing import dfl, functions, holders, records, vendor_attributes
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction, serial
@@ -186,7 +187,7 @@ def detach(tree: Transaction, address: str) -> None:
         tree.put(mark, name)
         raise holders.Blocked(address)
     tree.drop(mark)
-    if name == VFIO:
+    if name in GUEST_DRIVERS:
         _leave_vfio(tree, address)
     function = functions.spec(tree, address)
     if name == function.driver:
@@ -230,7 +231,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     function = functions.spec(tree, address)
     if function.ids in driver.rejects:
         return errno.EINVAL
-    if driver.name == VFIO:
+    if driver.name in GUEST_DRIVERS:
         error = _enter_vfio(tree, address)
         if error:
             return error
@@ -266,7 +267,8 @@ def _leave_vfio(tree: Transaction, address: str) -> None:
     group = functions.group_of(tree, address)
     if group is None:
         return
-    if any(owner(tree, other) == VFIO for other in functions.members(tree, group)):
+    others = functions.members(tree, group)
+    if any(owner(tree, other) in GUEST_DRIVERS for other in others):
         return
     tree.drop(f"dev/vfio/{group}")
     tree.drop(f"sys/class/vfio/{group}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.testing.dfl_specs import DflSpec
+from os_acc.testing.qat import attributes as qat_attributes
 from os_acc.testing.specs import (
     FunctionSpec,
     HostSpec,
@@ -155,6 +156,7 @@ def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
         "4xxx",
         numa_node=numa_node,
         sriov=sriov,
+        driver_attributes=qat_attributes(),
     )
 
 

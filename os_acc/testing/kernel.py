@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from os_acc.objects.mdev import DeviceAddress, DeviceName
+from os_acc.objects.vfio_driver import GUEST_DRIVERS
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
     boot,
@@ -221,12 +222,12 @@ class FakeKernel(DflNodes):
         from vfio-pci blocks.
 
         :param address: of a function, or the UUID of a mediated device.
-        :raises OSError: ENODEV: it is not bound to vfio-pci.
+        :raises OSError: ENODEV: it is not bound to a VFIO driver.
         """
         function = str(address)
         with self._tree.transaction() as tree:
             is_mdev = mdevs.exists(tree, function)
-            if not is_mdev and drivers.bound(tree, function) != drivers.VFIO:
+            if not is_mdev and drivers.bound(tree, function) not in GUEST_DRIVERS:
                 raise drivers.refuse(errno.ENODEV, function)
             holders.hold(tree, function, pid, command)
 

@@ -316,6 +316,7 @@ class HostSpec:
     :ivar swaps: device nodes with swap space.
     :ivar drivers: drivers beyond those that the functions name.
     :ivar mdev_parents: virtual parents of mediated devices.
+    :ivar module_aliases: lines of the kernel's ``modules.alias``.
     """
 
     functions: tuple[FunctionSpec, ...] = ()
@@ -328,3 +329,4 @@ class HostSpec:
     swaps: tuple[str, ...] = ()
     drivers: tuple[DriverSpec, ...] = ()
     mdev_parents: tuple[MdevParentSpec, ...] = ()
+    module_aliases: tuple[str, ...] = ()

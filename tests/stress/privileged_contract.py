@@ -18,12 +18,15 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
+    qat,
     record,
     rootconf,
     sriov,
     xrt,
 )
 from tests.random_values import RandomValues
+from tests.stress import privileged_qat
+from tests.stress.privileged_host import Card, Host
 
 Arguments = tuple[Any, ...]
 Writes = frozenset[tuple[str, str]]
@@ -40,33 +43,6 @@ _DIGITS = {
     **dict.fromkeys(("sha384", "sha3_384"), 96),
     **dict.fromkeys(("blake2s", "sha256", "sha3_256"), 64),
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Card:
-    """A function that is present."""
-
-    place: tuple[int, int, int, int]
-    identity: tuple[int, ...]
-    group: int
-    driver: str
-    is_bridge: bool = False
-
-    @property
-    def name(self) -> str:
-        domain, bus, slot, function = self.place
-        return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Host:
-    """The host under test.
-
-    :ivar root: the directory of ``/sys``.
-    """
-
-    root: str
-    cards: Mapping[tuple[int, ...], Card]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -404,6 +380,18 @@ SET_NUM_VFS = EntryPoint(
     lambda arguments: [arguments[:2]],
     _making_vfs,
 )
+SET_QAT_SERVICES = EntryPoint(
+    qat.set_qat_services,
+    lambda rng, host: privileged_qat.arguments(rng, _some(rng, host), _patience(rng)),
+    lambda parts, identity, services, epoch, milliseconds: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and privileged_qat.are_services(services)
+        and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    privileged_qat.permitted,
+)
 HOLDERS = EntryPoint(
     holders.holders,
     _holders,
@@ -476,7 +464,7 @@ MDEV_HOLDERS = EntryPoint(
 )
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
-    *(SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
+    *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
     *(CREATE_MDEV, REMOVE_MDEV),
 )
 #: Entry points that return the holders of a device.
@@ -489,6 +477,7 @@ ALL: Mapping[str, EntryPoint] = {
     "record.claimed": CLAIMED,
     "rootconf.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
+    "qat.set_qat_services": SET_QAT_SERVICES,
     "mdev.create": CREATE_MDEV,
     "mdev.remove": REMOVE_MDEV,
     "holders.holders": HOLDERS,

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""libvirt leaves a function alone that keeps another VFIO driver than vfio-pci."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nova.virt.libvirt import config as vconfig
+
+from os_acc.nova.driver import LibvirtDriver
+
+VF = {
+    "pci_id": "0000:3b:00.1",
+    "vfio_driver": "mlx5_vfio_pci",
+    "attach_handle_info": {
+        "domain": "0000",
+        "bus": "3b",
+        "device": "00",
+        "function": "1",
+    },
+}
+GPU = {
+    "pci_id": "0000:17:00.0",
+    "attach_handle_info": {
+        "domain": "0000",
+        "bus": "17",
+        "device": "00",
+        "function": "0",
+    },
+}
+
+
+class Accelerators:
+    """The accelerators of a server."""
+
+    def accel_info(self, _instance: Any) -> list[dict[str, Any]]:
+        return [VF, GPU]
+
+
+@pytest.fixture
+def driver() -> LibvirtDriver:
+    driver: LibvirtDriver = LibvirtDriver.__new__(LibvirtDriver)
+    driver._servers = Accelerators()  # type: ignore[assignment]
+    return driver
+
+
+def test_the_guest_is_defined_with_the_function_unmanaged(
+    driver: LibvirtDriver,
+) -> None:
+    guest = vconfig.LibvirtConfigGuest()
+    driver._guest_add_accel_pci_devices(guest, [GPU, VF, GPU])
+    assert [each.managed for each in guest.devices] == ["yes", "no", "yes"]
+
+
+def test_a_resumed_guest_gets_it_unmanaged_again(driver: LibvirtDriver) -> None:
+    found = map(driver._get_guest_pci_device, driver._pci_devices(None))
+    assert [each.managed for each in found] == ["no", "yes"]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A function has the VFIO driver of its own family while a guest has it.
+
+The lines of ``modules.alias`` are those of Debian's Linux 6.1, those of the variants
+what do_pci_entry() of scripts/mod/file2alias.c makes of their tables in
+drivers/vfio/pci.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception, service
+from os_acc.attach import operations
+from os_acc.objects.device import RejectReason
+from os_acc.objects.lease import LeaseState, Owner
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import (
+    DriverSpec,
+    FunctionSpec,
+    HostSpec,
+    SriovSpec,
+    TestHost,
+    instance,
+)
+
+PF, VF, OTHER = "0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"
+MLX5, XE = "mlx5_vfio_pci", "xe-vfio-pci"
+ALIASES = (
+    "# Aliases extracted from modules themselves.",
+    "alias pci:v000015B3d0000101Dsv*sd*bc*sc*i* mlx5_core",
+    "alias pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_core",
+    "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci",
+    "alias vfio_pci:v000019E5d0000A251sv*sd*bc*sc*i* hisi_acc_vfio_pci",
+    "alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci",
+    "alias vfio_pci:v00008086d0000E211sv*sd*bc03sc*i* xe_vfio_pci",
+)
+AUTO = f'{{"address": "{PF[:-1]}*", "vfio_driver": "auto"}}'
+NIC = FunctionSpec(
+    PF,
+    0x15B3,
+    0x101D,
+    0x020000,
+    "mlx5_core",
+    sriov=SriovSpec(8, 0x101E, "mlx5_core", offset=1, boot_vfs=2),
+)
+SPEC = HostSpec(
+    (NIC,),
+    drivers=(DriverSpec(MLX5, manages_dma=True), DriverSpec(XE, manages_dma=True)),
+    module_aliases=ALIASES,
+)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    with TestHost(tmp_path, SPEC, device_spec=[AUTO]) as host:
+        yield host
+
+
+def place(text: str) -> PciAddress:
+    return PciAddress.parse(text)
+
+
+def written(host: TestHost, since: int = 0) -> list[tuple[str, str]]:
+    return [
+        (each.path.rpartition("/")[2], each.text.strip())
+        for each in host.kernel.writes(since)
+    ]
+
+
+def test_a_guest_gets_the_variant_and_the_host_its_driver_back(host: TestHost) -> None:
+    before = host.kernel.snapshot()
+    (entry,) = host.plug(1, VF)
+    assert entry["vfio_driver"] == MLX5
+    assert host.drivers(VF) == [MLX5]
+    assert host.kernel.state(VF).driver_override == MLX5
+    host.unplug(1)
+    assert host.kernel.snapshot() == before
+
+
+def test_the_lease_records_the_driver(host: TestHost) -> None:
+    host.plug(1, VF)
+    # The choice of the present tags and modules does not matter for a lease.
+    again = host.restart(device_spec=['{"address": "0000:3b:*.*"}'])
+    (lease,) = again.store.leases()
+    assert lease.driver == MLX5
+    (entry,) = again.plug(instance(1), None, None)
+    assert entry["vfio_driver"] == MLX5
+    assert host.drivers(VF) == [MLX5]
+    host.unplug(1)
+    assert host.drivers(VF) == ["mlx5_core"]
+
+
+def test_a_reboot_of_the_host_keeps_the_variant(host: TestHost) -> None:
+    host.plug(1, VF)
+    host.kernel.reboot()
+    manager = host.restart()
+    manager.plug(instance(1), None, None)
+    assert host.drivers(VF) == [MLX5]
+    host.unplug(1)
+    assert host.drivers(VF) == ["mlx5_core"]
+
+
+def test_a_function_that_is_there_already_stays_untouched(host: TestHost) -> None:
+    host.bind(VF, MLX5)
+    assert host.rejected(VF).reason is RejectReason.UNKNOWN_STATE
+    host.restart(device_spec=[AUTO.replace("}", ', "prebound": true}')])
+    count = len(host.kernel.writes())
+    host.plug(1, VF)
+    assert written(host, count) == []
+    host.unplug(1)
+    assert written(host, count) == [("reset", "1")]
+    assert host.drivers(VF) == [MLX5]
+
+
+@pytest.mark.parametrize("driver", [MLX5, XE, "vfio-pci"])
+def test_the_operator_can_name_the_driver(tmp_path: Path, driver: str) -> None:
+    tagged = AUTO.replace("auto", driver)
+    with TestHost(tmp_path, SPEC, device_spec=[tagged]) as host:
+        (entry,) = host.plug(1, VF)
+        assert host.drivers(VF) == [driver]
+        assert entry.get("vfio_driver", "vfio-pci") == driver
+
+
+def test_a_function_without_a_variant_gets_vfio_pci(tmp_path: Path) -> None:
+    plain = dataclasses.replace(SPEC, module_aliases=ALIASES[:4])
+    with TestHost(tmp_path, plain, device_spec=[AUTO]) as host:
+        (entry,) = host.plug(1, VF)
+        assert "vfio_driver" not in entry
+        assert host.drivers(VF) == ["vfio-pci"]
+
+
+def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path: Path) -> None:
+    with TestHost(
+        tmp_path, dataclasses.replace(SPEC, drivers=()), device_spec=[AUTO]
+    ) as host:
+        refused = host.rejected(VF)
+        assert refused.reason is RejectReason.NO_VFIO_DRIVER
+        assert "modprobe mlx5_vfio_pci" in refused.detail
+
+
+def test_a_variant_that_os_acc_does_not_know_is_a_rejection(tmp_path: Path) -> None:
+    alias = "alias vfio_pci:v000015B3d0000101Esv*sd*bc02sc*i* acme_vfio_pci"
+    spec = dataclasses.replace(SPEC, module_aliases=(*ALIASES, alias))
+    with TestHost(tmp_path, spec, device_spec=[AUTO]) as host:
+        refused = host.rejected(VF)
+        assert refused.reason is RejectReason.NO_VFIO_DRIVER
+        assert "acme_vfio_pci" in refused.detail
+
+
+def test_the_rules_of_vfio_pci_do_not_apply_to_a_variant(tmp_path: Path) -> None:
+    assert NIC.sriov is not None
+    rigid = dataclasses.replace(NIC.sriov, reset_methods=())
+    denied = (*SPEC.denylist, (0x15B3, 0x101E))
+    spec = dataclasses.replace(
+        SPEC, functions=(dataclasses.replace(NIC, sriov=rigid),), denylist=denied
+    )
+    with TestHost(tmp_path, spec, device_spec=[AUTO]) as host:
+        host.plug(1, VF)
+        assert host.drivers(VF) == [MLX5]
+        host.unplug(1)
+        host.restart(device_spec=['{"address": "*:*:*.*"}'])
+        assert host.rejected(VF).reason is RejectReason.NO_RESET
+
+
+def test_a_guest_that_holds_the_function_delays_its_return(host: TestHost) -> None:
+    host.plug(1, VF)
+    host.kernel.hold(VF)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.drivers(VF) == [MLX5]
+    host.kernel.let_go(VF)
+    host.unplug(1)
+    assert host.drivers(VF) == ["mlx5_core"]
+
+
+def test_only_a_caller_that_attaches_unmanaged_gets_the_variant(host: TestHost) -> None:
+    config = host.config(node_name="managed")
+    manager = service.initialize(config=config, root=host.root)
+    (refused, *_) = [
+        each for each in manager.discover().refused if each.address == place(VF)
+    ]
+    assert refused.reason is RejectReason.MANAGED
+    assert "unmanaged=True" in refused.detail
+    manager = service.initialize(True, config=config, root=host.root, unmanaged=True)
+    offered = manager.discover().providers.values()
+    handles = [each for one in offered for each in one.device.handles]
+    assert {each.driver for each in handles} == {MLX5}
+
+
+def test_a_lease_stays_when_a_managed_caller_comes(host: TestHost) -> None:
+    host.plug(1, VF)
+    manager = service.build(host.config(), host.root, Owner.NOVA, unmanaged=False)
+    refused = {each.address for each in manager.discover().refused}
+    assert (place(VF) in refused, place(OTHER) in refused) == (False, True)
+    assert manager.plug(instance(1), None, None)[0]["vfio_driver"] == MLX5
+
+
+def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
+    host.bind(VF, MLX5)
+    lease = operations.adopt_device(
+        host.manager, place(VF), instance(1)["uuid"], "mlx5_core"
+    )
+    assert (lease.driver, lease.state) == (MLX5, LeaseState.HELD)
+    host.manager.plug(instance(1), None, None)
+    assert host.drivers(VF) == [MLX5]
+    host.unplug(1)
+    assert host.drivers(VF) == ["mlx5_core"]
+
+
+@pytest.mark.parametrize("value", ["nvidia", "mlx5_core", "", 1])
+def test_the_operator_cannot_name_another_driver(tmp_path: Path, value: object) -> None:
+    tagged = AUTO.replace('"auto"', f'"{value}"' if value != 1 else "1")
+    with (
+        TestHost(tmp_path, SPEC, device_spec=[tagged]) as host,
+        pytest.raises(exception.InvalidConfiguration, match="vfio_driver"),
+    ):
+        host.restart()
