@@ -18,4 +18,4 @@ class PciPlugin(base.PluginBase):
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        return cards.devices(self.name, candidates, cards.offer)
+        return cards.devices(self.name, candidates, candidates.usable, cards.offer)
