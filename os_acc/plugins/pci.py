@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.vfio_driver import VfioDriver
 from os_acc.plugins import base
 
 # A resource class, and traits.
@@ -60,14 +61,16 @@ class PciPlugin(base.PluginBase):
             if each.function.address != each.parent.address:
                 # Keep the first one: they are sorted.
                 matched[each.parent.address].setdefault(_offer(each), each.function)
-        in_order = sorted(candidates.usable, key=_card)
+        # No function is ready for a guest on the driver that it has on the host.
+        usable = [each for each in candidates.usable if not _stays(each.driver)]
+        in_order = sorted(usable, key=_card)
         for _, of_card in itertools.groupby(in_order, key=_card):
             # Functions of one card with different tags need different providers: a
             # provider has one resource class and one set of traits.
             offers: defaultdict[_Offer, list[UsableFunction]] = defaultdict(list)
-            for usable in of_card:
-                offers[_offer(usable)].append(usable)
-            vfs = matched[usable.parent.address]
+            for each in of_card:
+                offers[_offer(each)].append(each)
+            vfs = matched[each.parent.address]
             yield from self._devices(offers, vfs, candidates.provider_addresses)
 
     def _devices(
@@ -114,6 +117,10 @@ def _origin(
     if len(matched) <= 1 or (is_first and card.address in recorded):
         return card
     return own
+
+
+def _stays(driver: str) -> bool:
+    return driver == VfioDriver.NVIDIA
 
 
 def _own_address(usable: UsableFunction) -> tuple[int, int, int, int]:
