@@ -62,15 +62,15 @@ class PciPlugin(base.PluginBase):
                 # Keep the first one: they are sorted.
                 matched[each.parent.address].setdefault(_offer(each), each.function)
         # No function is ready for a guest on the driver that it has on the host.
-        usable = [each for each in candidates.usable if not _stays(each.driver)]
-        in_order = sorted(usable, key=_card)
+        left = [each for each in candidates.usable if not _stays(each.driver)]
+        in_order = sorted(left, key=_card)
         for _, of_card in itertools.groupby(in_order, key=_card):
             # Functions of one card with different tags need different providers: a
             # provider has one resource class and one set of traits.
             offers: defaultdict[_Offer, list[UsableFunction]] = defaultdict(list)
-            for each in of_card:
-                offers[_offer(each)].append(each)
-            vfs = matched[each.parent.address]
+            for usable in of_card:
+                offers[_offer(usable)].append(usable)
+            vfs = matched[usable.parent.address]
             yield from self._devices(offers, vfs, candidates.provider_addresses)
 
     def _devices(
