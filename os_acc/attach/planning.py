@@ -229,6 +229,7 @@ class LeasePlanner:
             required=selected.wanted.required,
             parent=verification.parent_identity(self.root, slot) if slot else None,
             driver=selected.handle.driver,
+            physical_network=selected.handle.physical_network or "",
         )
 
 

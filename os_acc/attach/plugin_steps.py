@@ -265,6 +265,7 @@ def _handle(lease: Lease) -> AttachHandle:
         lease.iommu_group,
         lease.numa_node,
         driver=lease.driver,
+        physical_network=lease.physical_network or None,
     )
 
 

@@ -81,7 +81,11 @@ def _handle_info(lease: Lease) -> AttachHandleInfo:
     """Return the address in the form that Nova puts into names of node devices."""
     slot = lease.slot
     if slot is None:
-        return _address_info(lease.address)
+        info = _address_info(lease.address)
+        # Nova reads this key of a port's accelerator.
+        if lease.physical_network:
+            info["physical_network"] = lease.physical_network
+        return info
     info = _address_info(slot.type.function)
     info["asked_type"] = slot.type.name
     info["parent"] = slot.type.parent

@@ -310,6 +310,7 @@ def _moved(old: Lease, planned: Lease) -> Lease:
         boot_id=planned.boot_id,
         physfns=planned.physfns,
         parent=planned.parent,
+        physical_network=planned.physical_network,
         policies=dataclasses.replace(old.policies, device=planned.policies.device),
         arq="",
         is_spare=True,

@@ -22,6 +22,7 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
 from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.privsep import (
@@ -29,6 +30,7 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
+    qat,
     record,
     rootconf,
     sriov,
@@ -285,6 +287,24 @@ class Helper:
             function.address.parts,
             function.identity.numbers,
             count,
+            epoch,
+            turn.milliseconds,
+        )
+        _judge((function.address,), (answer,))
+
+    def set_qat_services(
+        self, function: PciFunction, services: QatServices, epoch: int, deadline: float
+    ) -> None:
+        """Configure a QuickAssist PF without VFs for these services.
+
+        :raises HostError: the host refused it.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            qat.set_qat_services,
+            function.address.parts,
+            function.identity.numbers,
+            number_of(services),
             epoch,
             turn.milliseconds,
         )

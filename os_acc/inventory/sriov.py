@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Self
+
 from oslo_log import log
 
 from os_acc import exception
 from os_acc.helper import client
 from os_acc.host import pci
+from os_acc.host.qat import read_state
 from os_acc.host.view import Host
 from os_acc.inventory import discovery
-from os_acc.objects import dfl
+from os_acc.objects import dfl, qat
+from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.lease import RecordedState
 from os_acc.objects.pci import PciFunction, PciRole
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
@@ -48,13 +54,15 @@ def make(
         try:
             with locks.hold([device_lock(function.address)], deadline):
                 current = store.until(deadline)
-                if function.address in current.recorded_state().taken:
+                recorded = current.recorded_state()
+                if function.address in recorded.taken:
                     LOG.warning(
                         "cannot create VFs of %s: it is leased as a whole",
                         function.address,
                     )
                     continue
-                _make_one(function, tags.num_vfs, current, helper, deadline)
+                wanted = _Wanted.of(tags, function, recorded)
+                _make_one(root, function, wanted, current, helper, deadline)
         except exception.OsAccError as error:
             reasons = "; ".join((str(error), *getattr(error, "__notes__", ())))
             LOG.error("cannot create VFs of %s: %s", function.address, reasons)
@@ -70,33 +78,100 @@ def _is_novas(
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The VFs that the operator wants.
+
+    :ivar services: of a QuickAssist PF; None: unchanged.
+    """
+
+    count: int
+    services: qat.QatServices | None
+
+    @classmethod
+    def of(
+        cls, tags: DeviceTags, function: PciFunction, recorded: RecordedState
+    ) -> Self:
+        """Return what a PF's tags request.
+
+        :raises HostStepFailed: this PF cannot have it.
+        """
+        assert tags.num_vfs is not None
+        ids, address = function.identity.numbers[:2], str(function.address)
+        count, total = tags.num_vfs, function.total_vfs
+        if ids in qat.PFS and count != total:
+            # adf_sriov_configure() ignores the number (qat_common/adf_sriov.c).
+            raise exception.HostStepFailed(
+                f"its driver creates all {total} VFs at once, not {count}",
+                address=address,
+                hint=f"set num_vfs to {total}",
+            )
+        if tags.qat_services is None:
+            return cls(count, None)
+        if ids not in qat.CONFIGURABLE:
+            raise exception.HostStepFailed(
+                "its services cannot be configured",
+                address=address,
+                hint="remove qat_services: only QuickAssist 4xxx and later have it",
+            )
+        if not function.vfs and function.address in recorded.leased_in_parts:
+            lost = recorded.leased_in_parts[function.address]
+            raise exception.HostStepFailed(
+                f"{lost}, a VF that is gone, is still leased",
+                address=address,
+                hint="unplug its guest, then restart the service",
+            )
+        return cls(count, qat.parse_services(tags.qat_services))
+
+
 def _make_one(
+    root: str,
     function: PciFunction,
-    count: int,
+    wanted: _Wanted,
     store: Store,
     helper: client.Helper,
     deadline: float,
 ) -> None:
-    if len(function.vfs) not in (0, count):
+    if len(function.vfs) not in (0, wanted.count):
         raise exception.HostStepFailed(
-            f"it has {len(function.vfs)} VFs, not {count}",
+            f"it has {len(function.vfs)} VFs, not {wanted.count}",
             address=str(function.address),
             hint="remove all VFs while no guest has one, or change num_vfs",
         )
+    if function.vfs:
+        _check_services(root, function, wanted)
     try:
-        _set(function, count, store.next_epoch(), helper, deadline)
+        _set(function, wanted, store.next_epoch(), helper, deadline)
     except client.EpochRefused as error:
         # The epoch in the store is too old: the store was lost, or the clock was ahead.
-        _set(function, count, store.next_epoch(error.accepted), helper, deadline)
+        _set(function, wanted, store.next_epoch(error.accepted), helper, deadline)
+
+
+def _check_services(root: str, function: PciFunction, wanted: _Wanted) -> None:
+    """Check the services of VFs that exist, which no change may take from guests."""
+    if wanted.services is None:
+        return
+    found = read_state(root, function.address).services
+    if set(found.split(";")) != set(wanted.services):
+        raise exception.HostStepFailed(
+            f"its VFs have the services {found}, "
+            f"not {qat.services_text(wanted.services)}",
+            address=str(function.address),
+            hint="remove all VFs while no guest has one, or change qat_services",
+        )
 
 
 def _set(
     function: PciFunction,
-    count: int,
+    wanted: _Wanted,
     epoch: int,
     helper: client.Helper,
     deadline: float,
 ) -> None:
+    count = wanted.count
+    if wanted.services is not None and not function.vfs:
+        # Before the VFs exist: a change stops the device.
+        helper.set_qat_services(function, wanted.services, epoch, deadline)
     if function.driver != dfl.DRIVER or function.vfs:
         helper.set_num_vfs(function, count, epoch, deadline)
         return

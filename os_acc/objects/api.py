@@ -59,6 +59,8 @@ class AttachHandleInfo(TypedDict, total=False):
 
     :ivar asked_type: the type of the mediated device; absent for a PCI function.
     :ivar parent: the name of its parent in ``/sys/class/mdev_bus``; likewise.
+    :ivar physical_network: the network of a network card; absent unless the operator
+        names one.
     """
 
     domain: str
@@ -67,6 +69,7 @@ class AttachHandleInfo(TypedDict, total=False):
     function: str
     asked_type: str
     parent: str
+    physical_network: str
 
 
 class AcceleratorEntry(TypedDict):

@@ -27,6 +27,13 @@ class DeviceTags:
         is not offered itself. New in version 1.4 of the contract.
     :ivar allow_no_erase: offer the device although nothing erases the data of the
         guest before. New in version 1.4 of the contract.
+    :ivar physical_network: the network that a network card is connected to; None: the
+        operator names none. New in version 1.4 of the contract.
+    :ivar function: the use of a network card, such as ``ovs``; None: the operator names
+        none. New in version 1.4 of the contract.
+    :ivar qat_services: the services of the VFs to create on a QuickAssist PF, as the
+        kernel writes them (``sym;asym``); None: unchanged. New in version 1.4 of the
+        contract.
     :ivar vfio_driver: the VFIO driver that the device gets for a guest; ``auto``: the
         one that the kernel's modules name for it. New in version 1.4 of the contract.
     :ivar vgpu_type: the type of vGPU that a VF becomes on NVIDIA's driver; 0: none.
@@ -41,6 +48,9 @@ class DeviceTags:
     numa_policy: NUMAPolicy | None = None
     mdev_types: tuple[str, ...] = ()
     allow_no_erase: bool = False
+    physical_network: str | None = None
+    function: str | None = None
+    qat_services: str | None = None
     vfio_driver: str = VFIO_PCI
     vgpu_type: int = 0
 
@@ -85,6 +95,7 @@ class UsableFunction:
             iommu_group=self.iommu_group,
             numa_node=self.function.numa_node,
             numa_policy=self.tags.numa_policy,
+            physical_network=self.tags.physical_network,
             driver=self.driver,
         )
 

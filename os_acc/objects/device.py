@@ -37,6 +37,8 @@ class AttachHandle:
     :ivar driver: the VFIO driver that the function has while a guest has it, by the
         name of its directory in ``/sys/bus/pci/drivers``. New in version 1.4 of the
         contract.
+    :ivar physical_network: the network that a network card is connected to, as tagged;
+        None: no tag names one. New in version 1.4 of the contract.
     """
 
     address: DeviceAddress
@@ -46,6 +48,7 @@ class AttachHandle:
     fault: str = ""
     numa_policy: NUMAPolicy | None = None
     driver: str = VFIO_PCI
+    physical_network: str | None = None
 
 
 class Erasure(enum.Enum):

@@ -182,7 +182,6 @@ _PARENT_KEYS: Final = frozenset(
 )
 _NOVAS_TAGS: Final = frozenset(
     {
-        "physical_network",
         "trusted",
         "remote_managed",
         "managed",

@@ -14,7 +14,7 @@ import os_traits
 from oslo_utils import strutils
 
 from os_acc import exception
-from os_acc.objects import mdev
+from os_acc.objects import mdev, qat
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import PLACEMENT_NAME
@@ -49,6 +49,9 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         else None,
         mdev_types=_mdev_types(spec["mdev_types"]) if "mdev_types" in spec else (),
         allow_no_erase=boolean("allow_no_erase", spec.get("allow_no_erase", False)),
+        physical_network=_name_of_trait(spec, "physical_network"),
+        function=_name_of_trait(spec, "function"),
+        qat_services=_qat_services(spec) if "qat_services" in spec else None,
         vfio_driver=_vfio_driver(spec.get("vfio_driver", VFIO_PCI)),
         vgpu_type=_vgpu_type(spec["vgpu_type"]) if "vgpu_type" in spec else 0,
     )
@@ -150,6 +153,42 @@ def _mdev_types(value: object) -> tuple[str, ...]:
                 hint="use names in mdev_supported_types, separated by commas",
             )
     return tuple(dict.fromkeys(found))
+
+
+def _name_of_trait(spec: Mapping[str, Any], tag: str) -> str | None:
+    """Return a name that becomes a trait; ``null`` is none, as in Nova's tags."""
+    if spec.get(tag) is None:
+        return None
+    name = text(tag, spec[tag])
+    if not name.isprintable():
+        raise exception.InvalidConfiguration(
+            f"{tag} is {exception.show(name)}, which cannot be printed"
+        )
+    _checked(tag, name, str(os_traits.normalize_name(name)))
+    return name
+
+
+def _qat_services(spec: Mapping[str, Any]) -> str:
+    given = text("qat_services", spec["qat_services"])
+    choices = [each.value for each in qat.QatService]
+    try:
+        services = qat.parse_services(given)
+    except ValueError as error:
+        raise exception.InvalidConfiguration(
+            f"qat_services is {exception.show(given)}",
+            hint=f"use one or more of {', '.join(choices)}, with ; in between",
+        ) from error
+    if not qat.are_possible(services):
+        raise exception.InvalidConfiguration(
+            f"qat_services is {exception.show(given)}, which no device combines",
+            hint="use dcc alone, or at most three of the others",
+        )
+    if "num_vfs" not in spec:
+        raise exception.InvalidConfiguration(
+            "qat_services is set without num_vfs",
+            hint="add num_vfs: the services are set before the VFs are created",
+        )
+    return qat.services_text(services)
 
 
 def _vfio_driver(value: object) -> str:

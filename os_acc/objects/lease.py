@@ -129,6 +129,8 @@ class Lease:
         or no mediated device.
     :ivar driver: the VFIO driver that the function has while a guest has it; the
         others of its IOMMU group have vfio-pci.
+    :ivar physical_network: the network that its network card is connected to, as
+        tagged when it was planned; '' without a tag.
     """
 
     uuid: str
@@ -166,6 +168,7 @@ class Lease:
     owes_release: bool = False
     parent: PciIdentity | None = None
     driver: str = VFIO_PCI
+    physical_network: str = ""
 
     @property
     def request_uuid(self) -> str:

@@ -108,12 +108,12 @@ class NvidiaPlugin(base.PluginBase):
                 address=str(address),
                 hint="restore the tag, or unplug the instance",
             )
-        steps.run(steps_of_vgpu.create, kind)
+        steps.run(steps_of_vgpu.create_vgpu, kind)
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         del handle
         try:
-            steps.run(steps_of_vgpu.delete)
+            steps.run(steps_of_vgpu.delete_vgpu)
         except base.HostStepFailed as error:
             if error.errno not in _HELD:
                 raise

@@ -35,6 +35,14 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 _DEADLINE_LIMIT_MS = 600_000
 
 
+class WithoutEffect(Exception):
+    """The kernel accepted a value, but the attribute shows another one."""
+
+    def __init__(self, attribute: str, observed: str) -> None:
+        super().__init__(observed)
+        self.attribute, self.observed = attribute, observed
+
+
 def parse_address(parts: object) -> PciAddress | None:
     """Return the address of four numbers; None if they are invalid."""
     if not isinstance(parts, tuple | list) or len(parts) != 4:
@@ -231,6 +239,16 @@ def read(address: PciAddress, attribute: str) -> str:
 def write(address: PciAddress, attribute: str, text: str) -> None:
     """Write an attribute of the function."""
     kernel.current.write(os.path.join(directory(address), attribute), text)
+
+
+def check(address: PciAddress, attribute: str, text: str) -> None:
+    """Check what an attribute shows after a write.
+
+    :raises WithoutEffect: it shows another text.
+    """
+    observed = read(address, attribute)
+    if observed != text:
+        raise WithoutEffect(attribute, observed)
 
 
 def probe(address: PciAddress) -> None:

@@ -28,6 +28,7 @@ from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects.qat import QatServices, services_text
 from os_acc.privsep import functions, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
@@ -109,6 +110,13 @@ class RootConf:
             return True
         tags = self.tags(address)
         return tags is not None and tags.num_vfs == count
+
+    def allows_qat_services(self, address: PciAddress, services: QatServices) -> bool:
+        """Return whether a PF may be configured for these QuickAssist services."""
+        if self.is_open:
+            return True
+        tags = self.tags(address)
+        return tags is not None and tags.qat_services == services_text(services)
 
     def allows_mdev(self, kind: MdevType) -> bool:
         """Return whether mediated devices of a type may be created."""

@@ -18,14 +18,6 @@ _VF_LIMIT = 0xFFFF
 _AUTOPROBE = "sriov_drivers_autoprobe"
 
 
-class _WithoutEffect(Exception):
-    """The kernel accepted a value, but the attribute shows another one."""
-
-    def __init__(self, observed: str) -> None:
-        super().__init__(observed)
-        self.observed = observed
-
-
 @privsep.base.entrypoint
 def set_num_vfs(
     parts: tuple[int, ...],
@@ -112,9 +104,7 @@ def _put_back(address: PciAddress) -> None:
 
 def _set_autoprobe(address: PciAddress, value: str) -> None:
     functions.write(address, _AUTOPROBE, value)
-    observed = functions.read(address, _AUTOPROBE)
-    if observed != value:
-        raise _WithoutEffect(observed)
+    functions.check(address, _AUTOPROBE, value)
 
 
 def _set(
@@ -122,8 +112,8 @@ def _set(
 ) -> CallResult:
     try:
         return _set_checked(address, identity, count, root)
-    except _WithoutEffect as error:
-        return CallResult(Outcome.NO_EFFECT, 0, _AUTOPROBE, error.observed)
+    except functions.WithoutEffect as error:
+        return CallResult(Outcome.NO_EFFECT, 0, error.attribute, error.observed)
     except OSError as error:
         return CallResult(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)

@@ -26,7 +26,7 @@ _SUFFIX: Final = ".vgpu"
 
 
 @privsep.base.step
-def create(target: StepTarget, kind: int) -> None:
+def create_vgpu(target: StepTarget, kind: int) -> None:
     """Create the vGPU of a lease; do nothing if the lease has it already.
 
     :param kind: the number of its type.
@@ -46,7 +46,7 @@ def create(target: StepTarget, kind: int) -> None:
 
 
 @privsep.base.step
-def delete(target: StepTarget) -> None:
+def delete_vgpu(target: StepTarget) -> None:
     """Delete the vGPU of a lease; do nothing if the lease has none.
 
     :raises OSError: EBUSY: a process holds it; EIO: the driver has not deleted it; or

@@ -319,6 +319,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "owes_release": lease.owes_release,
         "parent": lease.parent and _encode_identity(lease.parent),
         "driver": lease.driver,
+        "physical_network": lease.physical_network,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -366,6 +367,7 @@ def decode(payload: str) -> Lease:
             owes_release=fields["owes_release"],
             parent=_decode_parent(fields["parent"]),
             driver=fields.get("driver", VFIO_PCI),
+            physical_network=fields.get("physical_network", ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -8,6 +8,7 @@ import dataclasses
 
 from os_acc.testing import nvidia
 from os_acc.testing.dfl_specs import DflSpec
+from os_acc.testing.qat import attributes as qat_attributes
 from os_acc.testing.specs import (
     FunctionSpec,
     HostSpec,
@@ -178,6 +179,7 @@ def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
         "4xxx",
         numa_node=numa_node,
         sriov=sriov,
+        driver_attributes=qat_attributes(),
     )
 
 

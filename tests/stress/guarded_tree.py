@@ -85,7 +85,7 @@ class GuardedTree:
         notes = [
             f"{lock}{suffix}"
             for lock in locks
-            for suffix in (".autoprobe", ".lease", ".lease.new")
+            for suffix in (".autoprobe", ".qat", ".lease", ".lease.new")
         ]
         return {self._real(_LOCKS), *locks, *notes} if cards else set()
 

@@ -18,12 +18,16 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
+    qat,
     record,
     rootconf,
     sriov,
+    vgpu,
     xrt,
 )
 from tests.random_values import RandomValues
+from tests.stress import privileged_qat
+from tests.stress.privileged_host import Card, Host
 
 Arguments = tuple[Any, ...]
 Writes = frozenset[tuple[str, str]]
@@ -32,6 +36,10 @@ _DEVICES = "sys/bus/pci/devices"
 _FIRST = frozenset(string.ascii_letters + string.digits + "_")
 _LATER = _FIRST | frozenset(".+: -")
 _VFIO = "vfio-pci"
+_VARIANTS = ("mlx5", "hisi_acc", "pds", "nvgrace_gpu", "virtio", "qat")
+_DRIVERS = frozenset(
+    {"", _VFIO, "nvidia", "xe-vfio-pci", *(f"{each}_vfio_pci" for each in _VARIANTS)}
+)
 _LEASE = "77777777-7777-4777-8777-777777777777"
 _SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
 _HEX = frozenset("0123456789abcdef")
@@ -40,33 +48,6 @@ _DIGITS = {
     **dict.fromkeys(("sha384", "sha3_384"), 96),
     **dict.fromkeys(("blake2s", "sha256", "sha3_256"), 64),
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Card:
-    """A function that is present."""
-
-    place: tuple[int, int, int, int]
-    identity: tuple[int, ...]
-    group: int
-    driver: str
-    is_bridge: bool = False
-
-    @property
-    def name(self) -> str:
-        domain, bus, slot, function = self.place
-        return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Host:
-    """The host under test.
-
-    :ivar root: the directory of ``/sys``.
-    """
-
-    root: str
-    cards: Mapping[tuple[int, ...], Card]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +70,9 @@ class EntryPoint:
 
     def fits(self, arguments: Arguments) -> bool:
         """Return whether the number of arguments is right."""
-        return len(arguments) == len(inspect.signature(self._function).parameters)
+        # A step's function is behind the entry point that wraps it.
+        own = inspect.signature(self._function, follow_wrapped=False)
+        return len(arguments) == len(own.parameters)
 
     @property
     def _function(self) -> Callable[..., Any]:
@@ -136,11 +119,11 @@ def _is_driver(value: object) -> bool:
     return value == "" or (value[0] in _FIRST and set(value) <= _LATER)
 
 
-def _are_targets(value: Any, names: int) -> bool:
+def _are_targets(value: Any, *names: int) -> bool:
     if not isinstance(value, tuple | list) or not value:
         return False
     whole = all(
-        _is_row(target, 2 + names)
+        any(_is_row(target, 2 + count) for count in names)
         and _is_place(target[0])
         and _is_identity(target[1])
         and all(_is_driver(name) for name in target[2:])
@@ -176,7 +159,9 @@ def _bind(card: Card, *overrides: str) -> Writes:
 def _taking(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     if not _as_said(card, target[1], arguments[0]):
         return frozenset()
-    return _bind(card, _VFIO)
+    driver = target[2] if target[2:] else _VFIO
+    # The function stays on this driver, and is never bound to it.
+    return frozenset() if driver == "nvidia" else _bind(card, driver or _VFIO)
 
 
 def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
@@ -246,9 +231,54 @@ def _patience(rng: RandomValues) -> int:
 
 def _take(rng: RandomValues, host: Host) -> Arguments:
     cards = _group(rng, host)
-    targets = tuple((card.place, card.identity) for card in cards)
+    # Either form of a target is accepted.
+    names = (rng.pick(sorted(_DRIVERS)),) if rng.happens(0.5) else ()
+    targets = tuple((card.place, card.identity, *names) for card in cards)
     epoch = rng.pick((0, 1, 2**62))
     return cards[0].group, targets, epoch, _patience(rng), _lease(rng)
+
+
+def _step(*values: Any) -> Callable[[RandomValues, Host], Arguments]:
+    def invent(rng: RandomValues, host: Host) -> Arguments:
+        cards = _group(rng, host)
+        members = tuple((card.place, card.identity) for card in cards)
+        epoch = rng.pick((0, 1, 2**62))
+        own = (cards[0].place, members, (), epoch, _patience(rng), _lease(rng))
+        return (*own, values)
+
+    return invent
+
+
+def _is_step(*kinds: type) -> Callable[..., bool]:
+    """Return a check of the arguments of a privileged step on a function."""
+
+    def check(
+        place: Any,
+        members: Any,
+        card: Any,
+        epoch: object,
+        milliseconds: object,
+        lease: object,
+        values: Any,
+    ) -> bool:
+        return (
+            _is_place(place)
+            and _are_targets(members, 0)
+            and any(tuple(each[0]) == tuple(place) for each in members)
+            and (card == () or _are_targets((card,), 0))
+            and _is_told(0, epoch, milliseconds)
+            and _is_uuid(lease)
+            and type(values) is tuple
+            and list(map(type, values)) == list(kinds)
+            and all(_is_number(each, -(2**63), 2**64 - 1) for each in values)
+        )
+
+    return check
+
+
+def _members(arguments: Arguments) -> list[Arguments]:
+    card = arguments[2]
+    return [*arguments[1], *([card] if card != () else [])]
 
 
 def _lease(rng: RandomValues) -> str:
@@ -341,7 +371,8 @@ TAKE = EntryPoint(
     _take,
     lambda group, targets, epoch, milliseconds, lease: (
         _is_told(group, epoch, milliseconds)
-        and _are_targets(targets, 0)
+        and _are_targets(targets, 0, 1)
+        and all(driver in _DRIVERS for _, _, *names in targets for driver in names)
         and _is_uuid(lease)
     ),
     lambda arguments: list(arguments[1]),
@@ -403,6 +434,18 @@ SET_NUM_VFS = EntryPoint(
     ),
     lambda arguments: [arguments[:2]],
     _making_vfs,
+)
+SET_QAT_SERVICES = EntryPoint(
+    qat.set_qat_services,
+    lambda rng, host: privileged_qat.arguments(rng, _some(rng, host), _patience(rng)),
+    lambda parts, identity, services, epoch, milliseconds: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and privileged_qat.are_services(services)
+        and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    privileged_qat.permitted,
 )
 HOLDERS = EntryPoint(
     holders.holders,
@@ -474,10 +517,17 @@ REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
 MDEV_HOLDERS = EntryPoint(
     holders.mdev_holders, lambda *_: (_LEASE,), _is_uuid, lambda _all: [], _nothing
 )
+# The cards of these tests have no vGPUs.
+CREATE_VGPU = EntryPoint(
+    vgpu.create_vgpu.entry, _step(1154), _is_step(int), _members, _nothing
+)
+DELETE_VGPU = EntryPoint(
+    vgpu.delete_vgpu.entry, _step(), _is_step(), _members, _nothing
+)
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
-    *(SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
-    *(CREATE_MDEV, REMOVE_MDEV),
+    *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
+    *(CREATE_MDEV, REMOVE_MDEV, CREATE_VGPU, DELETE_VGPU),
 )
 #: Entry points that return the holders of a device.
 HOLDING = (HOLDERS, MDEV_HOLDERS)
@@ -489,8 +539,11 @@ ALL: Mapping[str, EntryPoint] = {
     "record.claimed": CLAIMED,
     "rootconf.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
+    "qat.set_qat_services": SET_QAT_SERVICES,
     "mdev.create": CREATE_MDEV,
     "mdev.remove": REMOVE_MDEV,
+    "vgpu.create_vgpu": CREATE_VGPU,
+    "vgpu.delete_vgpu": DELETE_VGPU,
     "holders.holders": HOLDERS,
     "holders.mdev_holders": MDEV_HOLDERS,
     "fpga.program": PROGRAM,

@@ -38,14 +38,16 @@ def test_the_host_does_not_take_them_but_its_own_way_of_probing_stays(make_bench
     assert bench.kernel.state(NIC).autoprobe is True
 
 
-def test_a_driver_that_always_makes_all_is_told_and_they_are_offered(
+def test_a_number_that_a_driver_of_all_or_none_would_ignore_is_rejected(
     make_bench, caplog
 ):
     bench = make_bench(device_spec=[spec(QAT, 4)])
+    before = bench.kernel.snapshot()
     bench.restart()
     assert f"cannot create VFs of {QAT}:" in caplog.text
-    assert "found 16" in caplog.text
-    assert len(bench.provider(QAT).device.handles) == 16
+    assert "creates all 16 VFs at once, not 4" in caplog.text
+    assert "set num_vfs to 16" in caplog.text
+    assert bench.kernel.snapshot() == before
 
 
 def test_all_vfs_of_such_a_driver_are_no_surprise(make_bench, caplog):

@@ -262,7 +262,7 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
         ('{"VENDOR_ID": "8086"}', "did you mean 'vendor_id'"),
         ('{"adress": "*"}', "did you mean 'address'"),
         ('{"address": "*", "colour": "red"}', "colour"),
-        ('{"address": "*", "physical_network": "net1"}', "Nova's"),
+        ('{"address": "*", "trusted": "true"}', "Nova's"),
         ('{"address": {"func": "0"}}', "did you mean 'function'"),
         ('{"address": ""}', "address"),
         ('{"address": {}}', "address"),

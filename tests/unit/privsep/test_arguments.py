@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from os_acc.privsep import binding, fpga, holders, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, qat, sriov, xrt
 from os_acc.privsep.functions import is_driver_name
 from os_acc.privsep.outcome import Outcome
 
@@ -107,6 +107,12 @@ def set_num_vfs(parts=PLACE, identity=CARD, count=4, epoch=EPOCH, milliseconds=S
     return (sriov.set_num_vfs(parts, identity, count, epoch, milliseconds),)
 
 
+def set_services(
+    parts=PLACE, identity=CARD, services=3, epoch=EPOCH, milliseconds=SECOND
+):
+    return (qat.set_qat_services(parts, identity, services, epoch, milliseconds),)
+
+
 def program(
     parts=PLACE,
     identity=CARD,
@@ -188,6 +194,11 @@ def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
         (set_num_vfs, "count"),
         (set_num_vfs, "epoch"),
         (set_num_vfs, "milliseconds"),
+        (set_services, "parts"),
+        (set_services, "identity"),
+        (set_services, "services"),
+        (set_services, "epoch"),
+        (set_services, "milliseconds"),
         (load, "parts"),
         (load, "identity"),
         (load, "number"),
@@ -230,7 +241,8 @@ def test_proof_is_yes_or_no(untouchable, value):
 
 @pytest.mark.parametrize("milliseconds", [0, 600_001])
 def test_no_call_waits_for_ever(untouchable, milliseconds):
-    for call in (take, give_back, set_num_vfs, program, load, release, assign):
+    calls = (take, give_back, set_num_vfs, set_services, program, load, release, assign)
+    for call in calls:
         assert is_refused(call(milliseconds=milliseconds))
 
 
@@ -352,6 +364,11 @@ def test_no_more_is_programmed_than_memory_can_hold(untouchable, wrong):
 
 def test_no_call_takes_virtual_functions_away(untouchable):
     assert is_refused(set_num_vfs(count=0))
+
+
+@pytest.mark.parametrize("services", [0, 0b1111, 0b1001, 1 << 5])
+def test_services_that_no_device_combines_are_refused(untouchable, services):
+    assert is_refused(set_services(services=services))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from oslo_privsep import capabilities
 
 from os_acc import privsep
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, qat, record, rootconf, sriov, xrt
 
 MANUAL = Path(__file__).parents[3] / "doc/source/admin/threat-model.rst"
 SOCKET = "/run/user/privsep.sock"
@@ -79,6 +79,7 @@ def test_each_context_has_its_own_group_of_options():
         (record.claimed, privsep.base),
         (rootconf.limits, privsep.base),
         (sriov.set_num_vfs, privsep.base),
+        (qat.set_qat_services, privsep.base),
         (holders.holders, privsep.inspect),
         (fpga.program, privsep.image),
         (fpga.release_ports, privsep.base),

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Providers for cards: the functions of a card that are offered alike are one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from os_acc.objects.candidate import MatchedFunction, UsableFunction
+from os_acc.objects.device import Device
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.plugins import base, families
+
+#: A resource class, and sorted traits.
+Offer: TypeAlias = tuple[str, tuple[str, ...]]
+#: Returns how a function is offered; None: another plugin offers it.
+OfferOf: TypeAlias = Callable[[UsableFunction | MatchedFunction], Offer | None]
+
+
+def offer(
+    function: UsableFunction | MatchedFunction,
+    traits: frozenset[str] = frozenset(),
+) -> Offer:
+    """Return the class and the traits of a function, by tags, ids and family.
+
+    :param traits: further ones.
+    """
+    family = families.family_of(function.function)
+    identity = function.function.identity
+    by_id = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
+    return (
+        function.tags.resource_class or f"CUSTOM_ACCELERATOR_{family.kind}",
+        tuple(sorted({by_id} | function.tags.traits | family.traits | traits)),
+    )
+
+
+def devices(
+    plugin_name: str, candidates: base.Candidates, offer_of: OfferOf
+) -> Iterator[Device]:
+    """Yield one device for each card, or one for each offer of its functions.
+
+    The name of a provider follows from the functions alone, not from the plugin:
+    a plugin that takes over devices from another one keeps their providers.
+    """
+    matched: dict[PciAddress, dict[Offer, PciFunction]] = {
+        each.parent.address: {} for each in candidates.usable
+    }
+    for each in candidates.matched:
+        of_parent = matched.get(each.parent.address)
+        if of_parent is not None and each.function.address != each.parent.address:
+            found = offer_of(each)
+            if found is not None:
+                # Keep the first one: they are sorted.
+                of_parent.setdefault(found, each.function)
+    in_order = sorted(candidates.usable, key=_card)
+    for _, of_card in itertools.groupby(in_order, key=_card):
+        # Functions of one card with different tags need different providers: a
+        # provider has one resource class and one set of traits.
+        offers: defaultdict[Offer, list[UsableFunction]] = defaultdict(list)
+        for usable in of_card:
+            found = offer_of(usable)
+            if found is not None:
+                offers[found].append(usable)
+        if offers:
+            vfs = matched[usable.parent.address]
+            yield from _devices(plugin_name, offers, vfs, candidates.provider_addresses)
+
+
+def _devices(
+    plugin_name: str,
+    offers: Mapping[Offer, list[UsableFunction]],
+    matched: Mapping[Offer, PciFunction],
+    recorded: frozenset[PciAddress],
+) -> Iterator[Device]:
+    for each in sorted(offers):
+        resource_class, traits = each
+        alike = sorted(offers[each], key=_own_address)
+        origin = _origin(each, alike[0].parent, matched, recorded)
+        yield Device(
+            plugin=plugin_name,
+            address=origin.address,
+            identity=origin.identity,
+            resource_class=resource_class,
+            traits=frozenset(traits),
+            handles=tuple(usable.handle() for usable in alike),
+            numa_node=alike[0].function.numa_node,
+        )
+
+
+def _origin(
+    own_offer: Offer,
+    card: PciFunction,
+    matched: Mapping[Offer, PciFunction],
+    recorded: frozenset[PciAddress],
+) -> PciFunction:
+    """Return the function that names the provider of one of a card's offers.
+
+    The card itself names its only offer; several offers need a function each.
+    All matched VFs count, usable or not, and a recorded provider keeps its
+    function.
+
+    :param matched: the first matched VF of each offer of the card, lowest first;
+        empty if the card is offered as a whole.
+    :param recorded: the functions that recorded providers are named after.
+    """
+    own = matched.get(own_offer, card)
+    if own.address in recorded:
+        return own
+    is_first = own == next(iter(matched.values()), card)
+    if len(matched) <= 1 or (is_first and card.address in recorded):
+        return card
+    return own
+
+
+def _own_address(usable: UsableFunction) -> tuple[int, int, int, int]:
+    return usable.function.address.parts
+
+
+def _card(usable: UsableFunction) -> tuple[int, int, int, int]:
+    return usable.parent.address.parts

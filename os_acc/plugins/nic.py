@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Network cards: a PF as a whole, or its VFs.
+
+The operator names the physical network and the function of the card, which no
+attribute of the kernel has. The plugin reads nothing itself, so that a card on
+vfio-pci, without a network interface, is offered like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+import os_traits
+
+from os_acc.objects.candidate import MatchedFunction, UsableFunction
+from os_acc.objects.device import Device
+from os_acc.plugins import base, cards, families
+
+# PCI Code and ID Assignment Specification: network controllers.
+_NETWORK: Final = 0x02
+
+
+class NicPlugin(base.PluginBase):
+    """One provider for each PF; its VFs are the capacity."""
+
+    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    # The class code identifies the cards of every vendor: a plugin that knows one
+    # of them comes first.
+    is_fallback: ClassVar[bool] = True
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        return cards.devices(self.name, candidates, _offer)
+
+
+def _offer(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
+    if each.function.class_code >> 16 != _NETWORK:
+        return None
+    # Some vendors' FPGAs show themselves as network controllers.
+    if families.family_of(each.function).kind != "NIC":
+        return None
+    return cards.offer(each, _traits(each.tags.physical_network, each.tags.function))
+
+
+@functools.lru_cache
+def _traits(*names: str | None) -> frozenset[str]:
+    """Return the traits that Cyborg derives from these names."""
+    return frozenset(str(os_traits.normalize_name(each)) for each in names if each)

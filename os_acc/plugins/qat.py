@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Intel QuickAssist: a PF as a whole, or its VFs.
+
+The PF's driver stays with the host and decides on the services of all VFs
+(Documentation/ABI/testing/sysfs-driver-qat). Without ``qat/`` in sysfs, as with C62x,
+the services are unknown, and there are no traits for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final
+
+from os_acc import exception
+from os_acc.host import qat as host_qat
+from os_acc.objects import qat
+from os_acc.objects.candidate import MatchedFunction, UsableFunction
+from os_acc.objects.device import Device
+from os_acc.objects.pci import PciAddress
+from os_acc.plugins import base, cards
+
+_UP: Final = "up"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pf:
+    """The properties that the VFs of a PF have in common.
+
+    :ivar fault: the fault of all VFs; '' for none.
+    """
+
+    traits: frozenset[str] = frozenset()
+    fault: str = ""
+
+
+class QatPlugin(base.PluginBase):
+    """One provider for each PF; its VFs are the capacity."""
+
+    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        parents = {
+            each.function.address: each.parent.address
+            for each in candidates.usable
+            if _is_qat(each)
+        }
+        if not parents:
+            return
+        # A PF that a guest gets as a whole is configured by the guest's driver.
+        pfs = {
+            parent: self._read(parent)
+            for address, parent in parents.items()
+            if address != parent
+        }
+
+        def offer_of(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
+            if not _is_qat(each):
+                return None
+            return cards.offer(each, pfs.get(each.parent.address, _Pf()).traits)
+
+        for device in cards.devices(self.name, candidates, offer_of):
+            yield _with_fault(device, parents, pfs)
+
+    def _read(self, pf: PciAddress) -> _Pf:
+        try:
+            found = host_qat.read_state(self.root, pf)
+        except exception.HostStepFailed as error:
+            return _Pf(fault=f"its PF is out of order: {error.message}")
+        names = (each.name for each in found.known_services)
+        traits = frozenset(f"CUSTOM_QAT_{name}" for name in names)
+        if found.state in ("", _UP):
+            return _Pf(traits)
+        return _Pf(traits, f"its PF {pf} is {found.state} (qat/state)")
+
+
+def _is_qat(each: UsableFunction | MatchedFunction) -> bool:
+    identity = each.function.identity
+    return (identity.vendor, identity.product) in qat.IDS
+
+
+def _with_fault(
+    device: Device,
+    parents: Mapping[PciAddress, PciAddress],
+    pfs: Mapping[PciAddress, _Pf],
+) -> Device:
+    handles = tuple(_faulty(each, parents, pfs) for each in device.handles)
+    return dataclasses.replace(device, handles=handles)
+
+
+def _faulty(
+    handle: base.AttachHandle,
+    parents: Mapping[PciAddress, PciAddress],
+    pfs: Mapping[PciAddress, _Pf],
+) -> base.AttachHandle:
+    if not isinstance(handle.address, PciAddress):
+        return handle
+    pf = pfs.get(parents[handle.address])
+    return dataclasses.replace(handle, fault=pf.fault) if pf and pf.fault else handle

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Configure the services of a QuickAssist PF.
+
+Documentation/ABI/testing/sysfs-driver-qat, and adf_sysfs.c in
+drivers/crypto/intel/qat/qat_common.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+
+from os_acc import privsep
+from os_acc.objects import qat
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel, rootconf, worker
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.rootconf import RootConf
+
+_STATE = f"{qat.DIRECTORY}/state"
+_SERVICES = f"{qat.DIRECTORY}/cfg_services"
+_UP, _DOWN = "up", "down"
+# Services that this version does not know may have to be restored.
+_TEXT = re.compile("[a-z0-9;]{1,64}", re.ASCII)
+
+
+@privsep.base.entrypoint
+def set_qat_services(
+    parts: tuple[int, ...],
+    identity: tuple[int, ...],
+    services: int,
+    epoch: int,
+    milliseconds: int,
+) -> tuple[str, int, str, str]:
+    """Configure a PF without VFs for these services; it is up afterwards.
+
+    A change stops the device. The kernel refuses that while a user of the host holds
+    it, and this call while it has VFs, which would lose it.
+
+    :param services: see :func:`os_acc.objects.qat.number_of`.
+    """
+    address = functions.parse_address(parts)
+    if (
+        address is None
+        or not functions.is_identity(identity)
+        or not functions.is_number(services, qat.HIGHEST_NUMBER)
+        or not qat.are_possible(qat.services_of(services))
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+    ):
+        return CallResult(Outcome.INVALID, errno.EINVAL)
+    # Create no lock file for a missing function.
+    if not functions.exists(address):
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+    checked, wanted = tuple(identity), qat.services_of(services)
+    root = rootconf.current()
+    (result,) = worker.run(
+        [address],
+        epoch,
+        milliseconds / 1000,
+        lambda _index: _set(address, checked, wanted, root),
+    )
+    return result
+
+
+def _set(
+    address: PciAddress,
+    identity: tuple[int, ...],
+    wanted: qat.QatServices,
+    root: RootConf,
+) -> CallResult:
+    try:
+        return _set_checked(address, identity, wanted, root)
+    except functions.WithoutEffect as error:
+        return CallResult(Outcome.NO_EFFECT, 0, error.attribute, error.observed)
+    except OSError as error:
+        return CallResult(
+            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+        )
+
+
+def _set_checked(
+    address: PciAddress,
+    identity: tuple[int, ...],
+    wanted: qat.QatServices,
+    root: RootConf,
+) -> CallResult:
+    if found := functions.changed(address, identity):
+        return found
+    if identity[:2] not in qat.CONFIGURABLE:
+        return CallResult(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
+    if not root.allows_qat_services(address, wanted):
+        return rootconf.denied(qat.services_text(wanted))
+    present = functions.count_vfs(address)
+    if present:
+        return CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
+    # 1. Finish a change in which a worker was killed.
+    _put_back(address)
+    if _is_configured(address, wanted):
+        return CallResult(Outcome.OK)
+    # 2. Note the services to restore, before the device stops.
+    _remember(address, functions.read(address, _SERVICES))
+    try:
+        # 3. The kernel changes the services only of a device that is down.
+        _go(address, _DOWN)
+        _configure(address, qat.services_text(wanted))
+        _go(address, _UP)
+    except (OSError, functions.WithoutEffect):
+        # The first error counts: the note remains if this fails, too.
+        with contextlib.suppress(OSError, functions.WithoutEffect):
+            _put_back(address)
+        raise
+    os.unlink(_note(address))
+    return CallResult(Outcome.OK)
+
+
+def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
+    is_up = functions.read(address, _STATE) == _UP
+    return is_up and _parts(functions.read(address, _SERVICES)) == set(wanted)
+
+
+def _parts(text: str) -> set[str]:
+    """Return services of an attribute; their order is not significant."""
+    return set(text.split(";"))
+
+
+def _go(address: PciAddress, state: str) -> None:
+    """Bring the device up or down, unless it is."""
+    # Linux 6.1 refuses to stop a device that is down.
+    if functions.read(address, _STATE) != state:
+        functions.write(address, _STATE, state)
+    functions.check(address, _STATE, state)
+
+
+def _configure(address: PciAddress, services: str) -> None:
+    functions.write(address, _SERVICES, services)
+    observed = functions.read(address, _SERVICES)
+    if _parts(observed) != _parts(services):
+        raise functions.WithoutEffect(_SERVICES, observed)
+
+
+def _note(address: PciAddress) -> str:
+    """Return the path of a note beside the lock, which lasts until a reboot."""
+    return kernel.current.path(worker.LOCKS, f"{address}.qat")
+
+
+def _remember(address: PciAddress, services: str) -> None:
+    if not _TEXT.fullmatch(services):
+        raise functions.WithoutEffect(_SERVICES, services)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(_note(address), flags, 0o600)
+    try:
+        os.write(fd, services.encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+def _put_back(address: PciAddress) -> None:
+    """Restore the noted services, also after a worker was killed half-way."""
+    try:
+        noted = kernel.current.read(_note(address)).strip()
+    except FileNotFoundError:
+        return
+    # Empty: the worker was killed before it changed anything.
+    if noted:
+        if _parts(functions.read(address, _SERVICES)) != _parts(noted):
+            _go(address, _DOWN)
+            _configure(address, noted)
+        _go(address, _UP)
+    os.unlink(_note(address))
