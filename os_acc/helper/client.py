@@ -253,26 +253,15 @@ class Helper:
     def run_step(
         self,
         step: privsep.Step[Any, *tuple[Any, ...]],
-        device: tuple[object, ...],
-        members: tuple[tuple[object, ...], ...],
-        card: tuple[object, ...],
+        target: tuple[object, ...],
         lease: Lease,
         arguments: tuple[object, ...],
         deadline: float,
     ) -> CallResult:
         """Run a vendor's step; see :mod:`os_acc.helper.vendor_steps`."""
         turn = self._turn(step.context, deadline)
-        answer = turn.ask(
-            step.entry,
-            device,
-            members,
-            card,
-            lease.epoch,
-            turn.milliseconds,
-            lease.uuid,
-            arguments,
-        )
-        return CallResult(*answer)
+        call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
+        return CallResult(*turn.ask(step.entry, *call))
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float

@@ -60,9 +60,9 @@ def run(
             f"{step.name} is called with {exception.show(arguments)}, which does not "
             "match its parameters"
         )
-    device, members = _device(lease)
     card = () if region is None else (region.card.parts, region.identity.numbers)
-    result = helper.run_step(step, device, members, card, lease, arguments, deadline)
+    target = (*_device(lease), card)
+    result = helper.run_step(step, target, lease, arguments, deadline)
     if result.outcome != Outcome.OK:
         raise _error(step, str(lease.address), result)
     return steps.decode(result.observed)
