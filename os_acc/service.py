@@ -481,7 +481,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     )
     inventory = scan()
     found = pci_functions_of(inventory.providers.values())
-    faults = health.faults(root, found, rules.max_uncorrectable_errors)
+    faults = health.faults_in_time(root, found, rules.max_uncorrectable_errors)
     if faults:
         inventory = scan(host=inventory.host, faults=faults)
     return HostInspection(inventory, recorded, loaded)

@@ -17,7 +17,7 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import verification
+from os_acc.attach import plugin_steps, verification
 from os_acc.attach.manager import Manager
 from os_acc.host import attributes, vfio
 from os_acc.inventory.discovery import Inventory
@@ -199,11 +199,12 @@ def adopt_device(
             before = found.recorded.lease if found.recorded else ""
             planned = manager.catalog.reconciler.claim(planned, before, store, deadline)
         (lease,) = store.add([dataclasses.replace(planned, state=LeaseState.HELD)])
-        return _with_region(manager, lease, deadline)
+        return _with_device(manager, lease, deadline)
 
 
-def _with_region(manager: Manager, lease: Lease, deadline: float) -> Lease:
-    """Record the region of an adopted device, and whether its guest can program it.
+def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
+    """Record the plugin of an adopted device and a release that it may be owed, its
+    region, and whether its guest can program it.
 
     The host cannot read the region of a whole card that a guest has.
     """
@@ -218,12 +219,20 @@ def _with_region(manager: Manager, lease: Lease, deadline: float) -> Lease:
         None,
     )
     plugin = manager.plugins.get(device.plugin) if device else None
-    if device is None or plugin is None or not _reads_regions(plugin):
+    if device is None or plugin is None:
         return lease
-    programming = None
+    # The lost lease may have owed a release, which does no harm where none is due.
+    (owing,) = plugin_steps.owing(
+        manager.plugins, [dataclasses.replace(lease, plugin=plugin.name)]
+    )
+    if not _reads_regions(plugin):
+        if owing.owes_release:
+            (lease,) = store.replace([owing])
+        return lease
+    lease, programming = owing, None
     if device.region is not None:
         programming = Programming(device.region, None, boot_id=lease.boot_id)
-    lease = dataclasses.replace(lease, plugin=plugin.name, programming=programming)
+    lease = dataclasses.replace(lease, programming=programming)
     if device.region is None and lease.is_the_guests:
         card = function_of(device.address)
         assert card is not None

@@ -36,7 +36,7 @@ class Metrics(base.Acting):
         sources = {
             health.source(root, each) for each in pci_functions_of(providers.values())
         }
-        readings = {each: health.read(root, each) for each in sorted(sources)}
+        readings = health.read_in_time(root, sources)
         families = (*_families(look), *_readings(readings))
         self.app.stdout.write(exposition(families))
         return 0

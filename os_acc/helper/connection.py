@@ -144,7 +144,8 @@ class Connection:
         except HelperRaised as error:
             raise exception.HelperLost(
                 f"the privileged helper failed: {str(error).splitlines()[-1]}",
-                hint="this is a defect of os_acc: report it",
+                hint="if os_acc was upgraded or downgraded while the service ran, "
+                "restart the service; otherwise report a defect of os_acc",
             ) from error
         finally:
             if channel is not self._context.channel and not channel.outstanding_msgs:

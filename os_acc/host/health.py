@@ -19,13 +19,24 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent import futures
 from typing import Final
 
-from os_acc.exception import HostStepFailed
+from oslo_log import log
+
+from os_acc import deadlines
+from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
 from os_acc.objects.pci import PciAddress
 
+LOG = log.getLogger(__name__)
+
+#: Seconds to wait for all readings of one function.
+ANSWER_SECONDS: Final = 2.0
+#: Seconds to wait for the readings of all functions together.
+HEALTH_SECONDS: Final = 10.0
 _TOTAL: Final = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]+)$", re.MULTILINE)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
 _INPUT: Final = re.compile(r"(temp[0-9]+)_input")
@@ -120,11 +131,53 @@ def faults(
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
     """
     sources = {address: source(root, address) for address in functions}
-    found = {
-        address: read(root, address).fault(max_uncorrectable)
-        for address in set(sources.values())
-    }
-    return {address: found[place] for address, place in sources.items() if found[place]}
+    found = {address: read(root, address) for address in set(sources.values())}
+    return _faults(sources, found, max_uncorrectable)
+
+
+def faults_in_time(
+    root: str, functions: Iterable[PciAddress], max_uncorrectable: int
+) -> dict[PciAddress, str]:
+    """Return the same of the functions that answer; see :func:`read_in_time`."""
+    sources = {address: source(root, address) for address in functions}
+    return _faults(sources, read_in_time(root, sources.values()), max_uncorrectable)
+
+
+def _faults(
+    sources: Mapping[PciAddress, PciAddress],
+    readings: Mapping[PciAddress, HealthReadings],
+    max_uncorrectable: int,
+) -> dict[PciAddress, str]:
+    found = {each: it.fault(max_uncorrectable) for each, it in readings.items()}
+    return {address: why for address, at in sources.items() if (why := found.get(at))}
+
+
+def read_in_time(
+    root: str, functions: Iterable[PciAddress]
+) -> dict[PciAddress, HealthReadings]:
+    """Return the readings of the functions that answer; the others are missing.
+
+    A driver may ask its device for a reading, and the device may not answer. No signal
+    ends such a read: its thread stays behind. The caller waits at most
+    :data:`ANSWER_SECONDS` for each function, and :data:`HEALTH_SECONDS` for all.
+    """
+    found = {}
+    deadline = time.monotonic() + HEALTH_SECONDS
+    for address in sorted(set(functions)):
+        patience = min(ANSWER_SECONDS, deadline - time.monotonic())
+        try:
+            reading = deadlines.begin(read, root, address)
+        except DeviceStuck as error:
+            LOG.warning("cannot read the health of %s: %s", address, error)
+            break
+        if futures.wait([reading], max(0.0, patience)).done:
+            found[address] = reading.result()
+            continue
+        LOG.warning("%s does not answer when its health is read", address)
+        if time.monotonic() >= deadline:
+            LOG.warning("the health of the other devices was not read")
+            break
+    return found
 
 
 def source(root: str, address: PciAddress) -> PciAddress:

@@ -125,7 +125,8 @@ def read(address: PciAddress) -> FunctionRecord | None:
     if check != _check(payload):
         raise RecordUnclear(address)
     try:
-        lease, identity, driver, override, use = json.loads(payload)
+        # A newer os_acc may append values.
+        lease, identity, driver, override, use, *_ = json.loads(payload)
         record = FunctionRecord(
             lease, address, tuple(identity), driver, override, FunctionUse(use)
         )

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics import parser
 
 from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
+from os_acc.host import health
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
 from tests.unit.cmd.console import Console
@@ -29,21 +32,34 @@ READINGS = (
     ("hwmon/hwmon3/temp1_crit", "95000\n"),
 )
 
+LINK = READINGS[3:8]
+
 
 @pytest.fixture
 def bench(make_bench):
     """Return a host with two cards; the first is too hot."""
-    card = dataclasses.replace(hosts.fpga("0000:05"), attributes=READINGS)
-    return make_bench(HostSpec((card, hosts.fpga("0000:06"))))
+    cards = (hosts.fpga("0000:05"), hosts.fpga("0000:06"))
+    return make_bench(
+        HostSpec(
+            (
+                dataclasses.replace(cards[0], attributes=READINGS),
+                dataclasses.replace(cards[1], attributes=LINK),
+            )
+        )
+    )
 
 
 def metrics(console: Console) -> dict[tuple[str, ...], float]:
     """Return each value by the name of its sample and the values of its labels."""
     ran = console.run("metrics")
     assert (ran.status, ran.err) == (0, "")
+    return samples(ran.out)
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
     return {
         (each.name, *map(str, each.labels.values())): each.value
-        for family in parser.text_string_to_metric_families(ran.out)
+        for family in parser.text_string_to_metric_families(text)
         for each in family.samples
     }
 
@@ -85,6 +101,31 @@ def test_readings_of_a_device(bench, console):
 
 def test_a_faulty_device_is_shown_with_its_fault(bench, console):
     assert "too hot" in console.run("device", "show", CARD).out
+
+
+@pytest.fixture
+def silent_sensor(bench, monkeypatch):
+    """Let the sensor of the first card hang, as a driver does whose card is silent.
+
+    Opening a FIFO for reading waits for a writer.
+    """
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.2)
+    (sensor,) = Path(bench.root).glob(f"sys/devices/**/{CARD}/hwmon/hwmon3/temp1_input")
+    sensor.unlink()
+    os.mkfifo(sensor)
+    yield
+    # The thread that was left behind ends.
+    os.close(os.open(sensor, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_silent_sensor_delays_no_other_device(silent_sensor, console):
+    ran = console.run("metrics")
+    assert f"{CARD} does not answer" in ran.err
+    lanes = {key[1] for key in samples(ran.out) if key[0] == "os_acc_pcie_link_lanes"}
+    assert lanes == {OTHER}
+    listed = console.run("device", "list", "-f", "value", "-c", "Address")
+    assert f"{CARD} does not answer" in listed.err
+    assert {CARD, OTHER} <= set(listed.out.split())
 
 
 def test_rejected_devices_and_failed_plugins_are_counted(console, monkeypatch):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -287,3 +288,27 @@ def test_other_files_are_no_records(fake):
     take()
     open(f"{fake.root}/{worker.LOCKS}/rubbish.lease", "w").close()
     assert len(record.claimed()) == 2
+
+
+def rewrite(fake, change) -> None:
+    """Change the values of a record as another version of os_acc writes them."""
+    with open(path(fake)) as file:
+        values = json.loads(file.read().partition(" ")[2])
+    payload = json.dumps(change(values))
+    with open(path(fake), "w") as file:
+        file.write(f"{record._check(payload)} {payload}\n")
+
+
+def test_values_that_a_newer_version_appended_are_ignored(fake):
+    take()
+    rewrite(fake, lambda values: [*values, "acme", {"erasure": 1}])
+    assert record.claimed()[0][1] == MINE
+    assert take(OTHERS)[0] == claimed_for(MINE)
+    assert give_back() == OK
+
+
+def test_a_use_of_a_newer_version_keeps_the_function_claimed(fake):
+    take()
+    rewrite(fake, lambda values: [*values[:4], "erasing"])
+    assert record.claimed()[0][1] == record.UNREADABLE
+    assert take(OTHERS)[0].outcome == Outcome.CLAIMED
