@@ -208,7 +208,7 @@ def _is_step(*kinds: type) -> Callable[..., bool]:
             is_place(place)
             and are_targets(members, 0)
             and any(tuple(each[0]) == tuple(place) for each in members)
-            and (card == () or are_targets((card,), 0))
+            and (_is_none(card) or are_targets((card,), 0))
             and _is_told(0, epoch, milliseconds)
             and is_uuid(lease)
             and type(values) is tuple
@@ -221,7 +221,11 @@ def _is_step(*kinds: type) -> Callable[..., bool]:
 
 def _members(arguments: Arguments) -> list[Arguments]:
     card = arguments[2]
-    return [*arguments[1], *([card] if card != () else [])]
+    return [*arguments[1], *([] if _is_none(card) else [card])]
+
+
+def _is_none(card: object) -> bool:
+    return isinstance(card, tuple | list) and not card
 
 
 def _lease(rng: RandomValues) -> str:
