@@ -61,7 +61,7 @@ def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
         nova_mdev_parents=frozenset(),
         nova_mdev_types=frozenset(),
     )
-    loaded = plugins.load(cfg.ConfigOpts(), root, ("pci",))
+    loaded = plugins.load(cfg.ConfigOpts(), root, ())
 
     def check(found: discovery.Inventory) -> None:
         offered = sum(len(each.device.handles) for each in found.providers.values())

@@ -42,8 +42,18 @@ OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
         *("address", "card", "functions", "lease", "root"),
         *("directory", "read", "set", "write"),
     ),
+    ("os_acc.testing", "AttributeSpec"): (),
     ("os_acc.testing", "FunctionSpec"): (),
     ("os_acc.testing", "HostSpec"): (),
+    ("os_acc.testing", "MdevParentSpec"): (),
+    ("os_acc.testing", "MdevTypeSpec"): (),
+    ("os_acc.testing", "SimulatedFunction"): (
+        "address",
+        "physfn",
+        "read",
+        "vfs",
+        "write",
+    ),
     ("os_acc.testing", "SriovSpec"): (),
     ("os_acc.testing", "TestHost"): (
         "__enter__",

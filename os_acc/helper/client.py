@@ -9,7 +9,6 @@ It turns the helper's plain answers into typed errors. See
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,7 +112,7 @@ class Helper:
             turn.milliseconds,
             lease.uuid,
         )
-        _judge(lease.functions, answers)
+        errors.judge(lease.functions, answers)
 
     def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
         """Record the functions of a lease as taken, without changing their binding.
@@ -134,7 +133,7 @@ class Helper:
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
         )
-        _judge(lease.functions, answers)
+        errors.judge(lease.functions, answers)
 
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
@@ -151,7 +150,7 @@ class Helper:
             turn.milliseconds,
             lease,
         )
-        _judge(addresses, answers)
+        errors.judge(addresses, answers)
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
         """List the functions that the helper has taken in this boot."""
@@ -190,7 +189,7 @@ class Helper:
             if not proven_free:
                 self.give_back(lease, deadline, proven_free=True)
                 return
-        _judge(lease.functions, answers)
+        errors.judge(lease.functions, answers)
 
     def create_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Create the mediated device of a lease.
@@ -237,7 +236,9 @@ class Helper:
             self.check_free(lease.functions, deadline)
             return
         turn = self._turn(privsep.inspect, deadline)
-        _judge_holders(str(lease.slot), turn.ask(holders.mdev_holders, lease.uuid))
+        errors.judge_holders(
+            str(lease.slot), turn.ask(holders.mdev_holders, lease.uuid)
+        )
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
         """Check that no process holds one of these functions.
@@ -248,7 +249,7 @@ class Helper:
         answer = turn.ask(
             holders.holders, tuple(address.parts for address in addresses)
         )
-        _judge_holders(str(addresses[0]), answer)
+        errors.judge_holders(str(addresses[0]), answer)
 
     def run_step(
         self,
@@ -279,7 +280,7 @@ class Helper:
             epoch,
             turn.milliseconds,
         )
-        _judge((function.address,), (answer,))
+        errors.judge((function.address,), (answer,))
 
     def set_qat_services(
         self, function: PciFunction, services: QatServices, epoch: int, deadline: float
@@ -297,7 +298,7 @@ class Helper:
             epoch,
             turn.milliseconds,
         )
-        _judge((function.address,), (answer,))
+        errors.judge((function.address,), (answer,))
 
     def program(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
@@ -428,7 +429,7 @@ class Helper:
     ) -> None:
         if CallResult(*answer).outcome == Outcome.IN_USE:
             self.check_free((card.address,), deadline)
-        _judge((card.address,), (answer,))
+        errors.judge((card.address,), (answer,))
 
     def _turn(self, context: privsep.Context, deadline: float) -> _Turn:
         """Wait for the helper; return a call with the time left for the kernel.
@@ -459,25 +460,6 @@ class _Turn:
         return self.link.ask(entrypoint, seconds, args)
 
 
-def _judge_holders(address: str, answer: Sequence[Any]) -> None:
-    outcome, number, found = answer
-    if outcome == Outcome.OK:
-        return
-    if number in exception.EXHAUSTED:
-        raise exception.HostStepFailed(
-            f"cannot determine which process holds {address}: {os.strerror(number)}",
-            address=address,
-            errno=number,
-        )
-    names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
-    raise exception.DeviceInUse(
-        f"{address} is held by {names or 'an unidentified process'}",
-        address=address,
-        errno=number,
-        holders=tuple((pid, command) for pid, command in found),
-    )
-
-
 def _signature(bitstream: Bitstream) -> tuple[str, ...]:
     found = bitstream.image.properties
     return tuple(found.get(name, "") for name in policy.SIGNATURE_PROPERTIES)
@@ -498,14 +480,3 @@ def _bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
             _targets(lease), map(lease.driver_of, lease.functions), strict=True
         )
     )
-
-
-def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
-    results = [CallResult(*answer) for answer in answers]
-    for address, result in zip(addresses, results, strict=False):
-        # A step that was not attempted does not explain the failure.
-        if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
-            raise errors.of_answer(str(address), result)
-    done = [result for result in results if result.outcome == Outcome.OK]
-    if len(done) != len(addresses):
-        raise exception.HelperLost("the privileged helper sent an unexpected answer")

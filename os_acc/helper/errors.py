@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from os_acc import exception
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.image import Bitstream, Image
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.privsep.outcome import CallResult, Outcome
 
@@ -227,3 +230,43 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
         # The child could not be forked, or ran out of memory.
         error.set_exhausted()
     return error
+
+
+def judge_holders(address: str, answer: Sequence[Any]) -> None:
+    """Check an answer about the holders of a device.
+
+    :raises DeviceInUse: a process holds it, or even root cannot determine it.
+    :raises HostStepFailed: memory or descriptors ran out.
+    """
+    outcome, number, found = answer
+    if outcome == Outcome.OK:
+        return
+    if number in exception.EXHAUSTED:
+        raise exception.HostStepFailed(
+            f"cannot determine which process holds {address}: {os.strerror(number)}",
+            address=address,
+            errno=number,
+        )
+    names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
+    raise exception.DeviceInUse(
+        f"{address} is held by {names or 'an unidentified process'}",
+        address=address,
+        errno=number,
+        holders=tuple((pid, command) for pid, command in found),
+    )
+
+
+def judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
+    """Check that a step succeeded for each function.
+
+    :raises HostError: it did not; the error is about the first one that failed.
+    :raises HelperLost: the number of answers is wrong.
+    """
+    results = [CallResult(*answer) for answer in answers]
+    for address, result in zip(addresses, results, strict=False):
+        # A step that was not attempted does not explain the failure.
+        if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
+            raise of_answer(str(address), result)
+    done = [result for result in results if result.outcome == Outcome.OK]
+    if len(done) != len(addresses):
+        raise exception.HelperLost("the privileged helper sent an unexpected answer")

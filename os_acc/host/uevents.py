@@ -18,10 +18,11 @@ from os_acc import exception
 from os_acc.objects.pci import PciAddress
 
 #: Subsystems that affect the inventory of this host: functions, the devices of
-#: FPGA drivers, the types of mediated devices.
-_SUBSYSTEMS: Final = frozenset(
-    {"pci", "dfl", "fpga_region", "fpga_manager", "mdev", "mdev_bus"}
-)
+#: FPGA drivers, mediated devices.
+_SUBSYSTEMS: Final = frozenset({"pci", "dfl", "fpga_region", "fpga_manager", "mdev"})
+# The parent of mediated devices, in any subsystem, whose types come or go
+# (mdev_register_parent() and mdev_unregister_parent() in drivers/vfio/mdev).
+_OF_PARENT: Final = "MDEV_STATE"
 # The kernel's own messages, without udev's header.
 _SOURCE: Final = "kernel"
 
@@ -85,9 +86,11 @@ class Monitor:
             raise exception.HostStepFailed(
                 f"can no longer receive kernel events: {error}"
             ) from error
-        if device is None or device.subsystem not in _SUBSYSTEMS:
+        if device is None:
             return None
         properties = dict(device.properties)
+        if device.subsystem not in _SUBSYSTEMS and _OF_PARENT not in properties:
+            return None
         slot = properties.get("PCI_SLOT_NAME")
         return Uevent(
             action=device.action or "",

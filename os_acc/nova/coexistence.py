@@ -39,6 +39,32 @@ def check_classes(config: cfg.ConfigOpts) -> None:
             )
 
 
+def check_mdev_claims(
+    types: Mapping[str, str],
+    default: str | None,
+    held: Mapping[str, Collection[AcceleratorEntry]],
+) -> None:
+    """Check that Nova may give no leased mediated device to another server.
+
+    :param types: the type of each parent in ``[mdev_*] device_addresses``.
+    :param default: the type of ``[devices] enabled_mdev_types`` without addresses.
+    :param held: the accelerators of each consumer.
+    :raises InvalidConfiguration: Nova's options name the parent of a leased one.
+    """
+    for consumer, entries in held.items():
+        for info in (each["attach_handle_info"] for each in entries):
+            kind, parent = info.get("asked_type"), info.get("parent", "")
+            # libvirt's name of a virtual parent.
+            is_named = parent in types or f"{parent}_{parent}" in types
+            if kind is not None and (is_named or kind == default):
+                raise exception.InvalidConfiguration(
+                    f"[devices] enabled_mdev_types or [mdev_*] device_addresses name "
+                    f"{parent}/{kind}, which os_acc has leased to {consumer}",
+                    hint="remove it from Nova's options until the consumer has "
+                    "released it",
+                )
+
+
 def check_claims(
     values: Sequence[str],
     devices: Iterable[Mapping[str, Any]],

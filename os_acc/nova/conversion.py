@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
@@ -77,6 +77,12 @@ def may_request_accelerators(flavor: Any) -> bool:
     """Return whether a flavor has a resource class that os_acc can provide."""
     found = map(_RESOURCES.fullmatch, flavor.extra_specs)
     return any(match and may_be_accelerator(match[1]) for match in found)
+
+
+def requests_any(flavor: Any, classes: Collection[str]) -> bool:
+    """Return whether a flavor requests one of these resource classes."""
+    found = map(_RESOURCES.fullmatch, flavor.extra_specs)
+    return any(match and match[1] in classes for match in found)
 
 
 def accelerator_amounts(allocations: Mapping[str, Any]) -> Counter[str]:

@@ -18,10 +18,8 @@ from typing import Any
 
 from keystoneauth1 import exceptions as keystone_exceptions
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import task_states
 from nova.conf import CONF
-from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
 from oslo_log import log
 from oslo_serialization import jsonutils
@@ -39,12 +37,14 @@ from os_acc.nova import (
     restarts,
     servers,
     snapshots,
+    vgpus,
 )
+from os_acc.nova.guest_devices import GuestDevices
 
 LOG = log.getLogger(__name__)
 
 
-class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
+class LibvirtDriver(vgpus.VgpuDriver):
     """Nova's libvirt driver; servers get accelerators of this host."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
@@ -57,7 +57,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """Discover the accelerators of this host.
 
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
-            ``[pci] device_spec`` names a device that os_acc has leased.
+            Nova's options name a device that os_acc has leased.
         """
         cls = type(self)
         LOG.info(
@@ -75,7 +75,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._servers = servers.ServerAccelerators(self._node, self._allocations_of)
         self._reconciler = reconciliation.LeaseReconciler(
             self._node,
-            reconciliation.NovaView(self._allocations_of, self._guest_devices),
+            reconciliation.NovaView(self._allocations_of, self._guest_definition),
             host,
             functools.partial(options.DriverSettings.load, CONF),
         )
@@ -96,8 +96,11 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         try:
             held = self._node.attached()
         except exception.OsAccError as error:
-            LOG.warning("cannot compare leases with [pci] device_spec: %s", error)
+            LOG.warning("cannot compare leases with Nova's devices: %s", error)
             return
+        coexistence.check_mdev_claims(
+            self.pgpu_type_mapping, self.pgpu_type_default, held
+        )
         if held and CONF.pci.device_spec:
             devices = jsonutils.loads(self._get_pci_passthrough_devices())
             coexistence.check_claims(CONF.pci.device_spec, devices, held)
@@ -120,17 +123,16 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 service=exception.ServiceType.PLACEMENT,
             ) from error
 
-    def _guest_devices(self, server: str) -> reconciliation.GuestDevices | None:
-        """Return the PCI devices in the definition of a guest, if it has one.
+    def _guest_definition(self, server: str) -> reconciliation.GuestDefinition | None:
+        """Return the host's devices in the definition of a guest, if it has one.
 
         :raises InternalError: libvirt does not answer.
         """
         try:
             for guest in self._host.list_guests(only_running=False):
                 if guest.uuid == server:
-                    return reconciliation.GuestDevices(
-                        guest.is_active(), _pci_addresses(guest.get_config())
-                    )
+                    devices = GuestDevices.of_definition(guest.get_config())
+                    return reconciliation.GuestDefinition(guest.is_active(), devices)
         except driver.libvirt.libvirtError as error:
             raise nova_exception.InternalError(f"libvirt: {error}") from error
         return None
@@ -229,7 +231,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             )
 
     def _mark(self, instance: Any) -> None:
-        if self._servers.accel_info(instance):
+        if self._servers.guest_devices(instance):
             snapshots.mark(instance)
 
     def _is_running(self, instance: Any) -> bool:
@@ -248,11 +250,14 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         image_meta: Any,
         rescue: Any = None,
         *args: Any,
+        mdevs: Any = None,
         accel_info: Any = None,
         **kwargs: Any,
     ) -> str:
         """Define the accelerators that the server holds; a rescue guest has none."""
         if rescue is None:
+            ours = self._servers.guest_devices(instance)
+            mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
             accel_info = [
                 *(accel_info or ()),
                 *self._servers.accel_info(instance),
@@ -265,6 +270,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             image_meta,
             rescue,
             *args,
+            mdevs=mdevs,
             accel_info=accel_info,
             **kwargs,
         )
@@ -321,14 +327,15 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
         The leases stay. The state of the devices is lost: VFIO cannot save it.
         """
-        guest, detached = self._host.get_guest(instance), []
+        guest = self._host.get_guest(instance)
+        devices = self._servers.guest_devices(instance)
         try:
-            for device in self._pci_devices(instance):
+            for device in devices.pci_devices():
                 self._detach_pci_devices(guest, [device])
-                detached.append(device)
+            # Nova detaches the mediated devices of every service.
             super().suspend(context, instance)
         except BaseException:
-            self._attach_pci_devices(guest, detached)
+            self._attach_missing(guest, devices)
             raise
 
     def resume(
@@ -362,33 +369,35 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     @contextlib.contextmanager
     def _reattached(self, instance: Any) -> Iterator[None]:
         """Attach the accelerators to the guest that the block resumes."""
-        devices = self._pci_devices(instance)
+        devices = self._servers.guest_devices(instance)
         try:
             yield
-            self._attach_pci_devices(self._host.get_guest(instance), devices)
+            self._attach_missing(self._host.get_guest(instance), devices)
         except BaseException:
             self._end_guest_without(devices, instance)
             raise
 
-    def _end_guest_without(self, devices: list[Any], instance: Any) -> None:
+    def _attach_missing(self, guest: Any, devices: GuestDevices) -> None:
+        """Attach those devices to a guest that it does not have.
+
+        :raises InternalError: it still lacks one.
+        """
+        # Nova has attached the mediated devices that the guest's old definition has.
+        missing = devices - GuestDevices.of_definition(guest.get_config())
+        self._attach_pci_devices(guest, missing.pci_devices())
+        self._attach_mediated_devices(guest, missing.mdev_definitions())
+        missing = devices - GuestDevices.of_definition(guest.get_config())
+        if missing:
+            # Nova's method logs a mediated device that does not exist, and returns.
+            raise nova_exception.InternalError(f"libvirt cannot attach {missing}")
+
+    def _end_guest_without(self, devices: GuestDevices, instance: Any) -> None:
         """End a guest that runs without one of its accelerators."""
         with contextlib.suppress(nova_exception.InstanceNotFound):
             guest = self._host.get_guest(instance)
-            has = _pci_addresses(guest.get_config())
-            if guest.is_active() and not has.issuperset(
-                each.address for each in devices
-            ):
+            has = GuestDevices.of_definition(guest.get_config())
+            if guest.is_active() and devices - has:
                 guest.poweroff()
-
-    def _pci_devices(self, instance: Any) -> list[Any]:
-        """Return the accelerators of a server as Nova's PCI devices."""
-        return [
-            objects.PciDevice(
-                address=entry["pci_id"],
-                extra_info={"managed": "false"} if "vfio_driver" in entry else {},
-            )
-            for entry in self._servers.accel_info(instance)
-        ]
 
     # -- a guest that ends, or leaves the host --------------------------------------
 
@@ -473,13 +482,3 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """
         self._servers.check_has_none(instance)
         return super().check_can_live_migrate_source(context, instance, *args, **kwargs)
-
-
-def _pci_addresses(config: Any) -> frozenset[str]:
-    """Return the addresses of the PCI devices of the host in a guest's definition."""
-    return frozenset(
-        f"{int(each.domain, 16):04x}:{int(each.bus, 16):02x}:"
-        f"{int(each.slot, 16):02x}.{int(each.function, 16):x}"
-        for each in config.devices
-        if isinstance(each, vconfig.LibvirtConfigGuestHostdevPCI)
-    )

@@ -32,6 +32,7 @@ from oslo_log import log
 
 import os_acc
 from os_acc import deadlines, exception
+from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.nova.options import DriverSettings
 from os_acc.objects.api import AcceleratorEntry
@@ -49,15 +50,15 @@ _QUARANTINED = "UnbindFailed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GuestDevices:
+class GuestDefinition:
     """The definition of a guest.
 
     :ivar is_active: whether libvirt runs it.
-    :ivar addresses: of the host's PCI devices in it.
+    :ivar devices: the host's devices in it.
     """
 
     is_active: bool
-    addresses: frozenset[str]
+    devices: GuestDevices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class NovaView:
     """
 
     allocations: Callable[[Any, str], Mapping[str, Any]]
-    guest: Callable[[str], GuestDevices | None]
+    guest: Callable[[str], GuestDefinition | None]
 
 
 class LeaseReconciler:
@@ -147,10 +148,9 @@ class LeaseReconciler:
         if is_here and server == consumer:
             return False
         guest = self._nova.guest(server)
-        addresses = {entry["pci_id"] for entry in entries if "pci_id" in entry}
         return (
             guest is None
-            or guest.addresses.isdisjoint(addresses)
+            or not guest.devices & GuestDevices.of_entries(entries)
             or not (guest.is_active or is_here or server == consumer)
         )
 

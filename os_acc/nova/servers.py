@@ -23,6 +23,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.nova import conversion, errors
+from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
 
@@ -186,11 +187,38 @@ class ServerAccelerators:
             if self._node.owns_any({provider: each})
         }
 
-    def accel_info(self, instance: Any) -> list[dict[str, Any]]:
-        """Return the accelerators of a server as Nova's driver expects them.
+    def guest_devices(self, instance: Any) -> GuestDevices:
+        """Return the devices that the guest of a server gets.
 
-        :raises InternalError: one is not ready for the guest, or is a mediated device.
+        :raises InternalError: one is not ready for the guest.
         """
+        return GuestDevices.of_entries(self._ready_entries(instance))
+
+    def accel_info(self, instance: Any) -> list[dict[str, Any]]:
+        """Return the PCI functions of a server as Nova's driver expects them.
+
+        :raises InternalError: an accelerator is not ready for the guest.
+        """
+        return conversion.accel_info(self._ready_entries(instance))
+
+    def mediated_devices(self) -> dict[str, str]:
+        """Return the consumer of each mediated device of os_acc, by its UUID.
+
+        :raises InternalError: the store cannot be read.
+        """
+        try:
+            held = self._node.attached()
+        except exception.OsAccError as error:
+            raise nova_exception.InternalError(
+                f"cannot tell the mediated devices of os_acc from others: {error}"
+            ) from error
+        return {
+            uuid: consumer
+            for consumer, entries in held.items()
+            for uuid in GuestDevices.of_entries(entries).mdevs
+        }
+
+    def _ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
         if not conversion.may_request_accelerators(instance.flavor):
             return []
         with errors.converted(instance, restarts=True):
@@ -201,13 +229,7 @@ class ServerAccelerators:
                 f"instance {instance.uuid} has an accelerator in state "
                 f"{unready[0]['state']}: {unready[0]['uuid']}"
             )
-        if any(each["attach_handle_type"] == "MDEV" for each in entries):
-            # Without this check the guest would start, and lack the device.
-            raise nova_exception.InternalError(
-                f"instance {instance.uuid} has a mediated device, which os_acc's virt "
-                "driver does not attach yet"
-            )
-        return conversion.accel_info(entries)
+        return entries
 
     def _entries(self, consumer: str) -> list[AcceleratorEntry]:
         return self._node.attached({"uuid": consumer}).get(consumer, [])

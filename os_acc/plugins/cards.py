@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from os_acc.objects.candidate import MatchedFunction, UsableFunction
@@ -38,35 +38,63 @@ def offer(
 
 
 def devices(
-    plugin_name: str, candidates: base.Candidates, offer_of: OfferOf
+    plugin_name: str,
+    candidates: base.Candidates,
+    usable: Sequence[UsableFunction],
+    offer_of: OfferOf,
 ) -> Iterator[Device]:
     """Yield one device for each card, or one for each offer of its functions.
 
     The name of a provider follows from the functions alone, not from the plugin:
     a plugin that takes over devices from another one keeps their providers.
+
+    :param usable: those of ``candidates.usable`` that the plugin recognises.
     """
-    matched: dict[PciAddress, dict[Offer, PciFunction]] = {
-        each.parent.address: {} for each in candidates.usable
-    }
-    for each in candidates.matched:
-        of_parent = matched.get(each.parent.address)
-        if of_parent is not None and each.function.address != each.parent.address:
-            found = offer_of(each)
+    matched: dict[PciAddress, dict[Offer, PciFunction]] = {}
+    in_order = sorted(usable, key=_card)
+    for each in in_order:
+        matched.setdefault(each.parent.address, {})
+    offer_once = _once(offer_of)
+    for other in candidates.matched if matched else ():
+        parent = other.parent.address
+        if parent in matched and other.function.address != parent:
+            found = offer_once(other)
             if found is not None:
                 # Keep the first one: they are sorted.
-                of_parent.setdefault(found, each.function)
-    in_order = sorted(candidates.usable, key=_card)
+                matched[parent].setdefault(found, other.function)
     for _, of_card in itertools.groupby(in_order, key=_card):
         # Functions of one card with different tags need different providers: a
         # provider has one resource class and one set of traits.
         offers: defaultdict[Offer, list[UsableFunction]] = defaultdict(list)
-        for usable in of_card:
-            found = offer_of(usable)
+        for each in of_card:
+            found = offer_once(each)
             if found is not None:
-                offers[found].append(usable)
-        if offers:
-            vfs = matched[usable.parent.address]
-            yield from _devices(plugin_name, offers, vfs, candidates.provider_addresses)
+                offers[found].append(each)
+        vfs = matched[each.parent.address]
+        yield from _devices(plugin_name, offers, vfs, candidates.provider_addresses)
+
+
+def _once(offer_of: OfferOf) -> OfferOf:
+    """Return the same function, which computes the offer of functions alike once.
+
+    Each scan runs it for all VFs of all cards, which share their tags and their PF.
+    """
+    known: dict[tuple[int, ...], Offer | None] = {}
+
+    def once(each: UsableFunction | MatchedFunction) -> Offer | None:
+        function, identity = each.function, each.function.identity
+        alike = (
+            id(each.parent),
+            id(each.tags),
+            identity.vendor,
+            identity.product,
+            function.class_code,
+        )
+        if alike not in known:
+            known[alike] = offer_of(each)
+        return known[alike]
+
+    return once
 
 
 def _devices(

@@ -44,7 +44,8 @@ def _ascend(model: str) -> Family:
     return Family("AICHIP", frozenset({"CUSTOM_ASCEND", f"CUSTOM_ASCEND_{model}"}))
 
 
-_BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
+#: The families by vendor and product.
+BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
     {
         # Intel's cards for its FPGAs (drivers/fpga/dfl-pci.c).
         **dict.fromkeys(
@@ -97,7 +98,7 @@ _BY_CLASS: Final[Mapping[tuple[int, int | None], Family]] = MappingProxyType(
 def family_of(function: PciFunction) -> Family:
     """Return the family of a function; ``PCI`` if no row of the table fits."""
     vendor, product = function.identity.vendor, function.identity.product
-    found = _BY_ID.get((vendor, product))
+    found = BY_ID.get((vendor, product))
     if found is not None:
         return found
     base, sub = function.class_code >> 16, function.class_code >> 8 & 0xFF

@@ -32,16 +32,21 @@ class NicPlugin(base.PluginBase):
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        return cards.devices(self.name, candidates, _offer)
+        usable = [each for each in candidates.usable if _is_network(each)]
+        return cards.devices(self.name, candidates, usable, _offer)
 
 
 def _offer(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
-    if each.function.class_code >> 16 != _NETWORK:
-        return None
-    # Some vendors' FPGAs show themselves as network controllers.
-    if families.family_of(each.function).kind != "NIC":
+    if not _is_network(each):
         return None
     return cards.offer(each, _traits(each.tags.physical_network, each.tags.function))
+
+
+def _is_network(each: UsableFunction | MatchedFunction) -> bool:
+    if each.function.class_code >> 16 != _NETWORK:
+        return False
+    # Some vendors' FPGAs show themselves as network controllers.
+    return families.family_of(each.function).kind == "NIC"
 
 
 @functools.lru_cache

@@ -19,7 +19,7 @@ class PciPlugin(base.PluginBase):
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        return cards.devices(self.name, candidates, _offer)
+        return cards.devices(self.name, candidates, candidates.usable, _offer)
 
 
 def _offer(each: UsableFunction | MatchedFunction) -> cards.Offer | None:

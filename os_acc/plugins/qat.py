@@ -18,7 +18,8 @@ from os_acc.host import qat as host_qat
 from os_acc.objects import qat
 from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base, cards
 
 _UP: Final = "up"
@@ -41,27 +42,36 @@ class QatPlugin(base.PluginBase):
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        parents = {
-            each.function.address: each.parent.address
-            for each in candidates.usable
-            if _is_qat(each)
-        }
-        if not parents:
-            return
-        # A PF that a guest gets as a whole is configured by the guest's driver.
-        pfs = {
-            parent: self._read(parent)
-            for address, parent in parents.items()
-            if address != parent
-        }
+        usable = [each for each in candidates.usable if _is_qat(each)]
+        pfs = self._pfs(usable)
 
         def offer_of(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
             if not _is_qat(each):
                 return None
             return cards.offer(each, pfs.get(each.parent.address, _Pf()).traits)
 
-        for device in cards.devices(self.name, candidates, offer_of):
-            yield _with_fault(device, parents, pfs)
+        faults = {pf: found.fault for pf, found in pfs.items() if found.fault}
+        of_functions: dict[DeviceAddress, str] = {
+            each.function.address: faults[each.parent.address]
+            for each in (usable if faults else ())
+            if each.parent.address in faults
+        }
+        for device in cards.devices(self.name, candidates, usable, offer_of):
+            yield _with_faults(device, of_functions) if faults else device
+
+    def _pfs(self, usable: Iterable[UsableFunction]) -> dict[PciAddress, _Pf]:
+        """Read each PF with VFs once.
+
+        A PF that a guest gets as a whole is configured by the guest's driver.
+        """
+        pfs: dict[PciAddress, _Pf] = {}
+        last: PciFunction | None = None
+        for each in usable:
+            if each.parent is not last:
+                last = each.parent
+                if last.address != each.function.address:
+                    pfs[last.address] = self._read(last.address)
+        return pfs
 
     def _read(self, pf: PciAddress) -> _Pf:
         try:
@@ -80,21 +90,9 @@ def _is_qat(each: UsableFunction | MatchedFunction) -> bool:
     return (identity.vendor, identity.product) in qat.IDS
 
 
-def _with_fault(
-    device: Device,
-    parents: Mapping[PciAddress, PciAddress],
-    pfs: Mapping[PciAddress, _Pf],
-) -> Device:
-    handles = tuple(_faulty(each, parents, pfs) for each in device.handles)
+def _with_faults(device: Device, faults: Mapping[DeviceAddress, str]) -> Device:
+    handles = tuple(
+        dataclasses.replace(each, fault=faults.get(each.address, ""))
+        for each in device.handles
+    )
     return dataclasses.replace(device, handles=handles)
-
-
-def _faulty(
-    handle: base.AttachHandle,
-    parents: Mapping[PciAddress, PciAddress],
-    pfs: Mapping[PciAddress, _Pf],
-) -> base.AttachHandle:
-    if not isinstance(handle.address, PciAddress):
-        return handle
-    pf = pfs.get(parents[handle.address])
-    return dataclasses.replace(handle, fault=pf.fault) if pf and pf.fault else handle

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Mediated devices and their parents (drivers/vfio/mdev, samples/vfio-mdev/mtty.c)."""
+"""Mediated devices and their parents (drivers/vfio/mdev, samples/vfio-mdev)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from os_acc.testing.tree import PRIVATE, Transaction
 MDEVS = "sys/bus/mdev/devices"
 _BUS = "sys/class/mdev_bus"
 _PARENTS = f"{PRIVATE}/mdev_parents"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def register(tree: Transaction, name: str, spec: MdevParentSpec, path: str) -> None:
@@ -55,13 +55,13 @@ def create(tree: Transaction, place: str, text: str) -> None:
     :param place: parent and type, with a slash between.
     """
     name, kind = place.split("/")
-    uuid = text.removesuffix("\n")
+    uuid = text.removesuffix("\n").lower()
     if not _UUID.fullmatch(uuid):
         raise refuse(errno.EINVAL, place)
     if tree.exists(f"{MDEVS}/{uuid}"):
         raise refuse(errno.EEXIST, place)
     if not _available(tree, name, kind):
-        raise refuse(errno.EUSERS, place)
+        raise refuse(_spec(tree, name).refusal, place)
     path = f"{_path(tree, name)}/{uuid}"
     types = f"{_path(tree, name)}/mdev_supported_types"
     tree.link(f"{path}/mdev_type", f"{types}/{kind}")
@@ -160,9 +160,29 @@ def _spec(tree: Transaction, name: str) -> MdevParentSpec:
 
 
 def mtty(name: str = "mtty") -> MdevParentSpec:
-    """Return the sample parent of Linux: 24 ports, and types of one and two."""
+    """Return samples/vfio-mdev/mtty.c: 24 ports, and types of one and two.
+
+    Its driver counts the ports itself.
+    """
     types = tuple(
         MdevTypeSpec(f"{name}-{ports}", cost=ports, title=f"{ports} port serial")
         for ports in (1, 2)
     )
-    return MdevParentSpec(name, 24, types)
+    return MdevParentSpec(name, 24, types, errno.ENOSPC)
+
+
+def mdpy(name: str = "mdpy") -> MdevParentSpec:
+    """Return samples/vfio-mdev/mdpy.c: four displays of any of three types."""
+    types = tuple(
+        MdevTypeSpec(
+            f"{name}-{size}",
+            title=f"{name}-{size}",
+            description=f"virtual display, {pixels} framebuffer",
+        )
+        for size, pixels in (
+            ("vga", "640x480"),
+            ("xga", "1024x768"),
+            ("hd", "1920x1080"),
+        )
+    )
+    return MdevParentSpec(name, 4, types)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 from os_acc.objects import pci
 from os_acc.testing.attribute_specs import AttributeSpec
@@ -133,11 +134,14 @@ class MdevParentSpec:
 
     :ivar name: of a virtual device; '' for a PCI function.
     :ivar capacity: shared by its types.
+    :ivar refusal: the errno of a creation without capacity: EUSERS if the core counts
+        (``mdev_driver.max_instances``), else that of the driver.
     """
 
     name: str
     capacity: int
     types: tuple[MdevTypeSpec, ...]
+    refusal: int = errno.EUSERS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

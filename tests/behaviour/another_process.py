@@ -14,19 +14,22 @@ intent      the intent is on disk, the host is not touched
 bound       the device is bound, the lease is not committed
 sent        the call that binds the device was sent to the helper
 release     the release is on disk, the host is not touched
+a number    after so many commits of leases, and changes of mediated devices
 =========== ==============================================================
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import os_acc
-from os_acc import exception, privsep
+from os_acc import exception, privsep, store
 from os_acc.attach import verification
 from os_acc.helper import client
 
@@ -51,6 +54,31 @@ def _die_once_sent(hands: client.Helper, *args: Any) -> None:
     _take(hands, *args)
 
 
+def _die_after(number: int) -> None:
+    """Die once this many steps have ended."""
+    remaining = iter(range(number - 1, -1, -1))
+    for owner, name in _STEPS:
+        setattr(owner, name, _then_die(getattr(owner, name), remaining))
+
+
+def _then_die(step: Callable[..., Any], remaining: Iterator[int]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def run(*args: Any, **options: Any) -> Any:
+        value = step(*args, **options)
+        if next(remaining) == 0:
+            _die()
+        return value
+
+    return run
+
+
+_STEPS: tuple[tuple[Any, str], ...] = (
+    (store.Store, "add"),
+    (store.Store, "replace"),
+    (store.Store, "delete"),
+    (client.Helper, "create_mdev"),
+    (client.Helper, "remove_mdev"),
+)
 _take = client.Helper.take
 _POINTS: dict[str, tuple[Any, str, Any]] = {
     "intent": (client.Helper, "take", _die),
@@ -67,8 +95,11 @@ def main(input_: IO[str], output: IO[str]) -> None:
         return
     options, request = json.loads(line)
     library.make_ready(library.Options.load(options))
-    if request.get("dies_at"):
-        owner, name, replacement = _POINTS[request["dies_at"]]
+    dies_at = request.get("dies_at", "")
+    if dies_at.isdecimal():
+        _die_after(int(dies_at))
+    elif dies_at:
+        owner, name, replacement = _POINTS[dies_at]
         setattr(owner, name, replacement)
     print("ready", file=output, flush=True)
     input_.readline()

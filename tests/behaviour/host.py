@@ -20,7 +20,6 @@ import os_acc
 from os_acc import exception, privsep, service
 from os_acc.attach import operations
 from os_acc.helper import client
-from os_acc.objects.pci import PciAddress
 
 from . import library
 from .processes import AnotherProcess, helpers
@@ -357,14 +356,12 @@ class HostUnderTest(abc.ABC):
             manager = service.get()
         except exception.NotInitialized:
             return
-        for consumer, entries in os_acc.attached().items():
+        for consumer in os_acc.attached():
             with contextlib.suppress(exception.OsAccError):
                 os_acc.unplug({"uuid": consumer})
-                continue
-            for entry in entries:
-                address = PciAddress.parse(entry["pci_id"])
-                with contextlib.suppress(exception.OsAccError):
-                    operations.release_device(manager, address, None, force=True)
+        for lease in manager.store.leases():
+            with contextlib.suppress(exception.OsAccError):
+                operations.release_device(manager, lease.address, None, force=True)
 
     # -- internal ---------------------------------------------------------------------
 

@@ -10,7 +10,14 @@ import subprocess
 from pathlib import Path
 
 from os_acc.objects.api import AcceleratorEntry
-from tests.functional.kernel import aer, guest_definition, lane, nvme, sysfs
+from tests.functional.kernel import (
+    aer,
+    guest_definition,
+    kernel_modules,
+    lane,
+    nvme,
+    sysfs,
+)
 from tests.functional.kernel.accounts import OrdinaryUser
 from tests.functional.kernel.guest import InnerGuest
 from tests.functional.kernel.hotplug import Hotplug
@@ -56,8 +63,14 @@ class RootSide:
         nvme.bring_online(pf)
 
     def load(self, module: str, loaded: bool) -> None:
-        """Load or unload a module."""
+        """Load or unload a module, of the kernel's packages or built by the lane.
+
+        :raises subprocess.CalledProcessError: the kernel refuses it.
+        """
         command = ["modprobe", *([] if loaded else ["--remove"]), module]
+        if module in kernel_modules.SAMPLES:
+            built = kernel_modules.module(module, os.uname().release)
+            command = ["insmod", str(built)] if loaded else ["rmmod", module]
         subprocess.run(command, check=True)
 
     def swap_on(self, node: str) -> None:
@@ -82,14 +95,14 @@ class RootSide:
         return status, os.readlink(place / "cwd"), files
 
     def hold_as_defined(self, entries: list[AcceleratorEntry]) -> tuple[str, ...]:
-        """Start a guest with the functions of its definition by Nova; return them."""
-        found = guest_definition.functions(guest_definition.define(entries))
+        """Start a guest with the devices of its definition by Nova; return them."""
+        found = guest_definition.devices(guest_definition.define(entries))
         self.hold(*found)
         return found
 
-    def hold(self, *addresses: str) -> None:
-        """Start a guest that holds functions."""
-        self._guest = InnerGuest(self._qemu, addresses)
+    def hold(self, *names: str) -> None:
+        """Start a guest that holds functions, or mediated devices by their UUIDs."""
+        self._guest = InnerGuest(self._qemu, names)
 
     def attached(self) -> frozenset[str]:
         """Return the functions that the guest's QEMU has on the guest's bus."""

@@ -19,17 +19,18 @@ DEADLINE = 120.0
 
 
 class InnerGuest:
-    """A running guest with host functions, started as libvirt starts one.
+    """A running guest with host devices, started as libvirt starts one.
 
     QEMU runs as an ordinary user that owns the group nodes and may lock memory. The
-    functions are attached when the constructor returns.
+    devices are attached when the constructor returns.
 
+    :param names: addresses of functions, and UUIDs of mediated devices.
     :raises QmpError: QEMU did not start; the message is QEMU's own.
     """
 
-    def __init__(self, user: OrdinaryUser, bdfs: Sequence[str]) -> None:
-        self._bdfs = tuple(bdfs)
-        self._nodes = {sysfs.vfio_node(bdf) for bdf in bdfs}
+    def __init__(self, user: OrdinaryUser, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._nodes = {sysfs.vfio_node(name) for name in names}
         for node in self._nodes:
             os.chown(node, user.uid, user.gid)
         ours, theirs = socket.socketpair()
@@ -50,14 +51,14 @@ class InnerGuest:
                 raise QmpError(errors.read().decode()) from error
 
     def attached(self) -> frozenset[str]:
-        """Return the host addresses of the functions in ``info pci``."""
+        """Return the names of the host devices in ``info pci``."""
         listed = {
             device["qdev_id"]
             for bus in self._qmp.execute("query-pci")
             for device in bus["devices"]
         }
         return frozenset(
-            bdf for index, bdf in enumerate(self._bdfs) if f"host{index}" in listed
+            name for index, name in enumerate(self._names) if f"host{index}" in listed
         )
 
     def info_pci(self) -> str:
@@ -87,8 +88,11 @@ class InnerGuest:
     def _command(self, user: OrdinaryUser, monitor: int) -> list[str]:
         devices = [
             option
-            for index, bdf in enumerate(self._bdfs)
-            for option in ("-device", f"vfio-pci,id=host{index},host={bdf}")
+            for index, name in enumerate(self._names)
+            for option in (
+                "-device",
+                f"vfio-pci,id=host{index},sysfsdev={sysfs.directory(name)}",
+            )
         ]
         qemu = [
             *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", "64"),

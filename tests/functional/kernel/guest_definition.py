@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The definition of a guest by Nova's classes, and the functions that it names."""
+"""The definition of a guest by Nova's classes, and the devices that it names."""
 
 from __future__ import annotations
 
@@ -37,16 +37,20 @@ def define(entries: Sequence[Any]) -> str:
     return answer.read_text()
 
 
-def functions(xml: str) -> tuple[str, ...]:
-    """Return the addresses of the PCI functions that libvirt would attach.
+def devices(xml: str) -> tuple[str, ...]:
+    """Return the names of the host devices that libvirt would attach.
+
+    These are addresses of PCI functions, then UUIDs of mediated devices.
 
     Source: https://libvirt.org/formatdomain.html, "Host device assignment".
     """
-    found = ElementTree.fromstring(xml).iterfind("devices/hostdev[@type='pci']")
-    return tuple(
+    guest = ElementTree.fromstring(xml)
+    found = "devices/hostdev[@type='{}']/source/address"
+    functions = (
         "{:04x}:{:02x}:{:02x}.{:x}".format(
             *(int(address.attrib[name], 16) for name in _PARTS)
         )
-        for each in found
-        for address in each.iterfind("source/address")
+        for address in guest.iterfind(found.format("pci"))
     )
+    mdevs = (each.attrib["uuid"] for each in guest.iterfind(found.format("mdev")))
+    return (*functions, *mdevs)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Build the kernel's FPGA drivers and a sample driver, which Debian does not ship.
+"""Build the kernel's FPGA drivers and two sample drivers, which Debian does not ship.
 
 They are built out of tree, against the headers of the machine's kernel, from
 Debian's own package of the kernel's source. The results stay in ``build/modules``;
@@ -32,8 +32,9 @@ MODULES = {
     "dfl-afu": "FPGA_DFL_AFU",
     "dfl-pci": "FPGA_DFL_PCI",
 }
-#: The kernel's sample parent of mediated devices.
-MTTY = "mtty"
+#: The kernel's sample parents of mediated devices.
+MTTY, MDPY = "mtty", "mdpy"
+SAMPLES = (MTTY, MDPY)
 #: A port acknowledges its reset within 1 ms, according to dfl-afu-main.c. A process
 #: simulates the card of the tests, and a busy machine may delay it longer: this
 #: timeout is the only difference from the kernel.
@@ -74,10 +75,12 @@ def build(kernel: Kernel) -> None:
                 raise Unavailable(f"{command[0]} failed; see {log.name}")
             if command[0] == "tar":
                 _be_patient(tree / "dfl-afu-main.c")
-                (sample / "Makefile").write_text(f"obj-m := {MTTY}.o\n")
+                objects = " ".join(f"{name}.o" for name in SAMPLES)
+                (sample / "Makefile").write_text(f"obj-m := {objects}\n")
     for name in MODULES:
         shutil.copy(tree / f"{name}.ko", target)
-    shutil.copy(sample / f"{MTTY}.ko", target)
+    for name in SAMPLES:
+        shutil.copy(sample / f"{name}.ko", target)
     stamp.write_text(made_of)
 
 

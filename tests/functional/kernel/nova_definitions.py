@@ -28,10 +28,11 @@ _INTERVAL = 0.2
 def definition(entries: list[Any]) -> str:
     """Return the XML of a guest with entries of ``os_acc.plug``.
 
-    The driver of os_acc passes ``accel_info`` to ``_get_guest_config`` of Nova's
-    driver, which passes those of the type PCI to the method that is called here.
+    The driver of os_acc passes ``accel_info`` and the UUIDs of mediated devices to
+    ``_get_guest_config`` of Nova's driver, which calls these two methods.
     """
     conversion = importlib.import_module("os_acc.nova.conversion")
+    devices = importlib.import_module("os_acc.nova.guest_devices").GuestDevices
     driver = importlib.import_module("os_acc.nova.driver").LibvirtDriver
     config = importlib.import_module("nova.virt.libvirt.config")
     guest = config.LibvirtConfigGuest()
@@ -40,7 +41,9 @@ def definition(entries: list[Any]) -> str:
     accel_info = conversion.accel_info(entries)
     assert all(each["attach_handle_type"] == "PCI" for each in accel_info)
     # Its constructor needs libvirt.
-    driver._guest_add_accel_pci_devices(driver.__new__(driver), guest, accel_info)
+    of_nova = driver.__new__(driver)
+    of_nova._guest_add_accel_pci_devices(guest, accel_info)
+    of_nova._guest_add_mdevs(guest, sorted(devices.of_entries(entries).mdevs))
     xml: str = guest.to_xml()
     return xml
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 BUS = Path("/sys/bus/pci")
 DEVICES = BUS / "devices"
+MDEVS = Path("/sys/bus/mdev/devices")
 
 
 def store(path: Path, text: str) -> None:
@@ -53,9 +54,14 @@ def override(bdf: str) -> str | None:
     return None if text == "(null)" else text
 
 
-def iommu_group(bdf: str) -> int:
-    """Return the number of the function's IOMMU group."""
-    return int((DEVICES / bdf / "iommu_group").readlink().name)
+def directory(name: str) -> Path:
+    """Return the directory of a function, or of a mediated device by its UUID."""
+    return (DEVICES if ":" in name else MDEVS) / name
+
+
+def iommu_group(name: str) -> int:
+    """Return the number of the IOMMU group of a function or a mediated device."""
+    return int((directory(name) / "iommu_group").readlink().name)
 
 
 def group_members(bdf: str) -> frozenset[str]:
@@ -68,9 +74,9 @@ def numa_node(bdf: str) -> int:
     return int(read(bdf, "numa_node"))
 
 
-def vfio_node(bdf: str) -> Path:
-    """Return the character device of the function's group."""
-    return Path("/dev/vfio") / str(iommu_group(bdf))
+def vfio_node(name: str) -> Path:
+    """Return the character device of the group, as for :func:`iommu_group`."""
+    return Path("/dev/vfio") / str(iommu_group(name))
 
 
 def virtual_functions(pf: str) -> tuple[str, ...]:

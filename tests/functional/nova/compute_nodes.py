@@ -73,9 +73,7 @@ class ComputeNode:
         config = self.bench.config(
             node_name=self.name,
             state_path=str(self.bench.directory / f"state-{self.name}"),
-            device_spec=[
-                f'{{"address": "{gpu.rpartition(".")[0]}.*"}}' for gpu in self.gpus
-            ],
+            device_spec=self.device_spec(),
         )
         for options in (pci, devices):
             options.register_opts(config)
@@ -83,6 +81,10 @@ class ComputeNode:
         types = CONF.devices.enabled_mdev_types
         config.set_override("enabled_mdev_types", types, group="devices")
         return config
+
+    def device_spec(self) -> list[str]:
+        """Return the devices that the operator of this node names."""
+        return [f'{{"address": "{gpu.rpartition(".")[0]}.*"}}' for gpu in self.gpus]
 
     def deferred(self, interval: float) -> DeferredNode:
         """Return the deferred node that the driver creates."""

@@ -10,8 +10,10 @@ import pytest
 from nova.virt.libvirt import config as vconfig
 
 from os_acc.nova.driver import LibvirtDriver
+from os_acc.nova.guest_devices import GuestDevices
 
 VF = {
+    "attach_handle_type": "PCI",
     "pci_id": "0000:3b:00.1",
     "vfio_driver": "mlx5_vfio_pci",
     "attach_handle_info": {
@@ -22,6 +24,7 @@ VF = {
     },
 }
 GPU = {
+    "attach_handle_type": "PCI",
     "pci_id": "0000:17:00.0",
     "attach_handle_info": {
         "domain": "0000",
@@ -32,17 +35,9 @@ GPU = {
 }
 
 
-class Accelerators:
-    """The accelerators of a server."""
-
-    def accel_info(self, _instance: Any) -> list[dict[str, Any]]:
-        return [VF, GPU]
-
-
 @pytest.fixture
 def driver() -> LibvirtDriver:
     driver: LibvirtDriver = LibvirtDriver.__new__(LibvirtDriver)
-    driver._servers = Accelerators()  # type: ignore[assignment]
     return driver
 
 
@@ -55,5 +50,7 @@ def test_the_guest_is_defined_with_the_function_unmanaged(
 
 
 def test_a_resumed_guest_gets_it_unmanaged_again(driver: LibvirtDriver) -> None:
-    found = map(driver._get_guest_pci_device, driver._pci_devices(None))
-    assert [each.managed for each in found] == ["no", "yes"]
+    entries: Any = [VF, GPU]
+    devices = GuestDevices.of_entries(entries).pci_devices()
+    found = map(driver._get_guest_pci_device, devices)
+    assert {each.bus: each.managed for each in found} == {"17": "yes", "3b": "no"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from os_acc.host import mdev
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
-from os_acc.testing.mdevs import mtty
+from os_acc.testing.mdevs import mdpy, mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 
 GPU = "0000:17:00.0"
@@ -140,6 +141,7 @@ def test_the_last_unit_is_leased_once(host):
 
 
 def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
+    """Weakness 24 of Cyborg: other users of a card change its total."""
     types = f"{host.root}/sys/class/mdev_bus/{GPU}/mdev_supported_types"
     host.kernel.write(f"{types}/nvidia-558/create", STRANGER)
     name = f"{GPU}/nvidia-558"
@@ -284,3 +286,25 @@ def test_no_driver_of_the_host_gets_a_mediated_device(host):
         host.manager.plug(instance(1), selected, specs)
 
     assert host.manager.store.leases() == ()
+
+
+@pytest.mark.parametrize(
+    ("parent", "kind", "units", "refusal"),
+    [(mtty(), "mtty-2", 12, errno.ENOSPC), (mdpy(), "mdpy-hd", 4, errno.EUSERS)],
+    ids=["mtty", "mdpy"],
+)
+def test_a_parent_without_capacity_refuses_every_type(
+    tmp_path, parent, kind, units, refusal
+):
+    """The errors are those that tests/functional/kernel/test_mdev.py sees."""
+    names = ", ".join(each.name for each in parent.types)
+    named = f'{{"mdev_parent": "{parent.name}", "mdev_types": "{names}"}}'
+    spec = HostSpec(mdev_parents=(parent,))
+    with TestHost(tmp_path, spec, device_spec=[named]) as host:
+        provider = _provider(host, f"{parent.name}/{kind}")
+        host.manager.plug(instance(1), *request(provider, amount=units))
+        for each in parent.types:
+            assert _free(host, f"{parent.name}/{each.name}") == 0
+            path = f"{host.root}/{mdev.PARENTS}/{parent.name}/mdev_supported_types"
+            with pytest.raises(OSError, match=os.strerror(refusal)):
+                host.kernel.write(f"{path}/{each.name}/create", STRANGER)

@@ -19,6 +19,7 @@ COMMANDS = {
     "bitstream prune": ("--size",),
     "bitstream verify": ("--format",),
     "check": ("--format",),
+    "conformance": ("--device", "--plugin", "--check", "--report", "--serial", "--yes"),
     "demo": ("--keep",),
     "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),
     "device history": ("ADDRESS", "--consumer", "--limit"),

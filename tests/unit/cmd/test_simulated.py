@@ -28,6 +28,7 @@ GPU, FPGA = "0000:17:00.0", "0000:b3:00.0"
 #: Arguments of each command that needs some; those of the demo's host.
 ARGUMENTS = {
     "bitstream fetch": ("gzip.gbs",),
+    "conformance": ("--device", GPU, "--yes", "--check", "unplug_restores_the_host"),
     "device adopt": (GPU, "--consumer", uuid_of(1)),
     "device release": (GPU,),
     "device show": (GPU,),

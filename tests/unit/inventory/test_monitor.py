@@ -7,11 +7,12 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
+import types
 
 import pytest
 
 from os_acc import exception
-from os_acc.host import pci
+from os_acc.host import pci, uevents
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.inventory import monitor
 from os_acc.objects.pci import PciAddress
@@ -254,3 +255,34 @@ def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
 def test_a_change_of_something_else_than_a_function_is_looked_at(watcher, ears, looks):
     ears.said.put(Uevent("change"))
     looks.wait()
+
+
+class KernelMessages:
+    """The interface of ``pyudev.Monitor``."""
+
+    def __init__(self, *messages: tuple[str, dict[str, str]]) -> None:
+        self._messages = list(messages)
+
+    def poll(self, timeout: float) -> types.SimpleNamespace | None:
+        subsystem, properties = self._messages.pop(0)
+        return types.SimpleNamespace(
+            subsystem=subsystem, action="change", properties=properties
+        )
+
+
+def _received(*messages: tuple[str, dict[str, str]]) -> list[Uevent | None]:
+    listener = uevents.Monitor()
+    listener._monitor = KernelMessages(*messages)
+    return [listener.poll(0.0) for _ in messages]
+
+
+def test_types_of_a_virtual_parent_that_come_or_go_are_a_change():
+    """mdev_register_parent() sends the event of the parent, in its own subsystem."""
+    messages = [
+        ("mtty", {"MDEV_STATE": state}) for state in ("registered", "unregistered")
+    ]
+    assert _received(*messages) == [Uevent("change"), Uevent("change")]
+
+
+def test_other_subsystems_are_irrelevant():
+    assert _received(("mtty", {}), ("block", {"DISK_MEDIA_CHANGE": "1"})) == [None] * 2

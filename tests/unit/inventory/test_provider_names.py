@@ -87,6 +87,7 @@ def test_who_was_allocated_a_vf_gets_one_though_the_others_are_gone(mixed):
 
 
 def test_fewer_vfs_change_no_name(mixed):
+    """Weakness 26 of Cyborg: the last VF names the provider."""
     before = names(mixed)
     set_vfs(mixed, 2)
     assert names(mixed) == {FAST: before[FAST]}

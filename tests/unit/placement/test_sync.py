@@ -134,6 +134,7 @@ def test_a_name_that_is_refused_costs_itself_alone(double, service):
 
 
 def test_conflicts_are_met_by_a_fresh_read(double, service):
+    """Weakness 27 of Cyborg: a conflict counts as success."""
     double.trouble("PUT", "/traits$", 409, code="placement.concurrent_update", times=3)
     found = service.sync(ONE, TWO)
     assert found.refused == ()

@@ -125,6 +125,7 @@ def test_what_a_plug_leaves_in_quarantine_is_reserved_at_once(card):
 
 
 def test_a_leased_device_that_has_vanished_stays_until_it_is_unplugged(bench, nova):
+    """Weakness 21 of Cyborg: an allocated device that vanishes ends all updates."""
     gpu = bench.provider(GPU)
     bench.plug(1, GPU)
     bench.kernel.hot_unplug(AUDIO)

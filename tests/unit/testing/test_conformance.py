@@ -1,111 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Plugins of the library conform; a plugin with a bug fails the check for it."""
+"""A plugin without a bug conforms; a plugin with one fails the check for it."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from os_acc.plugins import base
-from os_acc.plugins.pci import PciPlugin
-from os_acc.testing import HostSpec, TestHost, conformance, hosts
+from os_acc.testing import HostSpec, TestHost, conformance
+from os_acc.testing.conformance import (
+    concurrency,
+    discovery,
+    failures,
+    steps,
+)
+from tests.shares import Share
+from tests.unit.plugins import unconforming_plugins as planted
+
+MakeHost = Callable[..., TestHost]
+#: The plugins on a card with VFs; the others have a whole card.
+WITH_VFS = {
+    "KnowsOneDevice",
+    "NamesAfterFirstStart",
+    "NamesAfterLoss",
+    "NamesAfterUsable",
+}
+#: For each check the bugs that it finds, with the rule that it states.
+FOUND = {
+    discovery.devices_are_valid: {"OffersUnitTwice": "twice|another device"},
+    discovery.discovery_is_stable: {"CountsScans": "two scans find equal devices"},
+    discovery.discovery_only_reads: {
+        "WritesLog": "writes nothing; not as before: ./var-log-acme",
+        "ResetsCard": "writes nothing",
+    },
+    discovery.names_survive_restart: {"NamesAfterFirstStart": "after a restart"},
+    discovery.names_ignore_usable_functions: {
+        "NamesAfterUsable": "does not depend on 0000:5e:02.0"
+    },
+    discovery.names_survive_vfs: {"NamesAfterLoss": "once VFs are back"},
+    steps.unplug_restores_the_host: {"LeavesMark": "var/lib/acme/0000:5e:00.0"},
+    steps.prepare_is_idempotent: {
+        "PreparesOnce": "a second prepare.. succeeds, not FileExistsError",
+        "CountsPreparations": "a second prepare.. changes nothing",
+    },
+    steps.release_is_idempotent: {
+        "ReleasesOnce": "a second release.. succeeds, not FileNotFoundError"
+    },
+    steps.release_needs_no_prepare: {"ReleasesOnce": "without prepare.. leaves"},
+    steps.release_undoes_a_failed_prepare: {
+        "ReleasesWhatItReturned": "undoes a prepare.. of .* that failed"
+    },
+    functools.partial(steps.steps_end_at_the_deadline, patience=1.0): {
+        "IgnoresDeadline": "prepare.. returns once seconds_left.. is 0",
+        "IgnoresDeadlineAtRelease": "release.. returns once seconds_left.. is 0",
+    },
+    failures.crashes_lose_nothing: {"Remembers": "a kill before .* loses nothing"},
+    failures.refused_writes_lose_nothing: {
+        "TrustsState": "EBUSY at write 1 of .* loses nothing"
+    },
+    failures.vanished_functions_lose_nothing: {
+        "NeedsCard": "a release of a vanished function ends its lease"
+    },
+    concurrency.concurrent_plugs_share_no_unit: {"KnowsOneDevice": "at once succeed"},
+}
+
+
+def _name(check: conformance.Check) -> str:
+    return conformance.name_of(getattr(check, "func", check))
+
+
+CASES = [
+    pytest.param(check, plugin, rule, id=f"{plugin}-{_name(check)}")
+    for check, bugs in FOUND.items()
+    for plugin, rule in bugs.items()
+]
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[TestHost]:
-    with TestHost(tmp_path, hosts.two_socket_host()) as host:
-        yield host
+def make_host(
+    tmp_path: Path, install_plugins: Callable[..., None]
+) -> Iterator[Callable[[str], TestHost]]:
+    """Return a function that builds a host with a plugin and its card."""
+    made: list[TestHost] = []
+
+    def make(plugin: str, *, vfs: bool = False) -> TestHost:
+        install_plugins(bad=f"{planted.HERE}:{plugin}")
+        function = planted.card_with_vfs() if vfs else planted.card()
+        host = TestHost(tmp_path, HostSpec((function,)), enabled_plugins=["bad"])
+        made.append(host.__enter__())
+        return host
+
+    yield make
+    planted.IgnoresDeadline.gate.set()
+    for host in made:
+        host.close()
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
-def test_the_generic_plugin_conforms(check: conformance.Check, host: TestHost) -> None:
-    check(host, "pci")
+@pytest.fixture(autouse=True)
+def _closed_gate() -> None:
+    planted.IgnoresDeadline.gate.clear()
+    planted.KnowsOneDevice.both.clear()
+    planted.KnowsOneDevice.current.clear()
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
-def test_the_dfl_plugin_conforms(check: conformance.Check, tmp_path: Path) -> None:
-    with TestHost(tmp_path, HostSpec((hosts.dfl("0000:3b"),))) as host:
-        check(host, "dfl")
+@pytest.mark.parametrize("vfs", [False, True], ids=["card", "VFs"])
+def test_a_sound_plugin_conforms(make_host: MakeHost, vfs: bool) -> None:
+    host = make_host("Sound", vfs=vfs)
+    for check in conformance.CHECKS:
+        if check in (
+            failures.crashes_lose_nothing,
+            failures.refused_writes_lose_nothing,
+        ):
+            select = functools.partial(Share(2).select, divisor=20)
+            check = functools.partial(check, select=select)
+        check(host, "bad")
+
+
+@pytest.mark.parametrize(("check", "plugin", "rule"), CASES)
+def test_a_bug_fails_the_check_for_it(
+    check: conformance.Check, plugin: str, rule: str, make_host: MakeHost
+) -> None:
+    host = make_host(plugin, vfs=plugin in WITH_VFS)
+
+    with pytest.raises(conformance.RuleBroken, match=rule):
+        check(host, "bad")
+
+
+def test_each_check_has_a_bug_that_it_finds() -> None:
+    assert set(map(_name, FOUND)) == set(map(conformance.name_of, conformance.CHECKS))
 
 
 @pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
 def test_each_check_fails_without_a_device(
-    check: conformance.Check, host: TestHost
+    check: conformance.Check, make_host: MakeHost
 ) -> None:
     with pytest.raises(conformance.RuleBroken, match="offers a device"):
-        check(host, "absent")
+        check(make_host("Sound"), "absent")
 
 
-def test_traits_that_change_are_found(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right, numbers = PciPlugin.discover, itertools.count()
-
-    def discover(
-        self: PciPlugin, candidates: base.Candidates
-    ) -> Iterable[base.Device | base.RejectedDevice]:
-        trait = f"CUSTOM_SCAN_{next(numbers)}"
-        for each in right(self, candidates):
-            if isinstance(each, base.Device):
-                yield dataclasses.replace(each, traits=frozenset({trait}))
-
-    monkeypatch.setattr(PciPlugin, "discover", discover)
-    with pytest.raises(conformance.RuleBroken, match="two scans"):
-        conformance.discovery_is_stable(host, "pci")
+def test_each_check_states_its_rule() -> None:
+    for check in conformance.CHECKS:
+        assert conformance.rule_of(check).endswith(".")
 
 
-def test_a_scan_that_writes_is_found(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = PciPlugin.discover
-
-    def discover(
-        self: PciPlugin, candidates: base.Candidates
-    ) -> Iterable[base.Device | base.RejectedDevice]:
-        address = str(candidates.usable[0].function.address)
-        device = host.kernel.path("sys/bus/pci/devices", address)
-        host.kernel.write(f"{device}/driver_override", "vfio-pci")
-        return right(self, candidates)
-
-    monkeypatch.setattr(PciPlugin, "discover", discover)
-    with pytest.raises(conformance.RuleBroken, match="writes nothing"):
-        conformance.discovery_only_reads(host, "pci")
-
-
-def test_a_device_lost_in_a_restart_is_found(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right, started = PciPlugin.discover, set[PciPlugin]()
-
-    def discover(
-        self: PciPlugin, candidates: base.Candidates
-    ) -> Iterable[base.Device | base.RejectedDevice]:
-        started.add(self)
-        found = [
-            each for each in right(self, candidates) if isinstance(each, base.Device)
-        ]
-        return found if len(started) == 1 else found[1:]
-
-    monkeypatch.setattr(PciPlugin, "discover", discover)
-    with pytest.raises(conformance.RuleBroken, match="after a restart"):
-        conformance.names_survive_restart(host, "pci")
-
-
-def test_a_release_that_changes_the_host_is_found(
-    host: TestHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def release(
-        self: PciPlugin, handle: base.AttachHandle, steps: base.PrivilegedSteps
-    ) -> None:
-        other = host.kernel.snapshot()[-1].address
-        device = host.kernel.path("sys/bus/pci/devices", str(other))
-        host.kernel.write(f"{device}/driver_override", "acme")
-
-    monkeypatch.setattr(PciPlugin, "release", release)
-    with pytest.raises(conformance.RuleBroken, match="once unplugged"):
-        conformance.unplug_restores_the_host(host, "pci")
+def test_the_manual_has_each_check_with_its_rule() -> None:
+    manual = Path(__file__).parents[3] / "doc/source/contributor/conformance.rst"
+    rows = manual.read_text().split("   * - ")[2:]
+    shown = {row.split("``")[1]: row.split("     - ")[1].split("\n")[0] for row in rows}
+    assert shown == {
+        conformance.name_of(check): conformance.rule_of(check)
+        for check in conformance.CHECKS
+    }

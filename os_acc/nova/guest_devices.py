@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The accelerators of a guest: PCI functions, and mediated devices.
+
+libvirt names a PCI function by its address and a mediated device by its UUID
+(https://libvirt.org/formatdomain.html, "Host device assignment").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final
+
+from nova import objects
+from nova.virt.libvirt import config as vconfig
+
+from os_acc.objects.api import AcceleratorEntry
+
+_MEDIATED: Final = "MDEV"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GuestDevices:
+    """Devices of the host that a guest has, or shall have.
+
+    :ivar addresses: of PCI functions.
+    :ivar mdevs: UUIDs of mediated devices.
+    :ivar unmanaged: those of the addresses whose driver libvirt must not change.
+    """
+
+    addresses: frozenset[str] = frozenset()
+    mdevs: frozenset[str] = frozenset()
+    unmanaged: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_entries(cls, entries: Iterable[AcceleratorEntry]) -> GuestDevices:
+        """Return the devices of accelerators; those that stay with the host are none.
+
+        An entry has the key ``pci_id`` only if a guest gets the function.
+        """
+        found = list(entries)
+        return cls(
+            frozenset(each["pci_id"] for each in found if "pci_id" in each),
+            frozenset(uuid for each in found if (uuid := mdev_uuid(each)) is not None),
+            frozenset(
+                each["pci_id"]
+                for each in found
+                if "pci_id" in each and "vfio_driver" in each
+            ),
+        )
+
+    @classmethod
+    def of_definition(cls, config: Any) -> GuestDevices:
+        """Return the devices in a guest's definition, be they of os_acc or not.
+
+        :param config: a ``LibvirtConfigGuest``.
+        """
+        return cls(
+            frozenset(
+                f"{int(each.domain, 16):04x}:{int(each.bus, 16):02x}:"
+                f"{int(each.slot, 16):02x}.{int(each.function, 16):x}"
+                for each in config.devices
+                if isinstance(each, vconfig.LibvirtConfigGuestHostdevPCI)
+            ),
+            frozenset(
+                each.uuid
+                for each in config.devices
+                if isinstance(each, vconfig.LibvirtConfigGuestHostdevMDEV)
+            ),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.addresses or self.mdevs)
+
+    def __sub__(self, other: GuestDevices) -> GuestDevices:
+        return dataclasses.replace(
+            self,
+            addresses=self.addresses - other.addresses,
+            mdevs=self.mdevs - other.mdevs,
+        )
+
+    def __and__(self, other: GuestDevices) -> GuestDevices:
+        return GuestDevices(self.addresses & other.addresses, self.mdevs & other.mdevs)
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self.addresses | self.mdevs))
+
+    def pci_devices(self) -> list[Any]:
+        """Return the PCI functions as Nova's objects."""
+        return [
+            objects.PciDevice(
+                address=address,
+                extra_info={"managed": "false"} if address in self.unmanaged else {},
+            )
+            for address in sorted(self.addresses)
+        ]
+
+    def mdev_definitions(self) -> list[Any]:
+        """Return the mediated devices as parts of a guest's definition."""
+        return [_mdev_definition(uuid) for uuid in sorted(self.mdevs)]
+
+
+def _mdev_definition(uuid: str) -> Any:
+    device = vconfig.LibvirtConfigGuestHostdevMDEV()
+    device.uuid = uuid
+    return device
+
+
+def mdev_uuid(entry: AcceleratorEntry) -> str | None:
+    """Return the UUID of the mediated device of an accelerator, if it is one."""
+    if entry["attach_handle_type"] != _MEDIATED:
+        return None
+    return entry["attach_handle_uuid"]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A check of several threads that plug and unplug at once."""
+
+from __future__ import annotations
+
+from concurrent import futures
+from typing import Final
+
+from os_acc import exception
+from os_acc.testing.conformance.rules import (
+    RuleBroken,
+    contents,
+    free_units,
+    offered,
+    plug,
+    require,
+    require_returned,
+)
+from os_acc.testing.instances import uuid_of
+from os_acc.testing.test_host import TestHost
+
+#: Units of one device for which threads compete.
+_UNITS: Final = 4
+_SECONDS: Final = 120.0
+
+
+def concurrent_plugs_share_no_unit(host: TestHost, plugin: str) -> None:
+    """Threads that plug and unplug at once get different units, and lose none.
+
+    There is one thread more than units; it gets an error of os_acc.
+
+    :raises RuleBroken: no device is offered; a unit is leased twice, or is lost.
+    """
+    for provider in offered(host, plugin):
+        count = min(free_units(provider), _UNITS)
+        if not count:
+            continue
+        before = contents(host)
+        numbers = range(1, count + 2)
+        with futures.ThreadPoolExecutor(len(numbers)) as threads:
+            plugs = [threads.submit(plug, host, provider, each) for each in numbers]
+            failed = [each.exception(_SECONDS) for each in plugs]
+        served = _served(failed, free_units(provider))
+        units = [
+            unit for lease in host.manager.store.leases() for unit in lease.members
+        ]
+        require(len(units) == len(set(units)), "no unit is leased twice")
+        _unplug(host, [each for each, ok in zip(numbers, served, strict=True) if ok])
+        rule = f"{provider.name} is as before, once all threads have unplugged"
+        require_returned(before, host, rule, plugin=plugin)
+
+
+def _served(failed: list[BaseException | None], units: int) -> list[bool]:
+    """Check the errors of plugs; return the plugs that got a unit."""
+    for error in failed:
+        if error is not None and not isinstance(error, exception.OsAccError):
+            raise RuleBroken(
+                f"a plug beside others has an OsAccError, not {error!r}"
+            ) from error
+    served = [error is None for error in failed]
+    expected = min(len(failed), units)
+    require(sum(served) == expected, f"{expected} plugs at once succeed")
+    return served
+
+
+def _unplug(host: TestHost, numbers: list[int]) -> None:
+    with futures.ThreadPoolExecutor(len(numbers)) as threads:
+        ended = [
+            threads.submit(host.manager.unplug, {"uuid": uuid_of(each)})
+            for each in numbers
+        ]
+        for each in ended:
+            error = each.exception(_SECONDS)
+            if error is not None:
+                raise RuleBroken(f"unplugs at once succeed, not: {error!r}") from error

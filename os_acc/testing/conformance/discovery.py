@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks of ``discover()``: it is stable, only reads, and names devices for good."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from os_acc.objects.device import Provider
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
+from os_acc.testing.conformance.rules import contents, offered, require, require_equal
+from os_acc.testing.test_host import TestHost
+
+_DEVICES = "sys/bus/pci/devices"
+_STRANGER = "0a5c0000-7b1e-4c9d-8f3a-00000000c0de"
+
+
+def discovery_is_stable(host: TestHost, plugin: str) -> None:
+    """Two scans find equal devices.
+
+    :raises RuleBroken: no device is offered, or two scans differ.
+    """
+    first = offered(host, plugin)
+    require(offered(host, plugin) == first, "two scans find equal devices")
+
+
+def discovery_only_reads(host: TestHost, plugin: str) -> None:
+    """A scan writes nothing, to no attribute and to no file.
+
+    :raises RuleBroken: no device is offered, or a scan changed the host.
+    """
+    offered(host, plugin)
+    before, writes = contents(host), len(host.kernel.writes())
+    offered(host, plugin)
+    require(not host.kernel.writes(writes), "discover() writes nothing")
+    require_equal(before, host, "discover() writes nothing")
+
+
+def devices_are_valid(host: TestHost, plugin: str) -> None:
+    """Each device and rejection is valid, and each name and unit is offered once.
+
+    :raises RuleBroken: with the first rule that one broke; or discovery failed.
+    """
+    inventory = host.manager.discover()
+    for broken in inventory.broken_rules:
+        require(broken.plugin != plugin, f"{broken.rule}")
+    for each in (*host.manager.plugins.set_aside, *inventory.set_aside):
+        require(each.name != plugin, f"discover() returns devices: {each.reason}")
+    offered(host, plugin)
+
+
+def names_survive_restart(host: TestHost, plugin: str) -> None:
+    """Providers have the same names after the service starts again.
+
+    :raises RuleBroken: no device is offered, or a provider has another name.
+    """
+    before = _names(offered(host, plugin))
+    host.restart()
+    after = _names(offered(host, plugin))
+    require(after == before, "providers have the same names after a restart")
+
+
+def names_ignore_usable_functions(host: TestHost, plugin: str) -> None:
+    """A provider's name does not depend on the functions that are usable.
+
+    Each unit of a device is hidden in turn, on a host whose providers are not recorded
+    yet: a function is on vfio-pci without a lease, a unit of mediated devices is that
+    of another tool.
+
+    :raises RuleBroken: no device is offered, or a provider has another name.
+    """
+    found = offered(host, plugin)
+    every = {each.device.address for each in found}
+    for provider in found:
+        handles = provider.device.handles
+        for handle in handles[:2] if len(handles) > 1 else ():
+            with _hidden(host, handle.address):
+                names = {
+                    each.device.address
+                    for each in _of_new_node(host, plugin, str(handle.address))
+                }
+            require(
+                names <= every and provider.device.address in names,
+                f"the name of {provider.name} does not depend on {handle.address}",
+            )
+
+
+def names_survive_vfs(host: TestHost, plugin: str) -> None:
+    """Providers keep their names while VFs vanish and appear again.
+
+    :raises RuleBroken: no device is offered, or a provider has another name.
+    """
+    before = _names(offered(host, plugin))
+    for attribute, number in _vf_counts(host, plugin).items():
+        host.kernel.write(attribute, "0")
+        host.manager.discover()
+        host.kernel.write(attribute, str(number))
+        after = _names(offered(host, plugin))
+        require(after == before, "providers have the same names once VFs are back")
+
+
+def _names(providers: list[Provider]) -> list[tuple[str, str]]:
+    return [(each.uuid, each.name) for each in providers]
+
+
+def _vf_counts(host: TestHost, plugin: str) -> dict[str, int]:
+    """Return ``sriov_numvfs`` of each PF whose VFs are offered, by its path."""
+    found: dict[str, int] = {}
+    for provider in offered(host, plugin):
+        for handle in provider.device.handles:
+            pf = host.kernel.path(_DEVICES, str(handle.address), "physfn")
+            if os.path.exists(pf):
+                path = os.path.join(os.path.realpath(pf), "sriov_numvfs")
+                found[path] = int(host.kernel.read(path))
+    return found
+
+
+def _of_new_node(host: TestHost, plugin: str, name: str) -> list[Provider]:
+    """Return the providers as a service finds them that has recorded none."""
+    state = host.directory / "conformance" / name.replace("/", "_")
+    manager = host.start(state_path=str(state))
+    return [each for each in manager.providers() if each.device.plugin == plugin]
+
+
+@contextlib.contextmanager
+def _hidden(host: TestHost, address: DeviceAddress) -> Iterator[None]:
+    """Take a unit away from os_acc in a block."""
+    if isinstance(address, MdevSlot):
+        with _taken(host, address):
+            yield
+        return
+    state = host.kernel.state(address)
+    host.bind(str(address), "vfio-pci")
+    try:
+        yield
+    finally:
+        device = host.kernel.path(_DEVICES, str(address))
+        host.kernel.write(f"{device}/driver/unbind", str(address))
+        host.kernel.write(f"{device}/driver_override", "\n")
+        if state.driver is not None:
+            host.kernel.write(
+                host.kernel.path("sys/bus/pci/drivers_probe"), str(address)
+            )
+
+
+@contextlib.contextmanager
+def _taken(host: TestHost, slot: MdevSlot) -> Iterator[None]:
+    parent = host.kernel.path("sys/class/mdev_bus", slot.type.parent)
+    kind = os.path.join(parent, "mdev_supported_types", slot.type.name)
+    host.kernel.write(os.path.join(kind, "create"), _STRANGER)
+    try:
+        yield
+    finally:
+        made = host.kernel.path("sys/bus/mdev/devices", _STRANGER, "remove")
+        host.kernel.write(made, "1")

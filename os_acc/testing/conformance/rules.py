@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The parts that checks share: a host's units, its contents, and broken rules."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
+from os_acc.objects.device import AttachHandle, Provider
+from os_acc.objects.lease import LeaseState
+from os_acc.plugins import base
+from os_acc.testing.instances import instance, request
+from os_acc.testing.test_host import TestHost
+
+#: Takes a host on which the service has not started, and the name of a plugin.
+Check: TypeAlias = Callable[[TestHost, str], None]
+#: ``prepare`` or ``release`` of a plugin.
+Step: TypeAlias = Callable[[AttachHandle, base.PrivilegedSteps], None]
+#: Replaces a step: gets the plugin's own and its arguments.
+Around: TypeAlias = Callable[[Step, AttachHandle, base.PrivilegedSteps], None]
+#: Directories that a reader of the host's devices does not see.
+_OWN: Final = frozenset({".kernel", "run"})
+_LONGEST: Final = 3
+
+
+class RuleBroken(AssertionError):
+    """The plugin breaks a rule of the contract; correct the plugin."""
+
+
+def require(holds: bool, rule: str) -> None:
+    """Check that a rule holds.
+
+    :raises RuleBroken: it does not.
+    """
+    if not holds:
+        raise RuleBroken(rule)
+
+
+def offered(host: TestHost, plugin: str) -> list[Provider]:
+    """Return the providers of a plugin's devices.
+
+    :raises RuleBroken: there is none.
+    """
+    found = [each for each in host.manager.providers() if each.device.plugin == plugin]
+    require(bool(found), f"plugin {plugin} offers a device of the host")
+    return found
+
+
+def free_units(provider: Provider) -> int:
+    """Return the number of units that a guest can have now."""
+    return sum(not each.fault for each in provider.device.handles)
+
+
+def plug(host: TestHost, provider: Provider, number: int = 1, amount: int = 1) -> None:
+    """Plug units of a provider for the instance with this number."""
+    selected, specs = request(provider, amount=amount)
+    host.manager.plug(instance(number), selected, specs)
+
+
+def contents(host: TestHost) -> dict[str, str]:
+    """Return all files of the host: text or target of a link by path.
+
+    Without the locks and records of os_acc, which only it reads.
+    """
+    found: dict[str, str] = {}
+    for directory, names, files in os.walk(host.root):
+        inside = os.path.relpath(directory, host.root)
+        if inside == ".":
+            names[:] = [name for name in names if name not in _OWN]
+        for name in (*files, *names):
+            path = os.path.join(directory, name)
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISDIR(mode):
+                found[os.path.join(inside, name)] = _text(path, mode)
+    return found
+
+
+def _text(path: str, mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return f"-> {os.readlink(path)}"
+    if not stat.S_ISREG(mode) or not mode & stat.S_IRUSR:
+        return stat.filemode(mode)
+    with open(path, "rb") as file:
+        return file.read().decode("utf-8", "replace")
+
+
+def require_equal(before: Mapping[str, str], host: TestHost, rule: str) -> None:
+    """Check that the host is as it was.
+
+    :param before: its :func:`contents` then.
+    :raises RuleBroken: with the files that differ.
+    """
+    after = contents(host)
+    paths = sorted(
+        path
+        for path in before.keys() | after.keys()
+        if before.get(path) != after.get(path)
+    )
+    shown = ", ".join(paths[:_LONGEST]) + (", ..." if len(paths) > _LONGEST else "")
+    require(not paths, f"{rule}; not as before: {shown}")
+
+
+def require_returned(
+    before: Mapping[str, str], host: TestHost, rule: str, *, plugin: str = ""
+) -> None:
+    """Check that no lease is left and that the host is as it was.
+
+    :raises RuleBroken: with the leases or the files.
+    """
+    left = ", ".join(
+        f"{each.address} is {each.state.value}"
+        + (f": {each.reason}" * bool(each.reason))
+        for each in host.manager.store.leases()
+    )
+    require(not left, f"{rule}; still leased: {left}")
+    require_equal(before, host, rule)
+    if plugin:
+        offered(host, plugin)
+
+
+def unplug_all(host: TestHost) -> None:
+    """Unplug all instances; release quarantined devices as an operator does.
+
+    :raises OsAccError: a device cannot be given back.
+    """
+    manager = host.manager
+    for lease in manager.store.leases():
+        if lease.state is LeaseState.QUARANTINED:
+            operations.release_device(manager, lease.address, None)
+    for consumer in sorted({each.consumer for each in manager.store.leases()}):
+        manager.unplug({"uuid": consumer})
+
+
+@contextlib.contextmanager
+def typed(rule: str) -> Iterator[list[exception.OsAccError]]:
+    """Collect an error of os_acc in a block; any other one breaks the rule.
+
+    :raises RuleBroken: the block raised an error of another type.
+    """
+    errors: list[exception.OsAccError] = []
+    try:
+        yield errors
+    except exception.OsAccError as error:
+        errors.append(error)
+    except RuleBroken:
+        raise
+    except Exception as error:
+        raise RuleBroken(f"{rule}, not {error!r}") from error
+
+
+@contextlib.contextmanager
+def interposed(
+    manager: Manager,
+    plugin: str,
+    method: str,
+    around: Around,
+) -> Iterator[None]:
+    """Replace ``prepare`` or ``release`` of the plugin in a block.
+
+    :param around: gets the plugin's own method and its arguments.
+    """
+    target = manager.plugins.get(plugin)
+    require(target is not None, f"plugin {plugin} is loaded")
+    real = getattr(target, method)
+    attributes: dict[str, Any] = vars(target)
+
+    def call(handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        around(real, handle, steps)
+
+    attributes[method] = call
+    try:
+        yield
+    finally:
+        del attributes[method]

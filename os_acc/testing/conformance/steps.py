@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks of plug and unplug: ``prepare()`` and ``release()`` of the plugin."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from os_acc import exception
+from os_acc.objects.device import AttachHandle, Provider
+from os_acc.plugins import base
+from os_acc.testing.conformance.rules import (
+    Around,
+    RuleBroken,
+    Step,
+    contents,
+    free_units,
+    interposed,
+    offered,
+    plug,
+    require,
+    require_equal,
+    require_returned,
+    unplug_all,
+)
+from os_acc.testing.test_host import TestHost
+
+#: Units of one device that a check plugs at once.
+SOME: Final = 4
+#: Seconds within which ``prepare`` and ``release`` return if no time is left.
+PATIENCE: Final = 10.0
+
+
+def unplug_restores_the_host(host: TestHost, plugin: str) -> None:
+    """An unplug restores all that the plug changed, with one unit and with several.
+
+    :raises RuleBroken: no device is offered, or a file of the host is changed.
+    """
+    for provider in offered(host, plugin):
+        for amount in sorted({1, min(free_units(provider), SOME)} - {0}):
+            before = contents(host)
+            plug(host, provider, amount=amount)
+            unplug_all(host)
+            rule = f"{provider.name} is as before, once unplugged"
+            require_returned(before, host, rule, plugin=plugin)
+
+
+def prepare_is_idempotent(host: TestHost, plugin: str) -> None:
+    """A second ``prepare()`` succeeds and changes nothing.
+
+    :raises RuleBroken: no device is offered; it fails, or changes the host.
+    """
+    _called_twice(host, plugin, "prepare")
+
+
+def release_is_idempotent(host: TestHost, plugin: str) -> None:
+    """A second ``release()`` succeeds and changes nothing.
+
+    :raises RuleBroken: no device is offered; it fails, or changes the host.
+    """
+    _called_twice(host, plugin, "release")
+
+
+def _called_twice(host: TestHost, plugin: str, method: str) -> None:
+    broken: list[RuleBroken] = []
+
+    def twice(real: Step, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        real(handle, steps)
+        once = contents(host)
+        try:
+            real(handle, steps)
+            require_equal(once, host, f"a second {method}() changes nothing")
+        except RuleBroken as error:
+            broken.append(error)
+        except Exception as error:  # noqa: BLE001 - a vendor's code
+            broken.append(RuleBroken(f"a second {method}() succeeds, not {error!r}"))
+
+    for provider in offered(host, plugin):
+        with interposed(host.manager, plugin, method, twice):
+            plug(host, provider)
+            unplug_all(host)
+        if broken:
+            raise broken[0]
+
+
+def release_needs_no_prepare(host: TestHost, plugin: str) -> None:
+    """``release()`` succeeds and changes nothing if ``prepare()`` never ran.
+
+    :raises RuleBroken: no device is offered; it fails, or changes the host.
+    """
+
+    def never(real: Step, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        raise _refused(handle)
+
+    for provider in offered(host, plugin):
+        rule = f"release() without prepare() leaves {provider.name} as it was"
+        _failed_plug(host, plugin, provider, never, rule)
+
+
+def release_undoes_a_failed_prepare(host: TestHost, plugin: str) -> None:
+    """``release()`` undoes a ``prepare()`` after which the plug failed.
+
+    :raises RuleBroken: no device is offered; a file of the host is changed.
+    """
+
+    def failing(real: Step, handle: AttachHandle, steps: base.PrivilegedSteps) -> None:
+        real(handle, steps)
+        raise _refused(handle)
+
+    for provider in offered(host, plugin):
+        rule = f"release() undoes a prepare() of {provider.name} that failed"
+        _failed_plug(host, plugin, provider, failing, rule)
+
+
+def _failed_plug(
+    host: TestHost, plugin: str, provider: Provider, around: Around, rule: str
+) -> None:
+    before = contents(host)
+    with interposed(host.manager, plugin, "prepare", around):
+        try:
+            plug(host, provider)
+        except exception.OsAccError:
+            pass
+        else:
+            raise RuleBroken("a plug fails if prepare() does")
+    require_returned(before, host, rule, plugin=plugin)
+
+
+def _refused(handle: AttachHandle) -> exception.DeviceInUse:
+    return exception.DeviceInUse(
+        "refused by a check of conformance", address=str(handle.address)
+    )
+
+
+class _NoTime:
+    """The steps of an operation whose deadline is now."""
+
+    def __init__(self, steps: base.PrivilegedSteps) -> None:
+        self._steps = steps
+
+    def seconds_left(self) -> float:
+        return 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._steps, name)
+
+
+class _WithoutTime:
+    """Calls ``prepare`` or ``release`` at the deadline.
+
+    :ivar is_running: whether a call has not ended.
+    """
+
+    is_running = False
+
+    def __call__(
+        self, real: Step, handle: AttachHandle, steps: base.PrivilegedSteps
+    ) -> None:
+        self.is_running = True
+        try:
+            real(handle, _NoTime(steps))
+        finally:
+            self.is_running = False
+
+
+def steps_end_at_the_deadline(
+    host: TestHost, plugin: str, *, patience: float = PATIENCE
+) -> None:
+    """``prepare()`` and ``release()`` return if ``seconds_left()`` is 0.
+
+    They may raise an error then.
+
+    :param patience: seconds within which they have to.
+    :raises RuleBroken: no device is offered, or one of them does not return.
+    """
+    host.restart(plug_timeout=patience, unplug_timeout=patience)
+    for provider in offered(host, plugin):
+        late = {"prepare": _WithoutTime(), "release": _WithoutTime()}
+        with contextlib.ExitStack() as stack:
+            for method, call in late.items():
+                stack.enter_context(interposed(host.manager, plugin, method, call))
+            try:
+                plug(host, provider)
+                unplug_all(host)
+            except exception.OsAccError:
+                for method, call in late.items():
+                    rule = f"{method}() returns once seconds_left() is 0"
+                    ended = not call.is_running
+                    require(ended, f"{rule}; it took over {patience:.1f} s")
+        unplug_all(host)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Servers with mediated devices of os_acc, and Nova's own vGPUs beside them.
+
+The UUID of a lease is that of its mediated device and of the ``hostdev`` in the guest's
+definition. Nova neither creates a mediated device of os_acc, nor defines one in
+libvirt, nor gives one to another server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+from nova import exception as nova_exception
+
+from os_acc import exception
+from tests.functional.nova import mdev_hosts
+from tests.functional.nova.cloud import OTHER_IMAGE
+from tests.functional.nova.mdev_hosts import PARENTS, TYPE, MdevCloud
+
+mdev_nodes, mdev_cloud = mdev_hosts.mdev_nodes, mdev_hosts.mdev_cloud
+
+FIRST, SECOND = PARENTS
+MDEV = "resources{}:CUSTOM_ACCELERATOR_MDEV"
+ONE = {MDEV.format(1): "1"}
+TWO = ONE | {MDEV.format(2): "1", "group_policy": "none"}
+_LIBVIRT = "nova.virt.libvirt."
+
+
+@pytest.fixture
+def cloud(mdev_cloud: MdevCloud) -> Iterator[MdevCloud]:
+    """Start Nova with one compute node; it must not create a mediated device."""
+    with nova_creates_none():
+        mdev_cloud.start(FIRST)
+        yield mdev_cloud
+
+
+@contextlib.contextmanager
+def nova_creates_none() -> Iterator[None]:
+    """Check that Nova neither creates nor defines a mediated device in a block."""
+    names = ("device_create", "device_define", "device_set_autostart")
+    with contextlib.ExitStack() as patched:
+        calls = [
+            patched.enter_context(mock.patch(f"{_LIBVIRT}host.Host.{name}"))
+            for name in names
+        ]
+        yield
+    assert [each.call_args_list for each in calls] == [[]] * len(names)
+
+
+@pytest.fixture
+def server(cloud: MdevCloud) -> dict[str, Any]:
+    """Return an active server with one mediated device."""
+    return cloud.nova.create(ONE, host=FIRST)
+
+
+# -- the life of a server ------------------------------------------------------
+
+
+def test_a_server_keeps_its_mediated_devices_on_its_host(cloud: MdevCloud) -> None:
+    server = cloud.nova.create(TWO, host=FIRST)
+    held = cloud.check_attached(server, FIRST, 2)
+    cloud.nova.reboot(server)
+    assert cloud.check_attached(server, FIRST, 2) == held
+    cloud.nova.rebuild(server, OTHER_IMAGE)
+    assert cloud.check_attached(server, FIRST, 2) == held
+    cloud.nova.stop(server)
+    assert cloud.check_held(server["id"], FIRST, 2) == held
+    cloud.nova.start(server)
+    assert cloud.check_attached(server, FIRST, 2) == held
+    cloud.nova.restart_compute_service(FIRST)
+    cloud.nova.reboot(server, hard=False)
+    assert cloud.check_attached(server, FIRST, 2) == held
+    cloud.nova.delete(server)
+    cloud.check_free(FIRST)
+
+
+def test_a_rescue_guest_has_none(cloud: MdevCloud, server: dict[str, Any]) -> None:
+    held = cloud.check_attached(server, FIRST)
+    cloud.nova.rescue(server)
+    assert cloud.nova.mdevs(FIRST, server) == []
+    assert cloud.check_held(server["id"], FIRST) == held
+    cloud.nova.unrescue(server)
+    assert cloud.check_attached(server, FIRST) == held
+
+
+def test_a_suspended_server_gets_them_back(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    held = cloud.check_attached(server, FIRST)
+    cloud.nova.suspend(server)
+    assert cloud.nova.mdevs(FIRST, server) == []
+    assert cloud.check_held(server["id"], FIRST) == held
+    cloud.nova.resume(server)
+    assert cloud.check_attached(server, FIRST) == held
+
+
+def test_a_guest_does_not_resume_without_its_mediated_device(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    """Nova logs a mediated device that libvirt does not find, and goes on."""
+    cloud.nova.suspend(server)
+    with mock.patch(_LIBVIRT + "driver.LibvirtDriver._attach_mediated_devices"):
+        cloud.nova.refuse(server, {"resume": None}, "resume")
+    assert not cloud.nova.is_running(FIRST, server)
+    cloud.check_held(server["id"], FIRST)
+
+
+def test_a_failed_suspension_leaves_them_attached(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    held = cloud.check_attached(server, FIRST)
+    name = _LIBVIRT + "guest.Guest.save_memory_state"
+    with mock.patch(name, side_effect=OSError("no space left")):
+        cloud.nova.refuse(server, {"suspend": None}, "suspend")
+    assert cloud.nova.mdevs(FIRST, server) == held
+
+
+def test_a_server_moves_with_them(cloud: MdevCloud, server: dict[str, Any]) -> None:
+    held = cloud.check_attached(server, FIRST)
+    cloud.start(SECOND)
+    cloud.nova.resize(server, TWO)
+    assert cloud.check_held(cloud.nova.migration(server), FIRST) == held
+    cloud.check_attached(server, SECOND, 2)
+    cloud.nova.revert(server)
+    assert cloud.check_attached(server, FIRST) == held
+    cloud.check_free(SECOND)
+    cloud.nova.migrate(server)
+    cloud.nova.confirm(server)
+    cloud.check_free(FIRST)
+    cloud.check_attached(server, SECOND)
+
+
+def test_a_server_with_one_is_not_migrated_live(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    cloud.start(SECOND)
+    held = cloud.check_attached(server, FIRST)
+    cloud.nova.fail_to_move(server)
+    assert cloud.check_attached(server, FIRST) == held
+
+
+def test_the_guest_of_a_lost_lease_is_defined_with_the_new_one(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    (lost,) = cloud.check_attached(server, FIRST)
+    cloud.nova.stop(server)
+    cloud.nodes[FIRST].manager.unplug({"uuid": server["id"]})
+    assert lost not in cloud.nodes[FIRST].mdevs()
+    cloud.nova.start(server)
+    (found,) = cloud.check_attached(server, FIRST)
+    assert found != lost
+
+
+def test_cyborg_13_an_evacuation_needs_nothing_of_the_dead_host(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    """Cyborg called the dead host to remove its mediated device (facts 5, no. 13)."""
+    left = cloud.check_attached(server, FIRST)
+    cloud.start(SECOND)
+    cloud.nova.stop_host(FIRST)
+    cloud.nova.evacuate(server)
+    assert cloud.check_attached(server, SECOND) != left
+    assert sorted(cloud.nodes[FIRST].mdevs()) == left
+    # When the host is back, Nova destroys its guest there.
+    cloud.nova.start_host(FIRST)
+    cloud.check_free(FIRST)
+    cloud.check_attached(server, SECOND)
+
+
+def test_cyborg_34_after_a_reboot_of_the_host_only_os_acc_creates_it(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    """Nova defined in libvirt what Cyborg had created (facts 5, no. 34).
+
+    It was never undefined, and came back at each boot.
+    """
+    held = cloud.check_attached(server, FIRST)
+    cloud.nodes[FIRST].bench.kernel.reboot()
+    assert cloud.nodes[FIRST].mdevs() == {}
+    cloud.nova.flags(resume_guests_state_on_host_boot=True)
+    cloud.nova.reboot_host(FIRST)
+    # With the same UUID, before libvirt starts the guest.
+    assert cloud.check_attached(server, FIRST) == held
+    cloud.nova.delete(server)
+    cloud.check_free(FIRST)
+
+
+# -- vGPUs of Nova -------------------------------------------------------------
+
+
+def test_nova_gives_no_leased_mediated_device_to_another_server(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    """A mediated device that no guest has is free for Nova (``vgpus.py``)."""
+    held = cloud.check_attached(server, FIRST)
+    free = str(uuid.uuid4())
+    cloud.nodes[FIRST].create(free)
+    virt = cloud.nova.driver(FIRST)
+    # As if the option named the type, and the guest were not defined yet.
+    virt.supported_vgpu_types, virt.pgpu_type_default = [TYPE], TYPE
+    cloud.nova.forget_guests(FIRST)
+    assert {each["uuid"] for each in virt._get_mediated_devices()} == {free, *held}
+    assert virt._get_existing_mdevs_not_assigned(None, [TYPE]) == {free}
+
+
+def test_without_the_store_nova_gives_away_no_mediated_device(
+    cloud: MdevCloud,
+) -> None:
+    virt = cloud.nova.driver(FIRST)
+    lost = exception.StateUnavailable("the disk is gone")
+    with (
+        mock.patch.object(virt._node, "attached", side_effect=lost),
+        pytest.raises(nova_exception.InternalError, match="the disk is gone"),
+    ):
+        virt._get_existing_mdevs_not_assigned(None)
+
+
+def test_nova_compute_ends_if_nova_also_names_a_leased_mediated_device(
+    cloud: MdevCloud, server: dict[str, Any]
+) -> None:
+    cloud.check_attached(server, FIRST)
+    cloud.nova.flags(enabled_mdev_types=[TYPE], group="devices")
+    with pytest.raises(exception.InvalidConfiguration, match=f"{TYPE}.*leased"):
+        cloud.nova.restart_compute_service(FIRST)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc conformance`` on one device: its checks, its refusals and its report."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from os_acc.plugins import base
+from os_acc.plugins.pci import PciPlugin
+from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing.conformance import hardware, report
+from os_acc.testing.conformance.touches import Touches
+from os_acc.testing.mdevs import mtty
+from tests.unit.cmd.console import Console, Ran
+from tests.unit.cmd.golden_files import expect
+
+GPU, VF, DISK, NIC = ("0000:17:00.0", "0000:3b:02.0", "0000:04:00.0", "0000:af:00.0")
+WITH_VFS = '{"address": "0000:3b:00.0", "num_vfs": 2}'
+QUICK = ("--yes", "--check", "unplug_restores_the_host")
+
+
+def conformance(console: Console, *arguments: str) -> Ran:
+    return console.run("conformance", *arguments)
+
+
+def results(console: Console, *arguments: str) -> dict[str, str]:
+    ran = conformance(console, *arguments, "--yes", "-f", "json")
+    return {row["Check"]: row["Result"] for row in json.loads(ran.out)}
+
+
+def test_a_whole_device_passes_and_stays_as_it_was(console: Console) -> None:
+    before = console.bench.kernel.snapshot()
+
+    found = results(console, "--device", GPU)
+
+    names = [each.__name__ for each in hardware.CHECKS]
+    assert found == dict.fromkeys(names, "passed")
+    assert console.bench.kernel.snapshot() == before
+    assert console.bench.manager.store.leases() == ()
+
+
+def test_no_other_unit_of_the_card_is_touched(console: Console) -> None:
+    console.configure(WITH_VFS)
+    bench = console.bench
+    bench.restart(device_spec=[WITH_VFS])
+    seen = len(bench.kernel.writes())
+
+    assert set(results(console, "--device", VF).values()) == {"passed"}
+
+    touched = {
+        word
+        for write in bench.kernel.writes(seen)
+        for word in (*write.path.split("/"), write.text.strip())
+        if word.startswith("0000:")
+    }
+    assert touched == {VF}
+
+
+def test_a_mediated_device_passes(tmp_path: Path) -> None:
+    spec = HostSpec(mdev_parents=(mtty(),))
+    with TestHost(tmp_path, spec) as host:
+        console = Console(host, tmp_path)
+        console.configure('{"mdev_parent": "mtty", "mdev_types": "mtty-2"}')
+
+        found = results(console, "--device", "mtty/mtty-2/3")
+
+    assert set(found.values()) == {"passed"}
+
+
+def test_a_leased_device_is_refused(console: Console) -> None:
+    console.bench.plug(1, GPU)
+
+    ran = conformance(console, "--device", GPU, *QUICK)
+
+    assert ran.status == 1
+    assert f"{GPU} is leased to" in ran.err
+    assert console.bench.plugged(1) == [GPU]
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        (DISK, "used by the host"),
+        (NIC, "used by the host"),
+        ("0000:ff:00.0", "unknown"),
+    ],
+)
+def test_a_device_that_is_not_offered_is_refused(
+    console: Console, address: str, reason: str
+) -> None:
+    ran = conformance(console, "--device", address, *QUICK)
+
+    assert ran.status == 1
+    assert f"{address} is not offered: {reason}" in ran.err
+
+
+def test_a_card_with_a_leased_vf_is_refused(console: Console) -> None:
+    console.bench.restart(device_spec=[WITH_VFS])
+    console.bench.plug(1, VF)
+
+    ran = conformance(console, "--device", "0000:3b:00.0", *QUICK)
+
+    assert ran.status == 1
+    assert "0000:3b:00.0 is not offered" in ran.err
+
+
+def test_another_plugin_is_refused(console: Console) -> None:
+    ran = conformance(console, "--device", GPU, "--plugin", "dfl", *QUICK)
+
+    assert ran.status == 1
+    assert f"the plugin pci offers {GPU}, not dfl" in ran.err
+
+
+@pytest.mark.parametrize(("answer", "status"), [("yes\n", 0), ("y\n", 1), ("", 1)])
+def test_it_asks_before_it_starts(
+    console: Console, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    seen = len(console.bench.kernel.writes())
+
+    ran = conformance(console, "--device", GPU, *QUICK[1:])
+
+    assert ran.status == status
+    assert "Type yes to start" in ran.err
+    assert bool(console.bench.kernel.writes(seen)) is (status == 0)
+
+
+def test_a_broken_rule_is_reported(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def release(
+        self: PciPlugin, handle: base.AttachHandle, steps: base.PrivilegedSteps
+    ) -> None:
+        path = f"{self.root}/sys/bus/pci/devices/{handle.address}/driver_override"
+        console.bench.kernel.write(path, "acme")
+
+    monkeypatch.setattr(PciPlugin, "release", release)
+
+    ran = conformance(console, "--device", GPU, *QUICK)
+
+    assert ran.status == 1
+    assert "unplug_restores_the_host failed: an unplug restores the device" in ran.err
+    assert "driver_override='acme'" in ran.err
+
+
+def test_the_next_run_gives_back_what_an_interrupted_one_held(console: Console) -> None:
+    bench = hardware.Bench(console.bench.restart, hardware_address(GPU))
+    bench.plug()
+    assert console.bench.drivers(GPU) == ["vfio-pci"]
+
+    ran = conformance(console, "--device", GPU, *QUICK)
+
+    assert ran.status == 0
+    assert console.bench.drivers(GPU) == ["nouveau"]
+    assert console.bench.manager.store.leases() == ()
+
+
+def test_an_interrupt_gives_the_device_back(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(bench: hardware.Bench) -> None:
+        bench.plug()
+        raise KeyboardInterrupt
+
+    bench = hardware.Bench(console.bench.restart, hardware_address(GPU))
+
+    with pytest.raises(KeyboardInterrupt):
+        list(report.run(bench, [interrupted]))
+
+    assert console.bench.drivers(GPU) == ["nouveau"]
+    assert console.bench.manager.store.leases() == ()
+
+
+def test_kills_are_skipped_without_a_helper_of_their_own(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: Touches, job: object) -> bool:
+        raise hardware.RuleBroken("HelperUnavailable('sudo')")
+
+    monkeypatch.setattr(Touches, "run", run)
+
+    found = results(console, "--device", GPU, "--check", "kills_lose_nothing")
+
+    assert found == {"kills_lose_nothing": "skipped"}
+
+
+def hardware_address(text: str) -> base.PciAddress:
+    return base.PciAddress.parse(text)
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each run have the same versions, host and times."""
+    now = datetime.datetime(2027, 1, 15, 8, 30, tzinfo=datetime.UTC)
+    as_json = report.as_json
+
+    def fixed_json(*args: Any, **options: Any) -> dict[str, Any]:
+        return as_json(*args, **options, now=lambda: now)
+
+    class Uname:
+        release, machine = "6.1.0-40-amd64", "x86_64"
+
+    monkeypatch.setattr(report, "as_json", fixed_json)
+    monkeypatch.setattr(os, "uname", lambda: Uname)
+    monkeypatch.setattr(report.metadata, "version", lambda _name: "1.0.0")
+    monkeypatch.setattr(report, "_rounded", lambda _seconds: 0.1)
+
+
+@pytest.mark.usefixtures("fixed")
+def test_what_the_manual_shows(console: Console, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    checks = ("names_survive_restart", "unplug_restores_the_host")
+    chosen = [word for name in checks for word in ("--check", name)]
+
+    ran = conformance(console, "--device", GPU, "--yes", "--report", str(file), *chosen)
+
+    assert ran.status == 0
+    expect("conformance.txt", ran.out)
+    found = json.loads(file.read_text())
+    # The installed package of the tests has a version of its own.
+    found["plugin"]["version"] = "1.0.0"
+    expect("conformance.json", json.dumps(found, indent=2) + "\n")
+    assert "serial" not in found["device"]
+
+
+def test_a_report_has_the_serial_number_if_asked(
+    tmp_path: Path,
+) -> None:
+    disk = hosts.nvme_disk("0000:d9", 1, 1)
+    with TestHost(tmp_path, HostSpec((disk,))) as host:
+        console = Console(host, tmp_path)
+        file = tmp_path / "report.json"
+        ran = conformance(
+            *(console, "--device", "0000:d9:00.0", "--serial"),
+            *("--report", str(file), *QUICK),
+        )
+        assert ran.status == 0, ran.err
+    assert "serial" in json.loads(file.read_text())["device"]

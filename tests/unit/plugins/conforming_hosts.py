@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A host for each plugin of os_acc, for the checks of conformance.
+
+A new plugin is one line of :data:`HOSTS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from os_acc.testing import (
+    FunctionSpec,
+    HostSpec,
+    MdevParentSpec,
+    MdevTypeSpec,
+    TestHost,
+    hosts,
+)
+from os_acc.testing.mdevs import mtty
+
+_GPU: Final = "0000:17:00.0"
+
+
+def _host(
+    *functions: FunctionSpec,
+    specs: tuple[str, ...] = (),
+    mdev_parents: tuple[MdevParentSpec, ...] = (),
+) -> Callable[[Path], TestHost]:
+    """Return a function that makes a host with these functions.
+
+    :param specs: its ``device_spec``; empty: all functions.
+    """
+
+    def make(directory: Path) -> TestHost:
+        spec = HostSpec(functions, mdev_parents=mdev_parents)
+        options = {"device_spec": list(specs)} if specs else {}
+        return TestHost(directory, spec, **options)
+
+    return make
+
+
+def _vgpus() -> tuple[FunctionSpec, FunctionSpec]:
+    types = (MdevTypeSpec("nvidia-558"), MdevTypeSpec("nvidia-559", cost=2))
+    display, audio = hosts.gpu("0000:17")
+    return dataclasses.replace(display, mdevs=MdevParentSpec(_GPU, 4, types)), audio
+
+
+#: For each case of conformance: its plugin, and its host.
+HOSTS: Final[Mapping[str, tuple[str, Callable[[Path], TestHost]]]] = {
+    "pci": ("pci", _host(*hosts.gpu("0000:17"))),
+    "pci with VFs": (
+        "pci",
+        _host(hosts.nic("0000:3b", name="ens1", vfs=2, boot_vfs=2)),
+    ),
+    "dfl": ("dfl", _host(hosts.dfl("0000:3b"))),
+    "xrt": ("xrt", _host(*hosts.alveo("0000:5e"))),
+    "mdev": (
+        "mdev",
+        _host(
+            *_vgpus(),
+            specs=(f'{{"address": "{_GPU}", "mdev_types": "nvidia-558, nvidia-559"}}',),
+        ),
+    ),
+    "mdev of a virtual parent": (
+        "mdev",
+        _host(
+            specs=('{"mdev_parent": "mtty", "mdev_types": "mtty-2"}',),
+            mdev_parents=(mtty(),),
+        ),
+    ),
+}

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plugins that each break one rule which a check of conformance is about.
+
+:class:`Sound` breaks none: it marks a prepared device on the host, and sets a state of
+the card through the kernel, as a vendor's plugin does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from os_acc.plugins import base
+from os_acc.privsep import kernel
+from os_acc.testing import AttributeSpec, FunctionSpec, SriovSpec, hosts
+from os_acc.testing.attribute_specs import keep
+from tests.unit import acme
+
+HERE = "tests.unit.plugins.unconforming_plugins"
+
+
+def set_state(function, text):
+    keep(function, "acme_state", text)
+
+
+STATE = AttributeSpec("acme_state", "idle", set_state, stays=True)
+
+
+def card() -> FunctionSpec:
+    """Return a card of the plugins' vendor."""
+    return dataclasses.replace(hosts.fpga("0000:5e"), driver_attributes=(STATE,))
+
+
+def card_with_vfs() -> FunctionSpec:
+    """Return a card whose two VFs are offered."""
+    sriov = SriovSpec(2, 0x5001, "acmevf", boot_vfs=2, vf_attributes=(STATE,))
+    return dataclasses.replace(card(), driver="acme", sriov=sriov)
+
+
+class Sound(acme.Acme):
+    """Offers each card as one device, and marks prepared functions."""
+
+    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
+        own = [
+            each
+            for each in candidates.usable
+            if each.function.identity.vendor == self.conf.vendor
+        ]
+        for parent, of_card in itertools.groupby(own, key=lambda each: each.parent):
+            alike = tuple(of_card)
+            yield dataclasses.replace(
+                acme.device(self, alike[0]),
+                address=parent.address,
+                identity=parent.identity,
+                handles=tuple(each.handle() for each in alike),
+            )
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.set(handle, "ready")
+        self.mark(handle).parent.mkdir(parents=True, exist_ok=True)
+        self.mark(handle).touch()
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.mark(handle).unlink(missing_ok=True)
+        if Path(self.path(handle)).exists():
+            self.set(handle, "idle")
+
+    def mark(self, handle: base.AttachHandle) -> Path:
+        return Path(self.root, "var/lib/acme", str(handle.address))
+
+    def path(self, handle: base.AttachHandle) -> str:
+        return f"{self.root}/sys/bus/pci/devices/{handle.address}/{STATE.name}"
+
+    def set(self, handle: base.AttachHandle, text: str) -> None:
+        kernel.current.write(self.path(handle), text)
+
+
+# -- discover() --------------------------------------------------------------------
+
+
+class OffersUnitTwice(Sound):
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            yield each
+            yield each
+
+
+class CountsScans(Sound):
+    numbers = itertools.count()
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            traits = frozenset({f"CUSTOM_SCAN_{next(self.numbers)}"})
+            yield dataclasses.replace(each, traits=traits)
+
+
+class WritesLog(Sound):
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        with Path(self.root, "var-log-acme").open("a") as log:
+            log.write("scan\n")
+        yield from super().discover(candidates)
+
+
+class ResetsCard(Sound):
+    """Writes what the card has already."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            self.set(each.handles[0], "idle")
+            yield each
+
+
+class NamesAfterFirstStart(Sound):
+    """Names its device after the VF from the second start on."""
+
+    starts = itertools.count()
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.start = next(self.starts)
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            yield _after_vf(each) if self.start else each
+
+
+class NamesAfterUsable(Sound):
+    """Names its device after the first VF that is usable."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        return map(_after_vf, super().discover(candidates))
+
+
+class NamesAfterLoss(Sound):
+    """Names its device after a VF once it has seen a scan without VFs."""
+
+    has_lost = False
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        found = tuple(super().discover(candidates))
+        # Without VFs the PF itself is usable.
+        self.has_lost |= any(each.handles[0].address == each.address for each in found)
+        return map(_after_vf, found) if self.has_lost else iter(found)
+
+
+def _after_vf(device: base.Device) -> base.Device:
+    address = device.handles[0].address
+    identity = dataclasses.replace(device.identity, product=0x5001)
+    return dataclasses.replace(device, address=address, identity=identity)
+
+
+# -- prepare() and release() -------------------------------------------------------
+
+
+class LeavesMark(Sound):
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.set(handle, "idle")
+
+
+class PreparesOnce(Sound):
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().prepare(handle, steps)
+        Path(f"{self.mark(handle)}.d").mkdir()
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().release(handle, steps)
+        if Path(f"{self.mark(handle)}.d").exists():
+            Path(f"{self.mark(handle)}.d").rmdir()
+
+
+class CountsPreparations(Sound):
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().prepare(handle, steps)
+        with self.mark(handle).open("a") as mark:
+            mark.write("prepared\n")
+
+
+class ReleasesOnce(Sound):
+    """Finds no mark in the second release, nor in one without a preparation."""
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.mark(handle).unlink()
+        super().release(handle, steps)
+
+
+class ReleasesWhatItReturned(Sound):
+    """Does not undo a preparation before which the card was not ready."""
+
+    is_prepared = False
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        if self.is_prepared:
+            super().release(handle, steps)
+
+
+class IgnoresDeadline(Sound):
+    gate = threading.Event()
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.gate.wait()
+
+
+class IgnoresDeadlineAtRelease(Sound):
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        IgnoresDeadline.gate.wait()
+
+
+# -- failures ----------------------------------------------------------------------
+
+
+class Remembers(Sound):
+    """Releases what it remembers, which a crash forgets."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.prepared = set()
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.prepared.add(handle.address)
+        super().prepare(handle, steps)
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        if handle.address in self.prepared:
+            super().release(handle, steps)
+
+
+class TrustsState(Sound):
+    """Removes its mark only if the card took the state that was written after it."""
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.mark(handle).parent.mkdir(parents=True, exist_ok=True)
+        self.mark(handle).touch()
+        self.set(handle, "ready")
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        if Path(self.path(handle)).read_text() == "ready\n":
+            super().release(handle, steps)
+
+
+class NeedsCard(Sound):
+    """Cannot release a card that is gone."""
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.mark(handle).unlink(missing_ok=True)
+        self.set(handle, "idle")
+
+
+class KnowsOneDevice(Sound):
+    """Confuses two devices that are prepared at once."""
+
+    both = threading.Event()
+    current: ClassVar[list[object]] = []
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.current.append(handle.address)
+        if len(self.current) > 1:
+            self.both.set()
+        self.both.wait(10)
+        if self.current[-1] != handle.address:
+            raise RuntimeError(f"{handle.address} is not {self.current[-1]}")
+        super().prepare(handle, steps)
