@@ -19,7 +19,7 @@ from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import VFIO_PCI
+from os_acc.objects.vfio_driver import VFIO_PCI, VfioDriver
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,6 +130,11 @@ def _driver(evidence: HostEvidence, function: PciFunction) -> str:
     return vfio_drivers.driver_of(evidence.root, function, tags)
 
 
+def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
+    """Return whether a function has one driver on the host and in a guest."""
+    return _driver(evidence, function) == VfioDriver.NVIDIA
+
+
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
@@ -137,9 +142,16 @@ def _vfio_driver(
     driver = _driver(evidence, function)
     if driver == VFIO_PCI:
         return None
-    detail = vfio_drivers.missing(evidence.root, driver)
+    if _stays(evidence, function):
+        detail, reason = (
+            vfio_drivers.without_vgpus(evidence.root, function),
+            RejectReason.NO_VGPU,
+        )
+    else:
+        detail = vfio_drivers.missing(evidence.root, driver)
+        reason = RejectReason.NO_VFIO_DRIVER
     if detail is not None:
-        return _no(function, RejectReason.NO_VFIO_DRIVER, detail)
+        return _no(function, reason, detail)
     # A lease of another caller stays.
     if evidence.unmanaged or function.address in evidence.leased:
         return None
@@ -170,6 +182,9 @@ def _reset(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
 
 
 def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    if function.address in evidence.leased and _stays(evidence, function):
+        # The use is the vGPU of the lease.
+        return None
     what = evidence.usage.of(function.address)
     return _no(function, RejectReason.HOST_USES, what) if what else None
 

@@ -36,6 +36,8 @@ class DeviceTags:
         contract.
     :ivar vfio_driver: the VFIO driver that the device gets for a guest; ``auto``: the
         one that the kernel's modules name for it. New in version 1.4 of the contract.
+    :ivar vgpu_type: the type of vGPU that a VF becomes on NVIDIA's driver; 0: none.
+        New in version 1.4 of the contract.
     """
 
     resource_class: str | None = None
@@ -50,6 +52,7 @@ class DeviceTags:
     function: str | None = None
     qat_services: str | None = None
     vfio_driver: str = VFIO_PCI
+    vgpu_type: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ class RejectReason(enum.Enum):
     NO_RESET = "cannot be reset"
     NO_ERASE = "cannot be erased between guests"
     NO_VFIO_DRIVER = "without the VFIO driver that device_spec requests"
+    NO_VGPU = "without the vGPUs that device_spec requests"
     MANAGED = "not for a caller that attaches with managed='yes'"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"

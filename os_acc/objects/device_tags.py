@@ -23,6 +23,7 @@ from os_acc.objects.vfio_driver import AUTO, GUEST_DRIVERS, VFIO_PCI
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 #: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
 _MOST_VFS: Final = 0xFFFF
+_VGPU_TYPE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 #: The keys that :func:`parse_tags` reads.
 TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTags))
@@ -52,6 +53,7 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         function=_name_of_trait(spec, "function"),
         qat_services=_qat_services(spec) if "qat_services" in spec else None,
         vfio_driver=_vfio_driver(spec.get("vfio_driver", VFIO_PCI)),
+        vgpu_type=_vgpu_type(spec["vgpu_type"]) if "vgpu_type" in spec else 0,
     )
 
 
@@ -198,3 +200,13 @@ def _vfio_driver(value: object) -> str:
             hint=exception.did_you_mean(value, choices),
         )
     return found
+
+
+def _vgpu_type(value: object) -> int:
+    found = str(value) if type(value) is int else text("vgpu_type", value)
+    if not _VGPU_TYPE.fullmatch(found):
+        raise exception.InvalidConfiguration(
+            f"vgpu_type is {exception.show(value)}, not the number of a type",
+            hint="use a number in nvidia/creatable_vgpu_types of the VF",
+        )
+    return int(found)

@@ -188,7 +188,9 @@ def _parse(
     if address is None or not targets.is_call(epoch, milliseconds):
         return None
     parsed = targets.parse_each(0, members, 2)
-    of_card = targets.parse_each(0, (card,) if card != () else (), 2)
+    # A comparison of another object may raise.
+    has_card = not isinstance(card, tuple | list) or bool(card)
+    of_card = targets.parse_each(0, (card,) if has_card else (), 2)
     if parsed is None or of_card is None or not isinstance(lease, str):
         return None
     places = tuple(sorted(each.address for each in parsed))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.objects.vfio_driver import GUEST_DRIVERS
+from os_acc.objects.vfio_driver import GUEST_DRIVERS, VfioDriver
 from os_acc.testing import dfl, functions, holders, records, vendor_attributes
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction, serial
@@ -188,7 +188,7 @@ def detach(tree: Transaction, address: str) -> None:
         raise holders.Blocked(address)
     tree.drop(mark)
     if name in GUEST_DRIVERS:
-        _leave_vfio(tree, address)
+        leave_vfio(tree, address)
     function = functions.spec(tree, address)
     if name == function.driver:
         functions.hide_devices(tree, path, function.devices)
@@ -232,7 +232,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     if function.ids in driver.rejects:
         return errno.EINVAL
     if driver.name in GUEST_DRIVERS:
-        error = _enter_vfio(tree, address)
+        error = enter_vfio(tree, address)
         if error:
             return error
     tree.link(f"{path}/driver", f"{DRIVERS}/{driver.name}")
@@ -249,7 +249,15 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     return 0
 
 
-def _enter_vfio(tree: Transaction, address: str) -> int:
+def is_offered(tree: Transaction, address: str) -> bool:
+    """Return whether VFIO offers a function to guests."""
+    driver, group = bound(tree, address), functions.group_of(tree, address)
+    if driver == VfioDriver.NVIDIA:
+        return tree.exists(f"dev/vfio/{group}")
+    return driver in GUEST_DRIVERS
+
+
+def enter_vfio(tree: Transaction, address: str) -> int:
     """Do as vfio_pci_core_register_device()."""
     group = functions.group_of(tree, address)
     if group is None or functions.spec(tree, address).is_bridge:
@@ -263,7 +271,7 @@ def _enter_vfio(tree: Transaction, address: str) -> int:
     return 0
 
 
-def _leave_vfio(tree: Transaction, address: str) -> None:
+def leave_vfio(tree: Transaction, address: str) -> None:
     group = functions.group_of(tree, address)
     if group is None:
         return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from os_acc.testing import nvidia
 from os_acc.testing.dfl_specs import DflSpec
 from os_acc.testing.nvme_specs import (
     FORMATS,
@@ -75,6 +76,28 @@ def gpu(
         reset_methods=(),
     )
     return display, audio
+
+
+def vgpu_card(bus: str, *, vfs: int = 4) -> FunctionSpec:
+    """Return a GPU on NVIDIA's driver whose VFs can be vGPUs (:mod:`.nvidia`)."""
+    return FunctionSpec(
+        f"{bus}:00.0",
+        _NVIDIA,
+        0x26B5,
+        0x030200,
+        "nvidia",
+        subsystem_vendor=_NVIDIA,
+        subsystem_product=0x169D,
+        revision=0xA1,
+        sriov=SriovSpec(
+            32,
+            0x26B5,
+            "nvidia",
+            offset=4,
+            boot_vfs=vfs,
+            vf_attributes=nvidia.attributes(),
+        ),
+    )
 
 
 def nic(

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Self
 
 from os_acc.objects.mdev import DeviceAddress, DeviceName
-from os_acc.objects.vfio_driver import GUEST_DRIVERS
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
     boot,
@@ -222,12 +221,12 @@ class FakeKernel(NvmeNodes):
         from vfio-pci blocks.
 
         :param address: of a function, or the UUID of a mediated device.
-        :raises OSError: ENODEV: it is not bound to a VFIO driver.
+        :raises OSError: ENODEV: VFIO does not offer it.
         """
         function = str(address)
         with self._tree.transaction() as tree:
             is_mdev = mdevs.exists(tree, function)
-            if not is_mdev and drivers.bound(tree, function) not in GUEST_DRIVERS:
+            if not is_mdev and not drivers.is_offered(tree, function):
                 raise drivers.refuse(errno.ENODEV, function)
             holders.hold(tree, function, pid, command)
 

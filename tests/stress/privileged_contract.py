@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,27 +21,35 @@ from os_acc.privsep import (
     record,
     rootconf,
     sriov,
+    vgpu,
     xrt,
 )
 from tests.random_values import RandomValues
 from tests.stress import privileged_qat
+from tests.stress.argument_forms import (
+    DIGITS,
+    FIRST,
+    are_targets,
+    is_digest,
+    is_identity,
+    is_number,
+    is_place,
+    is_signature,
+    is_uuid,
+)
 from tests.stress.privileged_host import Card, Host
 
 Arguments = tuple[Any, ...]
 Writes = frozenset[tuple[str, str]]
 
 _DEVICES = "sys/bus/pci/devices"
-_FIRST = frozenset(string.ascii_letters + string.digits + "_")
-_LATER = _FIRST | frozenset(".+: -")
 _VFIO = "vfio-pci"
+_VARIANTS = ("mlx5", "hisi_acc", "pds", "nvgrace_gpu", "virtio", "qat")
+_DRIVERS = frozenset(
+    {"", _VFIO, "nvidia", "xe-vfio-pci", *(f"{each}_vfio_pci" for each in _VARIANTS)}
+)
 _LEASE = "77777777-7777-4777-8777-777777777777"
 _SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
-_HEX = frozenset("0123456789abcdef")
-_DIGITS = {
-    **dict.fromkeys(("blake2b", "sha512", "sha3_512"), 128),
-    **dict.fromkeys(("sha384", "sha3_384"), 96),
-    **dict.fromkeys(("blake2s", "sha256", "sha3_256"), 64),
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +72,9 @@ class EntryPoint:
 
     def fits(self, arguments: Arguments) -> bool:
         """Return whether the number of arguments is right."""
-        return len(arguments) == len(inspect.signature(self._function).parameters)
+        # A step's function is behind the entry point that wraps it.
+        own = inspect.signature(self._function, follow_wrapped=False)
+        return len(arguments) == len(own.parameters)
 
     @property
     def _function(self) -> Callable[..., Any]:
@@ -89,47 +98,11 @@ class EntryPoint:
         return frozenset(writes)
 
 
-def _is_number(value: object, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _is_row(value: object, length: int) -> bool:
-    return isinstance(value, tuple | list) and len(value) == length
-
-
-def _is_place(value: Any) -> bool:
-    limits = (2**32 - 1, 255, 31, 7)
-    return _is_row(value, 4) and all(map(_is_number, value, (0,) * 4, limits))
-
-
-def _is_identity(value: Any) -> bool:
-    return _is_row(value, 5) and all(_is_number(each, 0, 0xFFFF) for each in value)
-
-
-def _is_driver(value: object) -> bool:
-    if type(value) is not str or len(value) > 64:
-        return False
-    return value == "" or (value[0] in _FIRST and set(value) <= _LATER)
-
-
-def _are_targets(value: Any, names: int) -> bool:
-    if not isinstance(value, tuple | list) or not value:
-        return False
-    whole = all(
-        _is_row(target, 2 + names)
-        and _is_place(target[0])
-        and _is_identity(target[1])
-        and all(_is_driver(name) for name in target[2:])
-        for target in value
-    )
-    return whole and len({tuple(target[0]) for target in value}) == len(value)
-
-
 def _is_told(group: object, epoch: object, milliseconds: object) -> bool:
     return (
-        _is_number(group, 0, 2**31 - 1)
-        and _is_number(epoch, 0, 2**63 - 1)
-        and _is_number(milliseconds, 1, 600_000)
+        is_number(group, 0, 2**31 - 1)
+        and is_number(epoch, 0, 2**63 - 1)
+        and is_number(milliseconds, 1, 600_000)
     )
 
 
@@ -152,7 +125,9 @@ def _bind(card: Card, *overrides: str) -> Writes:
 def _taking(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     if not _as_said(card, target[1], arguments[0]):
         return frozenset()
-    return _bind(card, _VFIO)
+    driver = target[2] if target[2:] else _VFIO
+    # The function stays on this driver, and is never bound to it.
+    return frozenset() if driver == "nvidia" else _bind(card, driver or _VFIO)
 
 
 def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
@@ -173,29 +148,6 @@ def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
             (f"{place}/sriov_numvfs", str(arguments[2])),
         }
     )
-
-
-def _is_digest(algorithm: object, digest: object) -> bool:
-    if type(algorithm) is not str or type(digest) is not str:
-        return False
-    return set(digest) <= _HEX and _DIGITS.get(algorithm) == len(digest)
-
-
-def _is_signature(value: object) -> bool:
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == 4
-        and all(type(text) is str and len(text) <= 2**14 for text in value)
-    )
-
-
-def _is_uuid(value: object) -> bool:
-    if type(value) is not str:
-        return False
-    parts = value.split("-")
-    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and set(
-        "".join(parts)
-    ) <= _HEX
 
 
 def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
@@ -222,9 +174,58 @@ def _patience(rng: RandomValues) -> int:
 
 def _take(rng: RandomValues, host: Host) -> Arguments:
     cards = _group(rng, host)
-    targets = tuple((card.place, card.identity) for card in cards)
+    # Either form of a target is accepted.
+    names = (rng.pick(sorted(_DRIVERS)),) if rng.happens(0.5) else ()
+    targets = tuple((card.place, card.identity, *names) for card in cards)
     epoch = rng.pick((0, 1, 2**62))
     return cards[0].group, targets, epoch, _patience(rng), _lease(rng)
+
+
+def _step(*values: Any) -> Callable[[RandomValues, Host], Arguments]:
+    def invent(rng: RandomValues, host: Host) -> Arguments:
+        cards = _group(rng, host)
+        members = tuple((card.place, card.identity) for card in cards)
+        epoch = rng.pick((0, 1, 2**62))
+        own = (cards[0].place, members, (), epoch, _patience(rng), _lease(rng))
+        return (*own, values)
+
+    return invent
+
+
+def _is_step(*kinds: type) -> Callable[..., bool]:
+    """Return a check of the arguments of a privileged step on a function."""
+
+    def check(
+        place: Any,
+        members: Any,
+        card: Any,
+        epoch: object,
+        milliseconds: object,
+        lease: object,
+        values: Any,
+    ) -> bool:
+        return (
+            is_place(place)
+            and are_targets(members, 0)
+            and any(tuple(each[0]) == tuple(place) for each in members)
+            and (_is_none(card) or are_targets((card,), 0))
+            and _is_told(0, epoch, milliseconds)
+            and is_uuid(lease)
+            and type(values) is tuple
+            and list(map(type, values)) == list(kinds)
+            and all(is_number(each, -(2**63), 2**64 - 1) for each in values)
+        )
+
+    return check
+
+
+def _members(arguments: Arguments) -> list[Arguments]:
+    card = arguments[2]
+    return [*arguments[1], *([] if _is_none(card) else [card])]
+
+
+def _is_none(card: object) -> bool:
+    return isinstance(card, tuple | list) and not card
 
 
 def _lease(rng: RandomValues) -> str:
@@ -258,11 +259,11 @@ def _set_num_vfs(rng: RandomValues, host: Host) -> Arguments:
 
 def _program(rng: RandomValues, host: Host) -> Arguments:
     card = _some(rng, host)
-    algorithm = rng.pick(tuple(_DIGITS))
+    algorithm = rng.pick(tuple(DIGITS))
     return (
         *(card.place, card.identity, rng.pick((0, 1, 7))),
         "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
-        *(algorithm, "0a" * (_DIGITS[algorithm] // 2)),
+        *(algorithm, "0a" * (DIGITS[algorithm] // 2)),
         *(rng.pick((0, 2**30)), rng.pick((1, 2**30))),
         *(
             1,
@@ -302,14 +303,14 @@ def _is_mdev(
     parent: object, type_name: object, number: object, uuid: object, *rest: object
 ) -> bool:
     names = _is_sysfs_name(parent) and _is_sysfs_name(type_name)
-    is_slot = names and _is_number(number, 0, 10**9 - 1)
-    return is_slot and _is_uuid(uuid) and _is_told(0, *rest)
+    is_slot = names and is_number(number, 0, 10**9 - 1)
+    return is_slot and is_uuid(uuid) and _is_told(0, *rest)
 
 
 def _is_sysfs_name(name: object) -> bool:
     if type(name) is not str or not 0 < len(name) <= 96:
         return False
-    return name[0] in _FIRST and set(name) <= _FIRST | frozenset(".:+-")
+    return name[0] in FIRST and set(name) <= FIRST | frozenset(".:+-")
 
 
 TAKE = EntryPoint(
@@ -317,8 +318,9 @@ TAKE = EntryPoint(
     _take,
     lambda group, targets, epoch, milliseconds, lease: (
         _is_told(group, epoch, milliseconds)
-        and _are_targets(targets, 0)
-        and _is_uuid(lease)
+        and are_targets(targets, 0, 1)
+        and all(driver in _DRIVERS for _, _, *names in targets for driver in names)
+        and is_uuid(lease)
     ),
     lambda arguments: list(arguments[1]),
     _taking,
@@ -328,9 +330,9 @@ GIVE_BACK = EntryPoint(
     _give_back,
     lambda group, targets, epoch, milliseconds, proven_free, lease: (
         _is_told(group, epoch, milliseconds)
-        and _are_targets(targets, 2)
+        and are_targets(targets, 2)
         and type(proven_free) is bool
-        and _is_uuid(lease)
+        and is_uuid(lease)
     ),
     lambda arguments: list(arguments[1]),
     _giving_back,
@@ -340,12 +342,12 @@ RESERVE = EntryPoint(
     _reserve,
     lambda group, targets, epoch, milliseconds, lease, use, instead_of: (
         _is_told(group, epoch, milliseconds)
-        and _are_targets(targets, 0)
-        and _is_uuid(lease)
+        and are_targets(targets, 0)
+        and is_uuid(lease)
         and type(use) is str
         and use in ("guest", "host")
         and type(instead_of) is str
-        and (instead_of in ("", "unreadable") or _is_uuid(instead_of))
+        and (instead_of in ("", "unreadable") or is_uuid(instead_of))
     ),
     lambda arguments: list(arguments[1]),
     lambda _card, _target, _arguments: frozenset(),
@@ -356,10 +358,10 @@ FORGET = EntryPoint(
     lambda places, epoch, milliseconds, lease: (
         isinstance(places, tuple | list)
         and bool(places)
-        and all(map(_is_place, places))
+        and all(map(is_place, places))
         and len(set(map(tuple, places))) == len(places)
         and _is_told(0, epoch, milliseconds)
-        and _is_uuid(lease)
+        and is_uuid(lease)
     ),
     lambda arguments: [(place,) for place in arguments[0]],
     lambda _card, _target, _arguments: frozenset(),
@@ -372,9 +374,9 @@ SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
     _set_num_vfs,
     lambda parts, identity, count, epoch, milliseconds: (
-        _is_place(parts)
-        and _is_identity(identity)
-        and _is_number(count, 1, 0xFFFF)
+        is_place(parts)
+        and is_identity(identity)
+        and is_number(count, 1, 0xFFFF)
         and _is_told(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
@@ -384,8 +386,8 @@ SET_QAT_SERVICES = EntryPoint(
     qat.set_qat_services,
     lambda rng, host: privileged_qat.arguments(rng, _some(rng, host), _patience(rng)),
     lambda parts, identity, services, epoch, milliseconds: (
-        _is_place(parts)
-        and _is_identity(identity)
+        is_place(parts)
+        and is_identity(identity)
         and privileged_qat.are_services(services)
         and _is_told(0, epoch, milliseconds)
     ),
@@ -398,7 +400,7 @@ HOLDERS = EntryPoint(
     lambda all_parts: (
         isinstance(all_parts, tuple | list)
         and bool(all_parts)
-        and all(map(_is_place, all_parts))
+        and all(map(is_place, all_parts))
     ),
     lambda arguments: [(place,) for place in arguments[0]],
     lambda _card, _target, _arguments: frozenset(),
@@ -407,15 +409,15 @@ PROGRAM = EntryPoint(
     fpga.program,
     _program,
     lambda parts, identity, number, interface, algorithm, digest, offset, size, *rest: (
-        _is_place(parts)
-        and _is_identity(identity)
-        and _is_number(number, 0, 7)
-        and _is_uuid(interface)
-        and _is_digest(algorithm, digest)
-        and _is_number(offset, 0, 2**30)
-        and _is_number(size, 1, 2**30)
+        is_place(parts)
+        and is_identity(identity)
+        and is_number(number, 0, 7)
+        and is_uuid(interface)
+        and is_digest(algorithm, digest)
+        and is_number(offset, 0, 2**30)
+        and is_number(size, 1, 2**30)
         and _is_told(0, *rest[:2])
-        and _is_signature(rest[2])
+        and is_signature(rest[2])
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -424,9 +426,9 @@ RELEASE_PORTS = EntryPoint(
     fpga.release_ports,
     _release_ports,
     lambda parts, identity, count, epoch, milliseconds: (
-        _is_place(parts)
-        and _is_identity(identity)
-        and _is_number(count, 0, 7)
+        is_place(parts)
+        and is_identity(identity)
+        and is_number(count, 0, 7)
         and _is_told(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
@@ -436,7 +438,7 @@ ASSIGN_PORTS = EntryPoint(
     fpga.assign_ports,
     _assign_ports,
     lambda parts, identity, epoch, milliseconds: (
-        _is_place(parts) and _is_identity(identity) and _is_told(0, epoch, milliseconds)
+        is_place(parts) and is_identity(identity) and _is_told(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -445,14 +447,14 @@ LOAD = EntryPoint(
     xrt.program,
     _load,
     lambda parts, identity, number, interface, algorithm, digest, *rest: (
-        _is_place(parts)
-        and _is_identity(identity)
-        and _is_number(number, 0, 7)
+        is_place(parts)
+        and is_identity(identity)
+        and is_number(number, 0, 7)
         and number != parts[3]
-        and _is_uuid(interface)
-        and _is_digest(algorithm, digest)
+        and is_uuid(interface)
+        and is_digest(algorithm, digest)
         and _is_told(0, *rest[:2])
-        and _is_signature(rest[2])
+        and is_signature(rest[2])
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -460,12 +462,19 @@ LOAD = EntryPoint(
 CREATE_MDEV = EntryPoint(mdev.create, _mdev, _is_mdev, lambda _all: [], _nothing)
 REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
 MDEV_HOLDERS = EntryPoint(
-    holders.mdev_holders, lambda *_: (_LEASE,), _is_uuid, lambda _all: [], _nothing
+    holders.mdev_holders, lambda *_: (_LEASE,), is_uuid, lambda _all: [], _nothing
+)
+# The cards of these tests have no vGPUs.
+CREATE_VGPU = EntryPoint(
+    vgpu.create_vgpu.entry, _step(1154), _is_step(int), _members, _nothing
+)
+DELETE_VGPU = EntryPoint(
+    vgpu.delete_vgpu.entry, _step(), _is_step(), _members, _nothing
 )
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
     *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
-    *(CREATE_MDEV, REMOVE_MDEV),
+    *(CREATE_MDEV, REMOVE_MDEV, CREATE_VGPU, DELETE_VGPU),
 )
 #: Entry points that return the holders of a device.
 HOLDING = (HOLDERS, MDEV_HOLDERS)
@@ -480,6 +489,8 @@ ALL: Mapping[str, EntryPoint] = {
     "qat.set_qat_services": SET_QAT_SERVICES,
     "mdev.create": CREATE_MDEV,
     "mdev.remove": REMOVE_MDEV,
+    "vgpu.create_vgpu": CREATE_VGPU,
+    "vgpu.delete_vgpu": DELETE_VGPU,
     "holders.holders": HOLDERS,
     "holders.mdev_holders": MDEV_HOLDERS,
     "fpga.program": PROGRAM,

@@ -31,6 +31,7 @@ from tests.stress import (
     recovery_checks,
     region_flows,
     request_flows,
+    vgpu_flows,
 )
 from tests.stress.flows import BYSTANDERS, Flow
 from tests.stress.kills import Trial, Way
@@ -46,6 +47,7 @@ FLOWS = {
     **region_flows.FLOWS,
     **plugin_flows.FLOWS,
     **mdev_flows.FLOWS,
+    **vgpu_flows.FLOWS,
 }
 
 

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""NVIDIA's vGPUs on virtual functions, from Linux 6.8 on.
+
+A VF stays on NVIDIA's driver and becomes a vGPU of the type that ``device_spec`` gives
+it (``vgpu_type``). See :mod:`os_acc.host.vgpu` for the attributes. A card of an earlier
+generation has mediated devices instead: sysfs decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, TypeAlias
+
+from os_acc.host import vgpu
+from os_acc.objects.vfio_driver import VfioDriver
+from os_acc.plugins import base
+from os_acc.privsep import vgpu as steps_of_vgpu
+
+# VGPU is Nova's own, for mediated devices.
+_RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_VGPU"
+# The driver refuses to delete a vGPU that a guest holds.
+_HELD: Final = frozenset({errno.EBUSY, errno.EPERM})
+
+# A card, the type of its vGPUs, and how they are offered.
+_Offer: TypeAlias = tuple[base.PciAddress, int, str, frozenset[str]]
+
+
+class NvidiaPlugin(base.PluginBase):
+    """One provider for each card and type; its VFs are the capacity."""
+
+    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+
+    #: The type that device_spec gives each VF, as of the last discovery.
+    _types: Mapping[base.PciAddress, int] = MappingProxyType({})
+
+    def discover(
+        self, candidates: base.Candidates
+    ) -> Iterator[base.Device | base.RejectedDevice]:
+        self._types = MappingProxyType(
+            {
+                each.function.address: each.tags.vgpu_type
+                for each in candidates.matched
+                if each.tags.vgpu_type
+            }
+        )
+        offers: defaultdict[_Offer, list[base.UsableFunction]] = defaultdict(list)
+        for usable in candidates.usable:
+            if usable.driver == VfioDriver.NVIDIA:
+                offers[_offer(usable)].append(usable)
+            elif self._has_vgpus(usable.function):
+                yield base.RejectedDevice(
+                    usable.function.address,
+                    base.RejectReason.UNSUPPORTED,
+                    "set vgpu_type in device_spec to a type in "
+                    "nvidia/creatable_vgpu_types",
+                )
+        for offer, alike in offers.items():
+            yield self._device(offer, alike, candidates)
+
+    def _has_vgpus(self, function: base.PciFunction) -> bool:
+        return (
+            function.identity.vendor == vgpu.NVIDIA
+            and function.physfn is not None
+            and vgpu.current_type(self.root, function.address) is not None
+        )
+
+    def _device(
+        self,
+        offer: _Offer,
+        alike: Iterable[base.UsableFunction],
+        candidates: base.Candidates,
+    ) -> base.Device:
+        _card, kind, resource_class, traits = offer
+        origin = _origin(offer, candidates)
+        return base.Device(
+            plugin=self.name,
+            address=origin.address,
+            identity=origin.identity,
+            resource_class=resource_class,
+            traits=traits,
+            handles=tuple(self._handle(each, kind) for each in alike),
+            numa_node=origin.numa_node,
+        )
+
+    def _handle(self, usable: base.UsableFunction, kind: int) -> base.AttachHandle:
+        """Return the handle of a VF, faulty if its card has no capacity left."""
+        address = usable.function.address
+        # A VF that is a vGPU already is leased: the library rejects the others.
+        if vgpu.current_type(self.root, address) or kind in vgpu.creatable_types(
+            self.root, address
+        ):
+            return usable.handle()
+        fault = f"its card has no capacity left for a vGPU of type {kind}"
+        return dataclasses.replace(usable.handle(), fault=fault)
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        del handle
+        address = steps.lease.address
+        kind = self._types.get(address) if isinstance(address, base.PciAddress) else 0
+        if not kind:
+            raise base.HostStepFailed(
+                f"device_spec does not give {address} a vgpu_type any more",
+                address=str(address),
+                hint="restore the tag, or unplug the instance",
+            )
+        steps.run(steps_of_vgpu.create_vgpu, kind)
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        del handle
+        try:
+            steps.run(steps_of_vgpu.delete_vgpu)
+        except base.HostStepFailed as error:
+            if error.errno not in _HELD:
+                raise
+            raise base.DeviceInUse(
+                f"{steps.lease.address} cannot be deleted as a vGPU: a guest holds it",
+                address=str(steps.lease.address),
+            ) from error
+
+
+def _offer(each: base.UsableFunction | base.MatchedFunction) -> _Offer:
+    identity, tags = each.function.identity, each.tags
+    own = {
+        f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}",
+        f"CUSTOM_VGPU_NVIDIA_{tags.vgpu_type}",
+    }
+    return (
+        each.parent.address,
+        tags.vgpu_type,
+        tags.resource_class or _RESOURCE_CLASS,
+        tags.traits | own,
+    )
+
+
+def _origin(offer: _Offer, candidates: base.Candidates) -> base.PciFunction:
+    """Return the VF that names a provider: the recorded one, or else the first."""
+    alike = [
+        each.function
+        for each in candidates.matched
+        if each.tags.vgpu_type and _offer(each) == offer
+    ]
+    recorded = (each for each in alike if each.address in candidates.provider_addresses)
+    return next(recorded, alike[0])

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The forms of arguments that privileged entry points accept."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+FIRST = frozenset(string.ascii_letters + string.digits + "_")
+_LATER = FIRST | frozenset(".+: -")
+_HEX = frozenset("0123456789abcdef")
+#: The hexadecimal digits of each algorithm.
+DIGITS = {
+    **dict.fromkeys(("blake2b", "sha512", "sha3_512"), 128),
+    **dict.fromkeys(("sha384", "sha3_384"), 96),
+    **dict.fromkeys(("blake2s", "sha256", "sha3_256"), 64),
+}
+
+
+def is_number(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def is_row(value: object, length: int) -> bool:
+    return isinstance(value, tuple | list) and len(value) == length
+
+
+def is_place(value: Any) -> bool:
+    limits = (2**32 - 1, 255, 31, 7)
+    return is_row(value, 4) and all(map(is_number, value, (0,) * 4, limits))
+
+
+def is_identity(value: Any) -> bool:
+    return is_row(value, 5) and all(is_number(each, 0, 0xFFFF) for each in value)
+
+
+def is_driver(value: object) -> bool:
+    if type(value) is not str or len(value) > 64:
+        return False
+    return value == "" or (value[0] in FIRST and set(value) <= _LATER)
+
+
+def are_targets(value: Any, *names: int) -> bool:
+    if not isinstance(value, tuple | list) or not value:
+        return False
+    whole = all(
+        any(is_row(target, 2 + count) for count in names)
+        and is_place(target[0])
+        and is_identity(target[1])
+        and all(is_driver(name) for name in target[2:])
+        for target in value
+    )
+    return whole and len({tuple(target[0]) for target in value}) == len(value)
+
+
+def is_digest(algorithm: object, digest: object) -> bool:
+    if type(algorithm) is not str or type(digest) is not str:
+        return False
+    return set(digest) <= _HEX and DIGITS.get(algorithm) == len(digest)
+
+
+def is_signature(value: object) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 4
+        and all(type(text) is str and len(text) <= 2**14 for text in value)
+    )
+
+
+def is_uuid(value: object) -> bool:
+    if type(value) is not str:
+        return False
+    parts = value.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and set(
+        "".join(parts)
+    ) <= _HEX

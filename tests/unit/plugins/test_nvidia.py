@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""vGPUs of NVIDIA's driver on virtual functions, without mediated devices."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception, service
+from os_acc.objects.device import Provider, RejectReason
+from os_acc.objects.lease import LeaseState, Owner
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import HostSpec, TestHost, hosts, instance
+from os_acc.testing.nvidia import CURRENT
+
+BUS = "0000:41"
+PF = f"{BUS}:00.0"
+VFS = tuple(f"{BUS}:00.{number}" for number in (4, 5, 6, 7))
+HALF, WHOLE = 1154, 1155
+
+
+def tagged(*vfs: str, kind: int = HALF) -> list[str]:
+    return [f'{{"address": "{each}", "vgpu_type": "{kind}"}}' for each in vfs]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    spec = HostSpec((hosts.vgpu_card(BUS),))
+    with TestHost(tmp_path, spec, device_spec=tagged(*VFS)) as host:
+        yield host
+
+
+def type_of(host: TestHost, vf: str) -> int:
+    path = Path(host.root, "sys/bus/pci/devices", vf, CURRENT)
+    return int(path.read_text())
+
+
+def set_type(host: TestHost, vf: str, kind: int) -> None:
+    """Set a type as another tool does."""
+    path = Path(host.root, "sys/bus/pci/devices", vf, CURRENT)
+    host.kernel.write(str(path), f"{kind}\n")
+
+
+def providers(host: TestHost) -> list[Provider]:
+    return list(host.manager.discover().providers.values())
+
+
+def faults(host: TestHost) -> dict[str, bool]:
+    (provider,) = providers(host)
+    return {str(each.address): bool(each.fault) for each in provider.device.handles}
+
+
+def written(host: TestHost) -> list[str]:
+    return [
+        f"{each.path.rpartition('/')[2]}={each.text.strip()}"
+        for each in host.kernel.writes()
+    ]
+
+
+def test_a_plug_creates_the_vgpu_and_an_unplug_deletes_it(host: TestHost) -> None:
+    before = host.kernel.snapshot()
+    (entry,) = host.plug(1, VFS[0])
+    assert entry["pci_id"] == VFS[0]
+    assert entry["vfio_driver"] == "nvidia"
+    assert type_of(host, VFS[0]) == HALF
+    assert host.drivers(VFS[0]) == ["nvidia"]
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == 0
+    assert host.kernel.snapshot() == before
+    # Neither driver nor override nor reset: the VF stays where it is.
+    assert written(host) == [f"current_vgpu_type={HALF}", "current_vgpu_type=0"]
+
+
+def test_one_provider_for_each_type_of_a_card(host: TestHost) -> None:
+    host.restart(device_spec=[*tagged(*VFS[:3]), *tagged(VFS[3], kind=WHOLE)])
+    found = {
+        str(each.device.address): [str(one.address) for one in each.device.handles]
+        for each in providers(host)
+    }
+    assert found == {VFS[0]: list(VFS[:3]), VFS[3]: [VFS[3]]}
+    (half, whole) = providers(host)
+    assert half.device.resource_class == "CUSTOM_ACCELERATOR_VGPU"
+    assert f"CUSTOM_VGPU_NVIDIA_{HALF}" in half.device.traits
+    assert f"CUSTOM_VGPU_NVIDIA_{WHOLE}" in whole.device.traits
+
+
+def test_units_without_capacity_are_reserved_and_not_missing(host: TestHost) -> None:
+    assert faults(host) == dict.fromkeys(VFS, False)
+    host.plug(1, VFS[0])
+    host.plug(2, VFS[0])
+    assert list(faults(host).values()) == [False, False, True, True]
+    host.unplug(1)
+    assert sum(faults(host).values()) == 0
+    with pytest.raises(exception.NoDeviceAvailable):
+        [host.plug(number, VFS[0]) for number in (3, 4)]
+
+
+def test_the_vgpu_of_another_tool_is_never_touched(host: TestHost) -> None:
+    set_type(host, VFS[0], HALF)
+    refused = host.rejected(VFS[0])
+    assert (refused.reason, refused.detail) == (
+        RejectReason.HOST_USES,
+        f"it is a vGPU of type {HALF}",
+    )
+    host.plug(1, VFS[1])
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == HALF
+
+
+def test_a_write_without_effect_fails_the_plug(host: TestHost) -> None:
+    host.kernel.ignore(VFS[0], CURRENT)
+    with pytest.raises(exception.HostStepFailed, match="current_vgpu_type"):
+        host.plug(1, VFS[0])
+    assert host.manager.store.leases() == ()
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_vgpu_that_a_guest_holds_is_not_deleted(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    host.kernel.hold(VFS[0])
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert type_of(host, VFS[0]) == HALF
+    assert host.lease_state() is LeaseState.RELEASING
+    host.kernel.let_go(VFS[0])
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_refused_deletion_is_repeated(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    host.kernel.fail(VFS[0], CURRENT, errno.EPERM)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.lease_state() is LeaseState.RELEASING
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_after_a_reboot_the_vgpu_is_created_again(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    host.kernel.reboot()
+    assert type_of(host, VFS[0]) == 0
+    manager = host.restart()
+    manager.plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_repeated_plug_writes_nothing(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    before = written(host)
+    host.restart().plug(instance(1), None, None)
+    assert written(host) == before
+
+
+def test_a_late_release_spares_the_vgpu_of_the_next_tenant(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    (first,) = host.manager.store.leases()
+    host.unplug(1)
+    host.restart(device_spec=tagged(VFS[0]))
+    host.plug(2, VFS[0])
+    (second,) = host.manager.store.leases()
+    assert (first.address, first.uuid) != (second.address, second.uuid)
+    assert first.address == second.address
+    failed = host.manager.life._try_give_back(first, time.monotonic() + 60)[1]
+    assert type_of(host, VFS[0]) == HALF
+    assert failed is not None
+
+
+def test_a_vf_without_a_type_is_rejected(host: TestHost) -> None:
+    host.restart(device_spec=[f'{{"address": "{BUS}:00.*"}}'])
+    assert host.rejected(VFS[0]).reason is RejectReason.UNSUPPORTED
+    assert "vgpu_type" in host.rejected(VFS[0]).detail
+    # The whole card is not offered while it has VFs.
+    assert host.rejected(PF).reason is RejectReason.HAS_VFS
+
+
+def test_without_the_plugin_no_other_one_offers_the_vf(host: TestHost) -> None:
+    host.restart(enabled_plugins=["pci"])
+    assert host.rejected(VFS[0]).reason is RejectReason.NO_PLUGIN
+
+
+@pytest.mark.parametrize("tag", [PF, VFS[0]])
+def test_a_function_that_cannot_be_a_vgpu_is_rejected(tmp_path: Path, tag: str) -> None:
+    gpu, _audio = hosts.gpu(BUS)
+    vgpus = hosts.vgpu_card(BUS, vfs=4)
+    spec = HostSpec((gpu,) if tag == PF else (vgpus,))
+    with TestHost(tmp_path, spec, device_spec=tagged(tag)) as host:
+        if tag != PF:
+            host.bind(tag, "vfio-pci")
+        assert host.rejected(tag).reason is RejectReason.NO_VGPU
+
+
+def test_only_a_caller_that_attaches_unmanaged_gets_it(host: TestHost) -> None:
+    manager = service.build(host.config(), host.root, Owner.NOVA, unmanaged=False)
+    refused = {each.address: each for each in manager.discover().refused}
+    assert refused[PciAddress.parse(VFS[0])].reason is RejectReason.MANAGED
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nvidia-558", "1.5", ""])
+def test_a_type_is_a_number(tmp_path: Path, value: str) -> None:
+    spec = HostSpec((hosts.vgpu_card(BUS),))
+    named = [f'{{"address": "{VFS[0]}", "vgpu_type": "{value}"}}']
+    with (
+        TestHost(tmp_path, spec, device_spec=named) as host,
+        pytest.raises(exception.InvalidConfiguration, match="vgpu_type"),
+    ):
+        host.restart()
