@@ -28,7 +28,7 @@ from os_acc.attach import (
 from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
-from os_acc.helper import client, reconciliation
+from os_acc.helper import client, reconciliation, vendor_steps
 from os_acc.host import health, numa
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.node import Node
@@ -238,8 +238,7 @@ def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]
     found = readonly.read(conf.state_path(checked_config(config)), STORE_SECONDS)
     if found.damaged_claims:
         LOG.warning(
-            "damaged records of leases claim %s: it is unknown which instances have "
-            "these devices",
+            "damaged records of leases claim %s: their instances are unknown",
             ", ".join(map(str, found.damaged_claims)),
         )
     return serialize.by_consumer(found.leases)
@@ -366,8 +365,9 @@ def _build(
     locks = Locks.below(settings.state_path)
     helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
     helper.start(deadline)
-    images = library.build(config, settings.state_path, locks)
+    vendor_steps.begin(helper, loaded.contexts())
     services = Services(root, store, locks, helper, loaded)
+    images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)
     life = lifecycle.Lifecycle(services, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))

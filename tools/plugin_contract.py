@@ -36,7 +36,12 @@ FIRST: Final = (1, 2)
 #: not belong to it.
 OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("os_acc.objects.device", "Provider"): ("device",),
-    ("os_acc.privsep", "Context"): ("__init__",),
+    ("os_acc.privsep", "Context"): ("__init__", "step"),
+    ("os_acc.privsep", "Step"): ("function",),
+    ("os_acc.privsep", "StepTarget"): (
+        *("address", "card", "functions", "lease", "root"),
+        *("directory", "read", "set", "write"),
+    ),
     ("os_acc.testing", "FunctionSpec"): (),
     ("os_acc.testing", "HostSpec"): (),
     ("os_acc.testing", "SriovSpec"): (),

@@ -138,7 +138,7 @@ class Lifecycle:
         # 3. Check that no process holds the device.
         self._helper.check_free(lease.functions, deadline)
         # 4. Call the plugin. Undo: its ``release``.
-        plugin_steps.prepare(self._plugins, lease, deadline)
+        lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
         if (region := lease.guest_writable) is not None:
             # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
@@ -153,7 +153,7 @@ class Lifecycle:
         if not lease.is_the_guests:
             return lease
         # 4. Call the plugin. Undo: its ``release``.
-        plugin_steps.prepare(self._plugins, lease, deadline)
+        lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
 
         # 5. Create the mediated device. Undo: remove it.
         def create(lease: Lease, deadline: float) -> None:
@@ -163,6 +163,9 @@ class Lifecycle:
         # 6. Verify that VFIO offers it.
         verification.check_viable(self._root, lease)
         return lease
+
+    def _prepare_by_plugin(self, lease: Lease, deadline: float) -> None:
+        plugin_steps.prepare(self._plugins, self._helper, lease, deadline)
 
     def _roll_back(
         self, intents: Sequence[Lease], cause: BaseException, deadline: float
@@ -310,7 +313,7 @@ class Lifecycle:
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         if lease.is_the_guests:
-            plugin_steps.release(self._plugins, lease, deadline)
+            plugin_steps.release(self._plugins, self._helper, lease, deadline)
 
     def _remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Undo :meth:`_prepare_mdev`."""
@@ -318,7 +321,7 @@ class Lifecycle:
             return
         if not verification.given_back_by_reboot(self._root, lease):
             self._helper.remove_mdev(lease, slot, deadline)
-        plugin_steps.release(self._plugins, lease, deadline)
+        plugin_steps.release(self._plugins, self._helper, lease, deadline)
 
     def _is_rebound(self, lease: Lease, deadline: float) -> bool:
         """Return whether programming may have left a host's card between drivers."""

@@ -8,22 +8,25 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 
 from oslo_log import log
 
 from os_acc import deadlines, exception
+from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import EpochRefused
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
+from os_acc.privsep import Step
 
 LOG = log.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 #: Errors that state, if a plugin raises them, that it has written nothing.
 _DECLARED_UNTOUCHED: Final = (
@@ -49,9 +52,21 @@ class PluginSteps:
     """See :class:`os_acc.plugins.base.PrivilegedSteps`."""
 
     deadline: float
+    helper: Helper
+    holder: Lease
 
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def lease(self) -> LeaseView:
+        return _view(self.holder)
+
+    def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
+        value: _T = vendor_steps.run(
+            self.helper, step, arguments, self.holder, self.deadline
+        )
+        return value
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,20 +76,33 @@ class RegionSteps(PluginSteps):
     It records how far a programming has come: the region is restored as verified
     only if nothing was written.
 
-    :ivar epoch: number of the store's transaction that authorizes the steps.
+    :ivar region: the region that is programmed.
     """
 
-    helper: Helper
-    epoch: int
+    region: Region
     _is_in_plugin: bool = False
     _has_written: bool = False
     _refusal: exception.OsAccError | None = None
 
     def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
-        self._run(self.helper.program, region, bitstream)
+        self._record(self._on_region(self.helper.program, region, bitstream))
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
-        self._run(self.helper.load_xclbin, region, bitstream)
+        self._record(self._on_region(self.helper.load_xclbin, region, bitstream))
+
+    def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
+        def call() -> _T:
+            value: _T = vendor_steps.run(
+                self.helper,
+                step,
+                arguments,
+                self.holder,
+                self.deadline,
+                self.region,
+            )
+            return value
+
+        return self._record(call)
 
     def program(
         self, plugin: base.PluginBase, region: Region, bitstream: Bitstream
@@ -100,15 +128,19 @@ class RegionSteps(PluginSteps):
             return isinstance(error, _DECLARED_UNTOUCHED)
         return _has_not_begun(error)
 
-    def _run(
+    def _on_region(
         self,
         step: Callable[[Region, Bitstream, int, float], str],
         region: Region,
         bitstream: Bitstream,
-    ) -> None:
+    ) -> Callable[[], str]:
+        return lambda: step(region, bitstream, self.holder.epoch, self.deadline)
+
+    def _record(self, step: Callable[[], _T]) -> _T:
+        """Run a step, and record whether it may have written."""
         before, self._has_written = self._has_written, True
         try:
-            step(region, bitstream, self.epoch, self.deadline)
+            return step()
         except exception.OsAccError as error:
             self._refusal = error
             if _has_not_begun(error):
@@ -142,35 +174,36 @@ def check_loaded(plugins: Plugins, leases: Iterable[Lease]) -> None:
         _plugin_of(plugins, lease)
 
 
-def prepare(plugins: Plugins, lease: Lease, deadline: float) -> None:
+def prepare(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> None:
     """Let the plugin prepare a lease's device; skip a missing one to which the lease
     owes nothing.
 
     :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
-    _for_lease(plugins, lease, deadline, lambda plugin: plugin.prepare)
+    _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.prepare)
 
 
-def release(plugins: Plugins, lease: Lease, deadline: float) -> None:
+def release(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> None:
     """Let the plugin undo its :func:`prepare`; skip a missing one to which the lease
     owes nothing.
 
     :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
-    _for_lease(plugins, lease, deadline, lambda plugin: plugin.release)
+    _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.release)
 
 
 def _for_lease(
     plugins: Plugins,
+    helper: Helper,
     lease: Lease,
     deadline: float,
     method: Callable[[base.PluginBase], Callable[..., None]],
 ) -> None:
     plugin = _plugin_of(plugins, lease)
     if plugin is not None:
-        steps = PluginSteps(deadline)
+        steps = PluginSteps(deadline, helper, lease)
         call(plugins, plugin, deadline, method(plugin), _handle(lease), steps)
 
 
@@ -233,6 +266,21 @@ def _handle(lease: Lease) -> AttachHandle:
         lease.numa_node,
         driver=lease.driver,
         physical_network=lease.physical_network or None,
+    )
+
+
+def _view(lease: Lease) -> LeaseView:
+    return LeaseView(
+        uuid=lease.uuid,
+        consumer=lease.consumer,
+        instance_name=lease.instance_name,
+        project_id=lease.project_id,
+        provider=lease.provider,
+        resource_class=lease.resource_class,
+        address=lease.address,
+        prior=lease.prior,
+        parent=lease.parent,
+        cells=lease.cells,
     )
 
 

@@ -77,8 +77,20 @@ class Helper:
         :param deadline: on the clock of ``time.monotonic()``.
         :raises HelperUnavailable: they do not start, or not in time.
         """
-        for start in [self._links[context].start() for context in contexts]:
+        for start in [self._link(context).start() for context in contexts]:
             start.wait(deadline)
+
+    def begin(self, context: privsep.Context) -> connection.PendingStart:
+        """Begin the start of a context, and do not wait for it."""
+        return self._link(context).start()
+
+    def _link(self, context: privsep.Context) -> connection.Connection:
+        # Contexts of vendors are known once their plugins are loaded.
+        found = self._links.get(context)
+        if found is None:
+            made = connection.Connection(context, self._start_timeout)
+            found = self._links.setdefault(context, made)
+        return found
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
@@ -237,6 +249,19 @@ class Helper:
             holders.holders, tuple(address.parts for address in addresses)
         )
         _judge_holders(str(addresses[0]), answer)
+
+    def run_step(
+        self,
+        step: privsep.Step[Any, *tuple[Any, ...]],
+        target: tuple[object, ...],
+        lease: Lease,
+        arguments: tuple[object, ...],
+        deadline: float,
+    ) -> CallResult:
+        """Run a vendor's step; see :mod:`os_acc.helper.vendor_steps`."""
+        turn = self._turn(step.context, deadline)
+        call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
+        return CallResult(*turn.ask(step.entry, *call))
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -412,7 +437,7 @@ class Helper:
         :raises DeviceStuck: no time is left.
         """
         deadlines.left(deadline)
-        link = self._links[context]
+        link = self._link(context)
         link.start().wait(deadline)
         seconds = min(self.write_timeout, deadlines.left(deadline))
         return _Turn(link, max(1, int(seconds * 1000)))

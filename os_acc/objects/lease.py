@@ -265,6 +265,42 @@ class Lease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease, as a plugin sees it in a call.
+
+    :ivar uuid: of the lease, and of its mediated device.
+    :ivar consumer: the UUID of the instance, or of the migration that holds the lease.
+    :ivar instance_name: '' if unknown, as is ``project_id``.
+    :ivar provider: the UUID of the resource provider.
+    :ivar address: the function attached to the guest, or the slot of its mediated
+        device.
+    :ivar prior: the driver and ``driver_override`` of each function before the lease,
+        which the library restores; empty for a mediated device.
+    :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
+        or no mediated device.
+    :ivar cells: the NUMA cells of the host that the guest uses; empty: unknown.
+
+    New in version 1.4 of the contract.
+    """
+
+    uuid: str
+    consumer: str
+    instance_name: str
+    project_id: str
+    provider: str
+    resource_class: str
+    address: DeviceAddress
+    prior: tuple[PriorBinding, ...]
+    parent: PciIdentity | None = None
+    cells: tuple[int, ...] = ()
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """All functions that the lease takes from the host."""
+        return tuple(each.address for each in self.prior)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RecordedState:
     """A snapshot of all records.
 

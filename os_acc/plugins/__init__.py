@@ -18,6 +18,7 @@ from stevedore import extension
 
 from os_acc import deadlines, exception
 from os_acc.plugins import base, calls
+from os_acc.privsep import Context
 
 LOG = log.getLogger(__name__)
 
@@ -80,6 +81,14 @@ class Plugins:
         :raises PluginFailed: it raised an exception, or does not return.
         """
         return self._calls[plugin.name].call(seconds, function, *args)
+
+    def contexts(self) -> tuple[tuple[str, Context], ...]:
+        """Return the privileged contexts of the plugins, each with its plugin."""
+        return tuple(
+            (plugin.name, context)
+            for plugin in self.loaded
+            for context in plugin.contexts
+        )
 
     def hanging(self) -> tuple[str, ...]:
         """Return the plugins that have not returned from a call in time."""
@@ -249,6 +258,9 @@ def _check_attributes(plugin: base.PluginBase, name: str) -> None:
         value = getattr(plugin, attribute)
         if not isinstance(value, bool):
             raise TypeError(f"its {attribute} is {value!r}, not a bool")
+    for context in plugin.contexts:
+        if not isinstance(context, Context):
+            raise TypeError(f"its contexts has {context!r}, not a Context")
 
 
 def _fits(version: object) -> bool:

@@ -22,7 +22,7 @@ import abc
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple
 
 from oslo_config import cfg
 
@@ -59,10 +59,12 @@ from os_acc.objects.device import (
     VendorReason,
 )
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.lease import LeaseView, PriorBinding
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
+from os_acc.privsep import Context, Step
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -87,6 +89,7 @@ __all__ = [
     "ImageFormat",
     "ImageReason",
     "ImageUnusable",
+    "LeaseView",
     "MatchedFunction",
     "MdevSlot",
     "MdevType",
@@ -98,6 +101,7 @@ __all__ = [
     "PciIdentity",
     "PciRole",
     "PluginBase",
+    "PriorBinding",
     "PrivilegedSteps",
     "ProgrammingFailed",
     "ProgrammingReason",
@@ -112,6 +116,9 @@ __all__ = [
 
 #: The version of this contract: (major, minor).
 CONTRACT_VERSION: Final = (1, 4)
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,6 +157,29 @@ class PrivilegedSteps(Protocol):
 
     def seconds_left(self) -> float:
         """Return the seconds until the operation's deadline; 0.0 after it."""
+
+    @property
+    def lease(self) -> LeaseView:
+        """The lease for which the plugin is called. New in version 1.4."""
+
+    def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
+        """Run a privileged step of the vendor's on the device; return its value.
+
+        The step runs in the helper of its context, under the lock of the lease's
+        device, until the deadline of the operation. New in version 1.4.
+
+        :param step: made with :meth:`os_acc.privsep.Context.step`.
+        :param arguments: plain values, of the types that the step declares.
+        :raises TypeError: they are of other types.
+        :raises DeviceGone: the device has vanished.
+        :raises DeviceChanged: another device has its address.
+        :raises DeviceStuck: the step has not ended in time. It goes on, and keeps the
+            device locked.
+        :raises HostStepFailed: the step raised an exception, or root's configuration
+            does not allow it; ``errno`` is that of an OSError.
+        :raises OsAccError: the helper is not available. A plugin lets the errors of a
+            step pass: the library repeats what can be repeated.
+        """
 
 
 class ProgrammingSteps(PrivilegedSteps, Protocol):
@@ -199,6 +229,9 @@ class PluginBase(abc.ABC):
     contract_version: ClassVar[tuple[int, int]]
     #: Its options.
     options: ClassVar[Sequence[cfg.Opt]] = ()
+    #: The contexts of its privileged steps. Their helpers are started with the
+    #: library's own, and ``os-acc check`` covers them. New in version 1.4.
+    contexts: ClassVar[Sequence[Context]] = ()
     #: Whether an intact region always reports a ``function_id``. A region that
     #: reports none is then partly programmed, and is programmed before its use.
     always_reports_function_id: ClassVar[bool] = False

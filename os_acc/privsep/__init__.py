@@ -12,15 +12,26 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, TypeVarTuple
 
 from oslo_config import cfg
 from oslo_privsep import capabilities, comm, daemon, priv_context
 
 from os_acc import deadlines
 from os_acc.privsep import confinement
+from os_acc.privsep.step import Parameters
+from os_acc.privsep.step import Step as Step
+from os_acc.privsep.step import StepTarget as StepTarget
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 _THREADS = 64
+_contexts: list[Context] = []
+
+#: Called with each context that is made; :mod:`os_acc.testing` selects its process.
+on_creation: Callable[[Context], None] | None = None
 
 
 class Context(priv_context.PrivContext):
@@ -58,6 +69,42 @@ class Context(priv_context.PrivContext):
         #: Guards replacement of the channel.
         self.guard = threading.Lock()
         deadlines.reset_after_fork(self)
+        _contexts.append(self)
+        if on_creation is not None:
+            on_creation(self)
+
+    def step(self, function: Callable[[StepTarget, *_Ts], _T]) -> Step[_T, *_Ts]:
+        """Make a function a privileged step; a decorator.
+
+        A plugin runs it with ``steps.run()`` of
+        :class:`os_acc.plugins.base.PrivilegedSteps`. The library passes a
+        :class:`StepTarget` before the arguments, and runs the function in a child
+        process of the helper: under the lock of the device, with the epoch of the
+        lease, until the deadline of the operation. The function neither imports nor
+        logs, reads its writes back, and may be repeated.
+
+        Arguments and result are plain: None, bool, int, str, bytes, and tuples of
+        these. Every parameter has such a type as annotation. An OSError of the function
+        fails the step with its error number; any other exception is a defect of the
+        vendor's.
+
+        New in version 1.4 of the contract.
+
+        :raises TypeError: a parameter has no plain type.
+        """
+        # steps needs the contexts below, and a call of the helper may import nothing.
+        from os_acc.privsep import steps
+
+        parameters = Parameters.of(function)
+        entry = self.entrypoint(steps.entry_point(function, parameters))
+        name = f"{function.__module__}.{function.__name__}"
+        return Step(self, name, function, parameters, entry)
+
+    def is_entrypoint(self, func: Callable[..., Any]) -> bool:
+        """Return whether a helper of this context may call a function or a step."""
+        if isinstance(func, Step):
+            return func.context is self
+        return super().is_entrypoint(func)
 
     def forget_parent(self) -> None:
         """Drop the parent's helper in a forked child."""
@@ -85,6 +132,11 @@ class Context(priv_context.PrivContext):
         beside = os.path.join(os.path.dirname(sys.executable), "privsep-helper")
         program = beside if os.access(beside, os.X_OK) else "privsep-helper"
         return [program, *own]
+
+
+def contexts() -> tuple[Context, ...]:
+    """Return all contexts of this process: those of os_acc, then those of vendors."""
+    return tuple(_contexts)
 
 
 class Daemon(daemon.Daemon):

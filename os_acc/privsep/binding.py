@@ -23,7 +23,13 @@ from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, Vfi
 from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionRecord, FunctionUse
-from os_acc.privsep.targets import BindTarget, Permission, parse, permission
+from os_acc.privsep.targets import (
+    BindTarget,
+    Permission,
+    is_denied,
+    parse,
+    permission,
+)
 
 
 @privsep.base.entrypoint
@@ -224,7 +230,7 @@ def _claim(
         return None
     try:
         for each in targets:
-            found = _lease_of(each)
+            found = record.lease_of(each.address, each.identity)
             if found not in (None, lease, instead_of):
                 return CallResult(
                     Outcome.CLAIMED, errno.EBUSY, str(each.address), found
@@ -237,8 +243,8 @@ def _claim(
 def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallResult:
     # A function that is already taken stays so after leaving device_spec.
     is_on = functions.driver(target.address) == _requested(target)
-    is_taken = is_on and _lease_of(target) == lease
-    if not is_taken and _is_denied(target, allows):
+    is_taken = is_on and record.lease_of(target.address, target.identity) == lease
+    if not is_taken and is_denied(target, allows):
         return rootconf.denied()
     return _take(target, lease)
 
@@ -246,30 +252,11 @@ def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallRes
 def _reserve_allowed(
     target: BindTarget, lease: str, use: FunctionUse, allows: Permission
 ) -> CallResult:
-    if _lease_of(target) is None and _is_denied(target, allows):
+    if record.lease_of(target.address, target.identity) is None and is_denied(
+        target, allows
+    ):
         return rootconf.denied()
     return _reserve(target, lease, use)
-
-
-def _is_denied(target: BindTarget, allows: Permission) -> bool:
-    """Return whether root's configuration excludes a function from leases.
-
-    A PF that is offered as VFs is itself no device: see
-    :mod:`os_acc.inventory.eligibility`.
-    """
-    allowed = allows(target)
-    if allowed is None:
-        return False
-    return not allowed or rootconf.last_read().is_in_parts(target.address)
-
-
-def _lease_of(target: BindTarget) -> str | None:
-    """Return the lease for which a function is recorded, or None."""
-    try:
-        found = record.of(target.address, target.identity)
-    except record.RecordUnclear:
-        return record.UNREADABLE
-    return found.lease if found else None
 
 
 def _reserve(target: BindTarget, lease: str, use: FunctionUse) -> CallResult:

@@ -43,7 +43,7 @@ def create(
         return CallResult(Outcome.INVALID, errno.EINVAL)
     kind = slot.type
     # Create no lock file for a missing parent.
-    if not os.path.isdir(_parent_directory(kind)):
+    if not has_parent(kind):
         return CallResult(Outcome.GONE, errno.ENODEV, "mdev_bus")
     root = rootconf.current()
     return _run(slot, epoch, milliseconds, lambda: _create(kind, uuid, root))
@@ -66,10 +66,21 @@ def remove(
     if slot is None:
         return CallResult(Outcome.INVALID, errno.EINVAL)
     kind = slot.type
-    if not os.path.isdir(_parent_directory(kind)):
+    if not has_parent(kind):
         # The kernel removes the mediated devices of a parent that goes.
         return CallResult(Outcome.OK)
     return _run(slot, epoch, milliseconds, lambda: _remove(kind, uuid))
+
+
+def has_parent(kind: MdevType) -> bool:
+    """Return whether the parent of a type is there."""
+    return os.path.isdir(_parent_directory(kind))
+
+
+def lock_of(slot: MdevSlot) -> str:
+    """Return the name of the worker's lock of a slot."""
+    # No other file beside the locks has a name of this form.
+    return f"mdev:{slot.type.parent}:{slot.type.name}:{slot.number}"
 
 
 def directory(uuid: str) -> str:
@@ -92,14 +103,20 @@ def _parse(
     milliseconds: object,
 ) -> MdevSlot | None:
     if (
-        not isinstance(parent, str)
-        or not isinstance(type_name, str)
-        or not isinstance(number, int)
-        or not functions.is_number(number, _HIGHEST_SLOT)
-        or not functions.is_uuid(uuid)
+        not functions.is_uuid(uuid)
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
     ):
+        return None
+    return parse_slot((parent, type_name, number))
+
+
+def parse_slot(parts: object) -> MdevSlot | None:
+    """Return the slot of a parent, a type and a number; None if they are invalid."""
+    if not isinstance(parts, tuple | list) or len(parts) != 3:
+        return None
+    parent, type_name, number = parts
+    if not functions.is_number(number, _HIGHEST_SLOT):
         return None
     try:
         return MdevSlot(MdevType(parent, type_name), number)
@@ -110,10 +127,8 @@ def _parse(
 def _run(
     slot: MdevSlot, epoch: int, milliseconds: int, step: Callable[[], CallResult]
 ) -> CallResult:
-    # No other file beside the locks has a name of this form.
-    lock = f"mdev:{slot.type.parent}:{slot.type.name}:{slot.number}"
     (result,) = worker.run(
-        [lock], epoch, milliseconds / 1000, lambda _index: _guarded(step)
+        [lock_of(slot)], epoch, milliseconds / 1000, lambda _index: _guarded(step)
     )
     return result
 

@@ -145,6 +145,18 @@ def of(address: PciAddress, identity: tuple[int, ...]) -> FunctionRecord | None:
     return record if record is not None and record.identity == identity else None
 
 
+def lease_of(address: PciAddress, identity: tuple[int, ...]) -> str | None:
+    """Return the lease for which a function is recorded, or None.
+
+    :returns: :data:`UNREADABLE`: the record is damaged.
+    """
+    try:
+        found = of(address, identity)
+    except RecordUnclear:
+        return UNREADABLE
+    return found.lease if found else None
+
+
 def write(record: FunctionRecord) -> None:
     """Write or replace the record of a function.
 

@@ -38,13 +38,23 @@ def parse(
 
     :param fields: the numbers of fields that a target may have.
     """
-    if (
-        not functions.is_number(group, _GROUP_LIMIT)
-        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
-        or not functions.is_deadline(milliseconds)
-        or not isinstance(targets, tuple | list)
-        or not targets
-    ):
+    if not functions.is_number(group, _GROUP_LIMIT) or not is_call(epoch, milliseconds):
+        return None
+    return parse_each(group, targets, *fields) or None
+
+
+def is_call(epoch: object, milliseconds: object) -> bool:
+    """Return whether a call has an acceptable epoch and deadline."""
+    return functions.is_number(epoch, worker.EPOCH_LIMIT) and functions.is_deadline(
+        milliseconds
+    )
+
+
+def parse_each(
+    group: int, targets: object, *fields: int
+) -> tuple[BindTarget, ...] | None:
+    """Parse the targets of a call, which may be none; see :func:`parse`."""
+    if not isinstance(targets, tuple | list):
         return None
     parsed = [_parse_target(group, target, fields) for target in targets]
     whole = tuple(target for target in parsed if target is not None)
@@ -90,3 +100,15 @@ def permission(targets: Sequence[BindTarget]) -> Permission:
         return root.allows(*card)
 
     return allows
+
+
+def is_denied(target: BindTarget, allows: Permission) -> bool:
+    """Return whether root's configuration excludes a function from leases.
+
+    A PF that is offered as VFs is itself no device: see
+    :mod:`os_acc.inventory.eligibility`.
+    """
+    allowed = allows(target)
+    if allowed is None:
+        return False
+    return not allowed or rootconf.last_read().is_in_parts(target.address)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from oslo_config import cfg
@@ -28,40 +28,65 @@ def read_config(path: str) -> None:
 
 @contextlib.contextmanager
 def privileged_here() -> Iterator[None]:
-    """Run privileged code in this process; its writes in forked children."""
-    with _client_mode(CONTEXTS, False):
+    """Run privileged code in this process; its writes in forked children.
+
+    It applies to all contexts, and to those that vendors' plugins bring along later.
+    """
+    with _changed(None, lambda context: context.set_client_mode(False)):
         yield
 
 
 @contextlib.contextmanager
 def privileged_by(
-    command: str, contexts: Sequence[privsep.Context] = CONTEXTS
+    command: str, contexts: Sequence[privsep.Context] | None = None
 ) -> Iterator[None]:
     """Run privileged code in helper processes, and end them.
 
     :param command: the value of ``helper_command``; see
         :func:`os_acc.testing.helper.command`.
-    :param contexts: each has a helper of its own, started by its first call.
+    :param contexts: each has a helper of its own, started by its first call; None: all,
+        with those that vendors' plugins bring along later.
     """
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
-    for context in contexts:
+    started: list[privsep.Context] = []
+
+    def start(context: privsep.Context) -> None:
+        started.append(context)
         cfg.CONF.set_override("helper_command", command, context.cfg_section)
+        context.set_client_mode(True)
+
     try:
-        with _client_mode(contexts, True):
+        with _changed(contexts, start):
             yield
     finally:
-        for context in contexts:
+        for context in started:
             context.stop()
             cfg.CONF.clear_override("helper_command", context.cfg_section)
 
 
 @contextlib.contextmanager
-def _client_mode(contexts: Sequence[privsep.Context], mode: bool) -> Iterator[None]:
-    before = [context.client_mode for context in contexts]
-    for context in contexts:
-        context.set_client_mode(mode)
+def _changed(
+    contexts: Sequence[privsep.Context] | None,
+    change: Callable[[privsep.Context], None],
+) -> Iterator[None]:
+    """Change contexts, and restore where their privileged code runs.
+
+    :param contexts: None: all, and those that are made in the block.
+    """
+    modes = {each: each.client_mode for each in contexts or privsep.contexts()}
+
+    def change_new(context: privsep.Context) -> None:
+        modes[context] = context.client_mode
+        change(context)
+
+    before = privsep.on_creation
+    if contexts is None:
+        privsep.on_creation = change_new
+    for context in tuple(modes):
+        change(context)
     try:
         yield
     finally:
-        for context, old in zip(contexts, before, strict=True):
-            context.set_client_mode(old)
+        privsep.on_creation = before
+        for context, mode in modes.items():
+            context.set_client_mode(mode)

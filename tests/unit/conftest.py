@@ -14,14 +14,14 @@ import pytest
 from acme_accelerator import hardware
 from stevedore import ExtensionManager
 
-from os_acc import deadlines, plugins, service
+from os_acc import deadlines, plugins, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.attach.release_retries import Retrier
 from os_acc.helper import client
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts, privileged
+from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit import acme_card
 from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
@@ -55,7 +55,7 @@ def _nothing_continues() -> Iterator[None]:
             for start in [link._start for link in each._links.values()]:
                 if start is not None:
                     futures.wait([start.over], start.until - time.monotonic())
-    for context in privileged.CONTEXTS:
+    for context in privsep.contexts():
         context.stop()
 
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Calls of vendors' privileged steps; see :mod:`os_acc.privsep.steps`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from concurrent import futures
+from typing import Any
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.helper import errors
+from os_acc.helper.client import Helper
+from os_acc.objects.lease import Lease
+from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.region import Region
+from os_acc.privsep import Context, Step, steps
+from os_acc.privsep.outcome import CallResult, Outcome
+
+LOG = log.getLogger(__name__)
+
+
+def begin(helper: Helper, contexts: Iterable[tuple[str, Context]]) -> None:
+    """Begin the start of vendors' contexts.
+
+    One that does not start is logged, and fails the steps of its plugin alone.
+
+    :param contexts: each with the name of its plugin.
+    """
+    for name, context in contexts:
+        note = functools.partial(_log_failure, name)
+        helper.begin(context).over.add_done_callback(note)
+
+
+def _log_failure(plugin: str, start: futures.Future[None]) -> None:
+    if (error := start.exception()) is not None:
+        LOG.error("%s; the privileged steps of plugin %s will fail", error, plugin)
+
+
+def run(
+    helper: Helper,
+    step: Step[Any, *tuple[Any, ...]],
+    arguments: tuple[object, ...],
+    lease: Lease,
+    deadline: float,
+    region: Region | None = None,
+) -> Any:
+    """Run a vendor's step on the device of a lease; return its value.
+
+    :param region: the region that the plugin programs; None in other calls.
+    :raises TypeError: the arguments do not match the parameters of the step.
+    :raises HelperUnavailable: the helper of its context does not start.
+    :raises HostError: the host refused it.
+    """
+    if not step.parameters.accept(arguments):
+        raise TypeError(
+            f"{step.name} is called with {exception.show(arguments)}, which does not "
+            "match its parameters"
+        )
+    card = () if region is None else (region.card.parts, region.identity.numbers)
+    target = (*_device(lease), card)
+    result = helper.run_step(step, target, lease, arguments, deadline)
+    if result.outcome != Outcome.OK:
+        raise _error(step, str(lease.address), result)
+    return steps.decode(result.observed)
+
+
+def _device(lease: Lease) -> tuple[tuple[object, ...], tuple[tuple[object, ...], ...]]:
+    """Return the address of a lease's device, and its functions with identities."""
+    slot = lease.address
+    if not isinstance(slot, MdevSlot):
+        return slot.parts, tuple(
+            (prior.address.parts, prior.identity.numbers) for prior in lease.prior
+        )
+    parent, identity = slot.type.function, lease.parent
+    members = () if not parent or not identity else ((parent.parts, identity.numbers),)
+    return (slot.type.parent, slot.type.name, slot.number), members
+
+
+def _error(
+    step: Step[Any, *tuple[Any, ...]], address: str, result: CallResult
+) -> exception.OsAccError:
+    if result.outcome == Outcome.FAILED:
+        return exception.HostStepFailed(
+            f"{address}: the privileged step {step.name} {result.observed}",
+            address=address,
+            hint="this is a defect of the plugin: report it to its vendor",
+        )
+    if result.outcome == Outcome.REFUSED and result.step != "worker":
+        detail = f": {result.observed}" if result.observed else ""
+        return exception.HostStepFailed(
+            f"{address}: the privileged step {step.name} failed at "
+            f"{result.step or 'a call'}: {errors.reason(result)}{detail}",
+            address=address,
+            errno=result.errno,
+        )
+    return errors.of_answer(address, result)

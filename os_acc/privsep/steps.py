@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Run vendors' privileged steps as root.
+
+The library does for a vendor's function what it does for its own steps: it checks the
+arguments, locks the device, compares the epoch, and runs the function in a child of
+:mod:`os_acc.privsep.worker` until a deadline. The function itself decides only what is
+written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import dfl, functions, mdev, record, rootconf, targets, worker
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.step import Parameters, Plain, StepTarget, is_plain
+from os_acc.privsep.targets import BindTarget
+
+#: The step of an answer that is about the vendor's function itself.
+STEP: Final = "step"
+# Characters of an encoded result, which the child sends through a pipe.
+_LONGEST: Final = 1 << 20
+# Characters of a reported exception.
+_LONGEST_TEXT: Final = 500
+
+
+def entry_point(
+    function: Callable[..., Any], parameters: Parameters
+) -> Callable[..., CallResult]:
+    """Return the function that serves the calls of a step.
+
+    :param function: the vendor's.
+    :param parameters: its parameters behind the target.
+    """
+
+    @functools.wraps(function)
+    def serve(
+        device: object,
+        members: object,
+        card: object,
+        epoch: int,
+        milliseconds: int,
+        lease: str,
+        arguments: tuple[Plain, ...],
+    ) -> CallResult:
+        call = _parse(device, members, card, epoch, milliseconds, lease)
+        if call is None or not parameters.accept(arguments):
+            return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
+        # Create no lock files for missing devices.
+        if call.is_gone():
+            return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+        allows = call.permission()
+
+        def job(index: int) -> CallResult:
+            # One step for all locked functions.
+            if index:
+                return CallResult(Outcome.OK)
+            return _guarded(call, allows, function, arguments)
+
+        return worker.run(call.locks, epoch, milliseconds / 1000, job)[0]
+
+    return serve
+
+
+def encode(value: Plain) -> str:
+    """Encode the result of a step."""
+    return json.dumps(value, default=lambda each: {"hex": each.hex()})
+
+
+def decode(text: str) -> Plain:
+    """Decode the result of a step."""
+    found: Plain = _with_tuples(json.loads(text))
+    return found
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return bytes.fromhex(value["hex"])
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _StepCall:
+    """A call whose arguments have been parsed.
+
+    :ivar members: the functions of the lease, or the parent of its slot.
+    :ivar card: the card of ``target``, unless it is one of ``members``.
+    """
+
+    target: StepTarget
+    members: tuple[BindTarget, ...]
+    card: BindTarget | None
+
+    @property
+    def locks(self) -> tuple[PciAddress | str, ...]:
+        """The names of the locks; other leases of the same parent go on."""
+        slot = self.target.address
+        if isinstance(slot, MdevSlot):
+            own: tuple[PciAddress | str, ...] = (mdev.lock_of(slot),)
+        else:
+            own = self.target.functions
+        return own if self.card is None else (*own, self.card.address)
+
+    @property
+    def all_functions(self) -> tuple[BindTarget, ...]:
+        """The functions whose identity is checked."""
+        return self.members if self.card is None else (*self.members, self.card)
+
+    def is_gone(self) -> bool:
+        """Return whether a part of the device is not there.
+
+        :raises OSError: the kernel gives no information.
+        """
+        slot = self.target.address
+        if isinstance(slot, MdevSlot) and not mdev.has_parent(slot.type):
+            return True
+        return not all(functions.exists(each.address) for each in self.all_functions)
+
+    def permission(self) -> Callable[[], bool]:
+        """Return the decision of root's configuration, for a worker's child."""
+        root = rootconf.current()
+        slot = self.target.address
+        if isinstance(slot, MdevSlot):
+            return lambda: root.allows_mdev(slot.type)
+        allows = targets.permission(self.members)
+        return lambda: (
+            not any(targets.is_denied(each, allows) for each in self.members)
+            and self._allows_card(root)
+        )
+
+    def _allows_card(self, root: RootConf) -> bool:
+        if self.card is None:
+            return True
+        return root.allows(self.card.address, *dfl.vfs(self.card.address))
+
+    def check_identities(self) -> None:
+        """Check that all functions are the ones that the caller expects.
+
+        :raises CallRefused: one is not.
+        """
+        for each in self.all_functions:
+            refusal = functions.changed(each.address, each.identity)
+            if refusal is not None:
+                raise CallRefused(refusal)
+
+    def check_claims(self) -> None:
+        """Check that no other lease has taken a function.
+
+        :raises CallRefused: one has.
+        """
+        if isinstance(self.target.address, MdevSlot):
+            return
+        for each in self.members:
+            found = record.lease_of(each.address, each.identity)
+            if found not in (None, self.target.lease):
+                raise CallRefused(
+                    CallResult(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
+                )
+
+
+def _parse(
+    device: object,
+    members: object,
+    card: object,
+    epoch: object,
+    milliseconds: object,
+    lease: object,
+) -> _StepCall | None:
+    """Parse the arguments of the library; return None if they are malformed.
+
+    :param device: the address as four numbers, or parent, type and number of a slot.
+    :param members: functions with their identities, as for :func:`.binding.take`.
+    :param card: as one of ``members``; () for none.
+    """
+    if not functions.is_uuid(lease) or not isinstance(members, tuple | list):
+        return None
+    slot = mdev.parse_slot(device)
+    address = slot or functions.parse_address(device)
+    if address is None or not targets.is_call(epoch, milliseconds):
+        return None
+    parsed = targets.parse_each(0, members, 2)
+    of_card = targets.parse_each(0, (card,) if card != () else (), 2)
+    if parsed is None or of_card is None or not isinstance(lease, str):
+        return None
+    places = tuple(sorted(each.address for each in parsed))
+    expected = ({slot.type.function} - {None}) if slot else {address}
+    if not expected <= set(places) or (slot and len(places) != len(expected)):
+        return None
+    programs = of_card[0] if of_card and of_card[0].address not in places else None
+    target = StepTarget(lease, address, places, of_card[0].address if of_card else None)
+    return _StepCall(target, parsed, programs)
+
+
+def _guarded(
+    call: _StepCall,
+    allows: Callable[[], bool],
+    function: Callable[..., Any],
+    arguments: tuple[Plain, ...],
+) -> CallResult:
+    """Run the vendor's function if the device is the expected one."""
+    try:
+        call.check_identities()
+        call.check_claims()
+        if not allows():
+            return rootconf.denied()
+        result = _result(function(call.target, *arguments))
+    except CallRefused as refusal:
+        return refusal.result
+    except OSError as error:
+        result = _refused(error)
+    # A vendor's function may raise anything; the child reports it and ends.
+    except Exception as error:  # noqa: BLE001
+        text = f"raised {type(error).__name__}: {error}"
+        result = CallResult(Outcome.FAILED, 0, STEP, text[:_LONGEST_TEXT])
+    try:
+        # A replacement of the device may have received the writes.
+        call.check_identities()
+    except CallRefused as refusal:
+        return refusal.result
+    except OSError as error:
+        return _refused(error)
+    return result
+
+
+def _result(value: object) -> CallResult:
+    if not is_plain(value):
+        return CallResult(
+            Outcome.FAILED,
+            0,
+            STEP,
+            f"returned a {type(value).__name__}, no plain value",
+        )
+    text = encode(value)  # type: ignore[arg-type]
+    if len(text) > _LONGEST:
+        return CallResult(Outcome.FAILED, 0, STEP, "returned too much")
+    return CallResult(Outcome.OK, 0, STEP, text)
+
+
+def _refused(error: OSError) -> CallResult:
+    detail = "" if error.errno is None else str(error.strerror or "")
+    return CallResult(
+        Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error), detail
+    )

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plugins run privileged steps of their own in a plug, an unplug and a programming."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.testing import TestHost, uuid_of
+from tests.unit import vendor_steps as vendor
+
+CARD = "0000:5e:00.0"
+
+
+@pytest.fixture
+def host(make_bench, install_plugins, monkeypatch) -> TestHost:
+    """Return a host with a card whose plugin sets its NUMA node by a step."""
+    install_plugins(acme="tests.unit.vendor_steps:Stepping")
+    for name in ("results", "leases"):
+        monkeypatch.setattr(vendor.Stepping, name, [])
+    return make_bench()
+
+
+@pytest.fixture
+def let_plugin_run(monkeypatch) -> Callable[..., None]:
+    """Return a function that changes the step of ``prepare`` or ``release``."""
+
+    def change(method: str, *step: object) -> None:
+        monkeypatch.setattr(vendor.Stepping, f"to_{method}", step)
+
+    return change
+
+
+def test_a_step_of_prepare_and_one_of_release_run_on_the_device(host):
+    host.plug(1, CARD)
+    assert vendor.Stepping.results == ["1"]
+    host.unplug(1)
+    assert vendor.Stepping.results == ["1", "0"]
+
+
+def test_a_test_host_runs_the_steps_in_the_process_of_the_test(host):
+    host.plug(1, CARD)
+    assert not vendor.context.client_mode
+    host.close()
+    assert vendor.context.client_mode
+
+
+def test_a_plugin_gets_the_lease(host):
+    host.plug(1, CARD)
+    (seen,) = vendor.Stepping.leases
+    (lease,) = host.manager.store.leases(uuid_of(1))
+    assert (seen.uuid, seen.consumer, seen.address) == (
+        lease.uuid,
+        uuid_of(1),
+        lease.address,
+    )
+    assert seen.functions == lease.functions
+    assert [each.driver for each in seen.prior] == [lease.prior[0].driver]
+
+
+def test_a_step_gets_the_target_of_the_lease(host, let_plugin_run):
+    let_plugin_run("prepare", vendor.describe)
+    host.plug(1, CARD)
+    (lease,) = host.manager.store.leases(uuid_of(1))
+    assert vendor.Stepping.results == [(lease.uuid, CARD, (CARD,), "")]
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "text"),
+    [
+        (
+            (vendor.refuse, errno.EIO),
+            exception.HostStepFailed,
+            "the privileged step tests.unit.vendor_steps.refuse failed at mode: EIO",
+        ),
+        (
+            (vendor.crash,),
+            exception.HostStepFailed,
+            "the privileged step tests.unit.vendor_steps.crash raised RuntimeError",
+        ),
+        ((vendor.leave,), exception.HelperLost, "worker was killed"),
+        (
+            (vendor.set_node, "1"),
+            exception.PluginFailed,
+            "set_node is called with ('1',), which does not match its parameters",
+        ),
+    ],
+)
+def test_a_failed_step_fails_the_plug(host, let_plugin_run, step, kind, text):
+    let_plugin_run("prepare", *step)
+    with pytest.raises(kind) as caught:
+        host.plug(1, CARD)
+    assert text in str(caught.value)
+    assert not host.plugged(1)
+    assert host.drivers(CARD) != ["vfio-pci"]
+
+
+def test_a_defective_step_is_a_defect_of_the_plugin(host, let_plugin_run):
+    let_plugin_run("prepare", vendor.crash)
+    with pytest.raises(exception.HostStepFailed) as caught:
+        host.plug(1, CARD)
+    assert "defect of the plugin" in str(caught.value.hint)
+
+
+def test_a_step_that_hangs_fails_the_plug(host):
+    host.manager  # noqa: B018 - starts the service
+    host.kernel.hang(CARD, "numa_node")
+    with host.short_timeout(), pytest.raises(exception.DeviceStuck):
+        host.plug(1, CARD)
+    host.end_faults()
+
+
+def test_a_release_whose_step_lacks_memory_is_repeated(host, let_plugin_run):
+    host.plug(1, CARD)
+    let_plugin_run("release", vendor.refuse, errno.ENOMEM)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.lease_state() is LeaseState.RELEASING
+    let_plugin_run("release", vendor.set_node, 0)
+    assert host.unplug(1) == 1
+
+
+def test_a_release_whose_step_fails_is_quarantined(host, let_plugin_run):
+    host.plug(1, CARD)
+    let_plugin_run("release", vendor.refuse, errno.EIO)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.lease_state() is LeaseState.QUARANTINED
+
+
+def test_a_step_continues_above_the_epochs_that_its_device_has_seen(
+    host, let_a_device_see
+):
+    """As after the loss of the store."""
+    (lease,) = (host.plug(1, CARD), host.manager.store.leases(uuid_of(1)))[1]
+    host.unplug(1)
+    let_a_device_see(CARD, lease.epoch + 10**9)
+    host.plug(2, CARD)
+    assert vendor.Stepping.results == ["1", "0", "1"]

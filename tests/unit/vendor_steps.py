@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A vendor's privileged steps, and the plugin that runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from os_acc import privsep
+from os_acc.plugins import base
+from tests.unit import acme
+
+context = privsep.Context("tests.unit.vendor_steps.context", "vendor_steps", [])
+
+
+@context.step
+def set_node(target: privsep.StepTarget, node: int) -> str:
+    """Set the NUMA node of each function, and return the value of the first one."""
+    for function in target.functions:
+        target.set(function, "numa_node", str(node))
+    return target.read(target.functions[0], "numa_node")
+
+
+@context.step
+def describe(target: privsep.StepTarget) -> tuple[str, str, tuple[str, ...], str]:
+    """Return the target as text, as the step sees it."""
+    return (
+        target.lease,
+        str(target.address),
+        tuple(map(str, target.functions)),
+        str(target.card or ""),
+    )
+
+
+@context.step
+def echo(
+    target: privsep.StepTarget,
+    number: int,
+    text: str,
+    data: bytes,
+    parts: tuple[int, ...],
+    pair: tuple[str, bool],
+    choice: int | None,
+) -> tuple[int, str, bytes, tuple[int, ...], tuple[str, bool], int | None]:
+    """Return the arguments."""
+    return number, text, data, parts, pair, choice
+
+
+@context.step
+def process(target: privsep.StepTarget) -> tuple[int, int]:
+    """Return the process of the step, and its parent."""
+    return os.getpid(), os.getppid()
+
+
+@context.step
+def refuse(target: privsep.StepTarget, number: int) -> None:
+    """Fail with an error number, as a system call does."""
+    raise OSError(number, os.strerror(number), "/sys/devices/acme/mode")
+
+
+@context.step
+def crash(target: privsep.StepTarget) -> None:
+    """Fail with an exception that no caller expects."""
+    raise RuntimeError("no firmware")
+
+
+@context.step
+def leave(target: privsep.StepTarget) -> None:
+    """End the process."""
+    os._exit(1)
+
+
+@context.step
+def return_object(target: privsep.StepTarget) -> Any:
+    """Return a value that cannot be sent."""
+    return {target.lease}
+
+
+class Stepping(acme.Acme):
+    """Runs a step in each of its methods, and records the results.
+
+    :cvar to_prepare: the step of ``prepare`` and its arguments, as of ``to_release``.
+    """
+
+    contract_version = (1, 4)
+    contexts = (context,)
+    to_prepare: ClassVar[tuple[Any, ...]] = (set_node, 1)
+    to_release: ClassVar[tuple[Any, ...]] = (set_node, 0)
+    results: ClassVar[list[object]] = []
+    leases: ClassVar[list[base.LeaseView]] = []
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.leases.append(steps.lease)
+        self.results.append(steps.run(*self.to_prepare))
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.results.append(steps.run(*self.to_release))
+
+
+def wrongly_typed() -> Sequence[Callable[[], object]]:
+    """Return functions that declare steps that cannot exist."""
+
+    def object_parameter() -> object:
+        @context.step
+        def step(target: privsep.StepTarget, value: dict[str, int]) -> None: ...
+
+        return step
+
+    def no_annotation() -> object:
+        @context.step
+        def step(target, value) -> None: ...  # type: ignore[no-untyped-def]
+
+        return step
+
+    def keyword_only() -> object:
+        @context.step  # type: ignore[arg-type]
+        def step(target: privsep.StepTarget, *, value: int) -> None: ...
+
+        return step
+
+    def no_target() -> object:
+        @context.step  # type: ignore[arg-type]
+        def step() -> None: ...
+
+        return step
+
+    return object_parameter, no_annotation, keyword_only, no_target
