@@ -14,9 +14,10 @@ from oslo_config import cfg
 import os_acc
 from os_acc import conf, privsep, service
 from os_acc.privsep import kernel
+from os_acc.privsep.nvme import context as nvme_context
 from os_acc.testing import FakeKernel
 
-CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
+CONTEXTS = (privsep.base, privsep.inspect, privsep.image, nvme_context)
 #: Seconds for three helpers that start at once, in software emulation on a machine
 #: with other work.
 _START = 240.0

@@ -43,6 +43,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("unknown devices", devices.unknown),
     ("devices", devices.others),
     ("guest contents", devices.guest_contents),
+    ("udev rules", devices.udev_rules),
     ("image source", images.source),
     ("image signers", images.signers),
     ("image cache", images.cache),

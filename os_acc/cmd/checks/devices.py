@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -72,6 +73,12 @@ _TOLD_ELSEWHERE = (
     RejectReason.INVALID,
 )
 _SHOWN = 4
+# udev(7); the manual has the rules (doc/source/admin/nvme.rst).
+_RULES = "50-os-acc.rules"
+_RULE_DIRECTORIES = (
+    *("etc/udev/rules.d", "run/udev/rules.d"),
+    *("usr/local/lib/udev/rules.d", "usr/lib/udev/rules.d", "lib/udev/rules.d"),
+)
 
 
 def claims(context: CheckContext) -> Iterator[Finding]:
@@ -194,6 +201,23 @@ def guest_contents(context: CheckContext) -> Iterator[Finding]:
             f"guests can forge the function of {exception.some(forgeable, _SHOWN)}",
             "to prevent it, remove the tag trust_guest_contents from [os_acc] "
             "device_spec, and set [os_acc_bitstreams] reprogram_at_release",
+        )
+
+
+def udev_rules(context: CheckContext) -> Iterator[Finding]:
+    """Report that udev would scan what guests have written to NVMe devices."""
+    erased = sorted(
+        str(provider.device.address)
+        for provider in context.look.inventory.providers.values()
+        if provider.device.plugin == "nvme"
+    )
+    paths = (os.path.join(context.root, each, _RULES) for each in _RULE_DIRECTORIES)
+    if erased and not any(map(os.path.exists, paths)):
+        yield warning(
+            f"udev and LVM would scan the data of guests on "
+            f"{exception.some(erased, _SHOWN)}: {_RULES} is missing",
+            f"install {_RULES} in /etc/udev/rules.d, then run 'udevadm control "
+            "--reload'",
         )
 
 

@@ -73,6 +73,7 @@ MARKS = {
     DeviceStatus.LEASED: Mark.LEASED,
     DeviceStatus.PREPARING: Mark.UNDER_WAY,
     DeviceStatus.RELEASING: Mark.UNDER_WAY,
+    DeviceStatus.ERASING: Mark.UNDER_WAY,
     DeviceStatus.QUARANTINED: Mark.TROUBLE,
     DeviceStatus.UNKNOWN: Mark.TROUBLE,
     DeviceStatus.FAULTY: Mark.TROUBLE,

@@ -15,7 +15,7 @@ import json
 import os
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel, worker
+from os_acc.privsep import functions, kernel, worker
 
 #: The directory of the marks, which the udev rules name.
 MARKS = f"{worker.LOCKS}/erasing"
@@ -46,13 +46,22 @@ class EraseNote:
 
 def mark(function: PciAddress) -> None:
     """Keep udev away from the disks of a function."""
-    _replace(_path(MARKS, function), "")
+    _replace(_path(MARKS, function), _instance(function))
 
 
 def unmark(function: PciAddress) -> None:
     """Let udev see the disks of a function again."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_path(MARKS, function))
+
+
+def unmark_unused(function: PciAddress) -> None:
+    """Remove the mark of a function that has been with its driver ever since."""
+    with contextlib.suppress(FileNotFoundError):
+        with open(_path(MARKS, function), encoding="ascii") as file:
+            is_same = file.read() == _instance(function)
+        if is_same:
+            unmark(function)
 
 
 def read(function: PciAddress, lease: str) -> EraseNote:
@@ -70,6 +79,20 @@ def read(function: PciAddress, lease: str) -> EraseNote:
 def write(function: PciAddress, note: EraseNote) -> None:
     """Replace the note of a function."""
     _replace(_path(_NOTES, function), json.dumps(dataclasses.asdict(note)))
+
+
+def _instance(function: PciAddress) -> str:
+    """Return what identifies the devices that a driver has made of a function.
+
+    A driver that binds again makes a directory with another inode. Without a driver
+    there is no disk, and an erasure marks the function again.
+    """
+    path = os.path.join(functions.directory(function), "nvme")
+    try:
+        (name,) = os.listdir(path)
+        return str(os.stat(os.path.join(path, name)).st_ino)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return ""
 
 
 def _path(directory: str, function: PciAddress) -> str:

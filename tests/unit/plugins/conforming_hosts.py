@@ -54,7 +54,13 @@ HOSTS: Final[Mapping[str, tuple[str, Callable[[Path], TestHost]]]] = {
     "pci": ("pci", _host(*hosts.gpu("0000:17"))),
     "pci with VFs": (
         "pci",
-        _host(hosts.nic("0000:3b", name="ens1", vfs=2, boot_vfs=2)),
+        # Class 12: a network card would be the plugin nic's.
+        _host(
+            dataclasses.replace(
+                hosts.nic("0000:3b", name="ens1", vfs=2, boot_vfs=2),
+                class_code=0x120000,
+            )
+        ),
     ),
     "dfl": ("dfl", _host(hosts.dfl("0000:3b"))),
     "xrt": ("xrt", _host(*hosts.alveo("0000:5e"))),

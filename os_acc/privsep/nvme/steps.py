@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The steps that the NVMe plugin runs with ``steps.run()``.
+
+A step covers all NVMe functions of the lease: an IOMMU group may have several.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from os_acc.objects.nvme_erasure import EraseMethod
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import StepTarget, functions
+from os_acc.privsep.nvme import context, erasing, notes
+
+#: PCI Code and ID Assignment Specification: an NVM Express I/O controller.
+CLASS = 0x010802
+
+
+@context.step
+def prepare(target: StepTarget, methods: tuple[str, ...]) -> None:
+    """Check that the functions can be erased, and keep udev away from them.
+
+    :raises OSError: EPERM: the rules allow none of the methods; EINVAL: one is unknown.
+    """
+    chosen = _parse(methods)
+    for function in _nvme_functions(target):
+        erasing.check(function, chosen)
+    for function in _nvme_functions(target):
+        notes.mark(function)
+
+
+@context.step
+def release(target: StepTarget) -> None:
+    """Let udev see the disks of functions that no guest can have had."""
+    for function in _nvme_functions(target):
+        notes.unmark_unused(function)
+
+
+@context.step
+def erase(target: StepTarget, methods: tuple[str, ...]) -> int:
+    """Start or continue to erase the functions; return the part done, in thousandths.
+
+    :raises OSError: see :func:`.erasing.erase`; EINVAL: a method is unknown.
+    """
+    chosen = _parse(methods)
+    done = [
+        erasing.erase(function, target.lease, chosen)
+        for function in _nvme_functions(target)
+    ]
+    return int(min(done, default=1.0) * 1000)
+
+
+def _parse(methods: tuple[str, ...]) -> tuple[EraseMethod, ...]:
+    try:
+        return tuple(map(EraseMethod, methods))
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), "erase_methods") from error
+
+
+def _nvme_functions(target: StepTarget) -> tuple[PciAddress, ...]:
+    return tuple(
+        function
+        for function in target.functions
+        if int(functions.read(function, "class"), 16) == CLASS
+    )
