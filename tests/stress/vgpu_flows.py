@@ -26,7 +26,7 @@ from tests.stress.flows import (
 from tests.stress.simulated_host import plug
 
 BUS = "0000:d8"
-VF, STRANGER = f"{BUS}:00.4", f"{BUS}:00.5"
+CARD, STRANGER = f"{BUS}:00.0", f"{BUS}:00.5"
 KIND = 1152
 
 
@@ -40,7 +40,7 @@ class VirtualGpu(PlugFlow):
         *PlugFlow.device_spec,
     )
     plugins = (*OWN_PLUGINS, "nvidia")
-    places = (VF,)
+    places = (CARD,)
 
     def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
