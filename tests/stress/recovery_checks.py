@@ -59,7 +59,8 @@ def check_bound(leases: Iterable[Lease], kernel: FakeKernel) -> None:
             continue
         for address in lease.functions:
             driver = drivers[str(address)]
-            assert driver == VFIO, f"{lease.address} is held, {address} on {driver}"
+            expected = lease.driver_of(address)
+            assert driver == expected, f"{lease.address} is held, {address} on {driver}"
         if lease.slot is not None:
             created = mdev.read_mdev(kernel.root, lease.uuid)
             assert created is not None, f"{lease.address} is held, but does not exist"
