@@ -26,7 +26,7 @@ TOP: Final = Path(__file__).resolve().parents[1]
 RECORD: Final = TOP / "tests/unit/public_api.json"
 #: The modules whose ``__all__`` is public.
 MODULES: Final = ("os_acc", "os_acc.requests", "os_acc.numa")
-#: Those of which every class is public.
+#: Modules whose classes are all public.
 DICTIONARIES: Final = "os_acc.objects.api"
 ERRORS: Final = "os_acc.exception"
 

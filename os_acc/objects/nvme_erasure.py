@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The rules by which an NVMe device may be erased between two guests.
+"""The rules for the erasure of an NVMe device between two guests.
 
 A sanitize operation erases the whole NVM subsystem (NVM Express Base Specification
 2.0, section 8.21). Format NVM erases one namespace, or all of them, as the controller

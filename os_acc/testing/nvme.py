@@ -28,7 +28,7 @@ from os_acc.testing.tree import PRIVATE, Transaction
 
 _COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
 _LOG, _IDENTIFY, _FORMAT, _SANITIZE = 0x02, 0x06, 0x80, 0x84
-#: The names by which faults strike commands.
+#: The names of commands, for faults.
 NAMES = {_LOG: "log", _IDENTIFY: "identify", _FORMAT: "format", _SANITIZE: "sanitize"}
 _INVALID_FIELD, _SANITIZING, _INVALID_OPCODE = 0x2, 0x1D, 0x1
 _FLUSH_BUFFERS, _RESCAN, _DISCARD = 0x1261, 0x125F, 0x1277

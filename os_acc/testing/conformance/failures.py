@@ -30,7 +30,7 @@ from os_acc.testing.specs import FunctionSpec
 from os_acc.testing.test_host import TestHost
 
 _T = TypeVar("_T")
-#: The errors by which the kernel refuses a write.
+#: The errors of a write that the kernel refuses.
 ERRORS: Final = (errno.EBUSY, errno.EIO, errno.ENODEV)
 #: Makes a function vanish at a moment of its use; returns it, to plug it in again.
 Moment = Callable[[TestHost, str, Provider, str], FunctionSpec]
