@@ -64,6 +64,12 @@ OF_NETWORKS = {
     ),
 }
 
+#: The options of the plugins that come with os_acc.
+OF_PLUGINS = (
+    (helpers.XRT_GROUP, helpers.XRT_TOOLS.name),
+    ("os_acc_nvme", "erase_methods"),
+)
+
 Set = Callable[[str, object], cfg.ConfigOpts]
 
 
@@ -284,7 +290,8 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[privsep.Co
 
 def test_every_option_of_the_helpers_is_fuzzed():
     others = {
-        *(GROUP, helpers.XRT_GROUP, *OF_SERVICES),
+        *(GROUP, *OF_SERVICES),
+        *(group for group, _ in OF_PLUGINS),
         *(group for group, _ in test_fuzz_images.names()),
         *(group for group, _ in OF_NETWORKS),
     }
@@ -352,22 +359,26 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
     assert fake.writes() == []
 
 
+@pytest.mark.parametrize("option", OF_PLUGINS, ids=" ".join)
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_wrong_place_of_tools_is_told_so(
-    fake: FakeKernel, place: str, fuzzed: Fuzzed, text: str
+def test_a_wrong_option_of_a_plugin_is_told_or_taken(
+    fake: FakeKernel, place: str, fuzzed: Fuzzed, option: tuple[str, str], text: str
 ):
-    """Test the one option of the plugins that come with os_acc."""
+    group, name = option
     path = Path(place, "os-acc.conf")
-    line = f"[{helpers.XRT_GROUP}]\n{helpers.XRT_TOOLS.name} = {text}\n"
-    path.write_bytes(line.encode("utf-8", "surrogatepass"))
+    path.write_bytes(f"[{group}]\n{name} = {text}\n".encode("utf-8", "surrogatepass"))
+    fuzzed("values of options", 1)
     try:
         config = fresh(place, "--config-file", str(path))
+        manager = service.build(config, fake.root, Owner.NOVA)
     except (cfg.Error, ValueError):
+        # oslo.config's own answer.
         return
-    manager = service.build(config, fake.root, Owner.NOVA)
+    except exception.InvalidConfiguration as error:
+        assert_readable(error)
+        return
     assert manager.providers()
     assert fake.writes() == []
-    fuzzed("values of options", 1)
 
 
 def start_helper(seconds: float) -> bool:
