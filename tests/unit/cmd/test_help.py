@@ -26,6 +26,7 @@ COMMANDS = {
     "device list": ("--long", "--state"),
     "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
     "device show": ("ADDRESS",),
+    "host record": ("--device", "--serial"),
     "metrics": (),
     "profile apply": ("PROFILE", "FLAVOR", "--suffix", "--set"),
     "profile check": ("--format",),
