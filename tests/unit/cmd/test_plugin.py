@@ -100,13 +100,17 @@ def test_each_template_is_a_file_of_the_package() -> None:
         "x" * 31,
     ],
 )
-def test_a_name_that_is_no_name_is_rejected(
-    name: str, console: Console, tmp_path: Path
-) -> None:
-    ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", "--", name)
+def test_a_name_that_is_no_name_is_rejected(name: str) -> None:
+    with pytest.raises(exception.InvalidInput, match="cannot name a plugin"):
+        PluginPackage(name)
+
+
+def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -> None:
+    ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", "Acme")
     assert (ran.status, ran.out) == (1, "")
-    assert "cannot name a plugin" in ran.err
-    assert "hint: use lower-case letters" in ran.err
+    assert ran.err.startswith(
+        "os-acc: 'Acme' cannot name a plugin\nhint: use lower-case"
+    )
     assert not (tmp_path / "new").exists()
 
 

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection
@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.cmd.app import OsAcc
 from os_acc.host import numa, pci
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.pci import PciAddress
@@ -288,25 +290,19 @@ def test_a_key_of_a_later_version_is_ignored(tmp_path: Path) -> None:
 
 def test_the_command_records_a_simulated_host(tmp_path: Path) -> None:
     kernel = FakeKernel.build(tmp_path / "host", HostSpec((card(),)))
-    program = (
-        "import sys\n"
-        "from os_acc.cmd.app import OsAcc\n"
-        "sys.exit(OsAcc(root=sys.argv[1]).run(sys.argv[2:]))\n"
-    )
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", program, kernel.root, "host", "record", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def run(*arguments: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        # No configuration: the host of a vendor has none.
+        app = OsAcc(kernel.root, cfg.ConfigOpts(), out, err)
+        status = app.run(["host", "record", *arguments])
+        return status, out.getvalue(), err.getvalue()
 
-    ran = run("--device", CARD)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    status, text, error = run("--device", CARD)
+    assert (status, error) == (0, "")
     file = tmp_path / "host.json"
-    file.write_text(ran.stdout)
+    file.write_text(text)
     assert load_host(file) == recorded(kernel.root, tmp_path / "other.json", [CARD])
-    missing = run("--device", "0000:ff:00.0")
-    assert missing.returncode == 1
-    assert "0000:ff:00.0 is not on this host\nhint: " in missing.stderr
+    status, text, error = run("--device", "0000:ff:00.0")
+    assert (status, text) == (1, "")
+    assert "0000:ff:00.0 is not on this host\nhint: " in error
