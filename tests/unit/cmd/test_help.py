@@ -32,6 +32,7 @@ COMMANDS = {
     "profile list": ("--format",),
     "profile show": ("PROFILE",),
     "plug": ("--instance", "--provider", "--allocations", "--property", "--image"),
+    "privileges": ("FORMAT", "--user", "--helper", "--configuration"),
     "provider list": ("--format",),
     "provider sync": ("--dry-run",),
     "region list": ("--format",),
