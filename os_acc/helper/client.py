@@ -186,6 +186,7 @@ class Helper:
             turn.milliseconds,
             proven_free,
             lease.uuid,
+            *_eraser(lease),
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:

@@ -2,11 +2,10 @@
 
 """Bind functions to VFIO drivers and restore them (drivers/pci/pci-driver.c).
 
-The order is override, unbind, probe, in both directions: after a crash between
-any two of them, the next probe binds the function to the intended driver, and to
-no other driver that matches it. The prior override is restored last, once the
-driver is bound: clearing an override does not rebind. Each step may be repeated
-from any of these states, with the same result.
+The order is override, unbind, probe, in both directions: after a crash between any two
+of them, the next probe binds the function to the intended driver, and to no other that
+matches it. The prior override is restored last, once the driver is bound: clearing an
+override does not rebind. Each step may be repeated from any of these states.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, VfioDriver
 from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.record import FunctionRecord, FunctionUse
+from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (
     BindTarget,
     Permission,
@@ -82,6 +81,7 @@ def give_back(
     milliseconds: int,
     proven_free: bool,
     lease: str,
+    eraser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Restore the prior driver and override of functions.
 
@@ -89,29 +89,34 @@ def give_back(
     record (an earlier version took the function), if it is damaged, or if the function
     was on a guest's driver when it was recorded. A function recorded for another lease
     stays unchanged, since this lease has no claim on it: the answer is ``ok``, and
-    ``observed`` is that lease. The record of a function that has to be erased stays
-    until :func:`forget`.
+    ``observed`` is that lease.
 
-    If root's configuration limits the callers, the caller's values do not
-    apply. A function without a record then goes to the driver that the kernel
-    chooses, provided that it is on a guest's driver or on none, and that the
-    configuration names it.
+    If root's configuration limits the callers, the caller's values do not apply. A
+    function without a record then goes to the driver that the kernel chooses, if it is
+    on a guest's driver or on none, and the configuration names it.
 
     :param targets: as for :func:`take`, then driver and override, '' for
         none.
-    :param proven_free: whether the caller checked for holders in the ``inspect``
-        context, which has the necessary capabilities.
+    :param proven_free: whether the caller checked for holders in ``inspect``.
     :param lease: canonical UUID.
+    :param eraser: as for :func:`take`; the record then stays until :func:`forget`.
     """
     parsed = parse(group, targets, epoch, milliseconds, 4)
-    if parsed is None or type(proven_free) is not bool or not functions.is_uuid(lease):
+    if (
+        parsed is None
+        or type(proven_free) is not bool
+        or not functions.is_uuid(lease)
+        or not functions.is_driver_name(eraser)
+    ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     return _run(
         parsed,
         epoch,
         milliseconds,
-        lambda each: _guarded(_give_back_recorded, each, lease, proven_free, allows),
+        lambda each: _guarded(
+            _give_back_recorded, each, lease, proven_free, eraser, allows
+        ),
     )
 
 
@@ -275,14 +280,7 @@ def _reserve(
     except record.RecordUnclear:
         found = None
     if found is None:
-        found = FunctionRecord(
-            lease,
-            target.address,
-            target.identity,
-            functions.driver(target.address),
-            functions.override(target.address),
-            use,
-        )
+        found = record.present(target.address, target.identity, lease, use)
     # A guest's function is on its driver until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
@@ -385,7 +383,7 @@ def _requested(target: BindTarget) -> str:
 
 
 def _give_back_recorded(
-    target: BindTarget, lease: str, proven_free: bool, allows: Permission
+    target: BindTarget, lease: str, proven_free: bool, eraser: str, allows: Permission
 ) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
@@ -403,12 +401,14 @@ def _give_back_recorded(
         result = _give_back(target, proven_free)
     else:
         result = _give_to_kernel(target, proven_free, allowed=allowed)
-    if result.outcome == Outcome.OK:
-        if found is not None and found.eraser:
-            # No guest has it any more, and none gets it before forget().
-            record.write(dataclasses.replace(found, use=FunctionUse.HOST))
-        else:
-            record.remove(target.address)
+    if result.outcome != Outcome.OK:
+        return result
+    if eraser:
+        # The record of the guest has stayed until here: there always is one.
+        fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
+        record.write(dataclasses.replace(fresh, eraser=eraser))
+    else:
+        record.remove(target.address)
     return result
 
 

@@ -53,7 +53,7 @@ class FunctionRecord:
     :ivar driver: the driver before it was taken; '' for none.
     :ivar override: the prior ``driver_override``; '' for none.
     :ivar eraser: the plugin that has to erase the function before another guest gets
-        it; '' for none. The record then stays when the function is given back.
+        it; '' for none.
     """
 
     lease: str
@@ -161,6 +161,14 @@ def lease_of(address: PciAddress, identity: tuple[int, ...]) -> str | None:
     except RecordUnclear:
         return UNREADABLE
     return found.lease if found else None
+
+
+def present(
+    address: PciAddress, identity: tuple[int, ...], lease: str, use: FunctionUse
+) -> FunctionRecord:
+    """Return a new record of a function, with its present binding."""
+    driver, override = functions.driver(address), functions.override(address)
+    return FunctionRecord(lease, address, identity, driver, override, use)
 
 
 def write(record: FunctionRecord) -> None:
