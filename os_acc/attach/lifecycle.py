@@ -312,7 +312,17 @@ class Lifecycle:
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         if lease.is_the_guests:
+            self._release_by_plugin(lease, deadline)
+
+    def _release_by_plugin(self, lease: Lease, deadline: float) -> None:
+        try:
             plugin_steps.release(self._plugins, self._helper, lease, deadline)
+        except (exception.DeviceGone, exception.DeviceChanged) as error:
+            # The plugin's changes went with the device; those of a function that is
+            # still there did not.
+            if verification.remaining(self._root, lease).prior:
+                raise
+            LOG.warning("%s has nothing to release: %s", lease.plugin, error)
 
     def _remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Undo :meth:`_prepare_mdev`."""
