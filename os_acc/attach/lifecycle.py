@@ -306,7 +306,8 @@ class Lifecycle:
             self._remove_mdev(lease, lease.slot, deadline)
             return
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
-            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+            if not lease.owes_erase:
+                self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
@@ -346,7 +347,7 @@ class Lifecycle:
             rest = verification.remaining(self._root, lease)
             gone = set(lease.functions).difference(rest.functions)
             try:
-                if gone:
+                if gone and not lease.owes_erase:
                     self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
                 if rest.prior:
                     self._helper.give_back(rest, deadline)

@@ -111,6 +111,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
+            *_eraser(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -132,6 +133,7 @@ class Helper:
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
+            *_eraser(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -162,6 +164,8 @@ class Helper:
     ) -> None:
         """Restore the prior binding of all functions of a lease.
 
+        The helper's record of a device that has to be erased stays.
+
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
@@ -182,6 +186,7 @@ class Helper:
             turn.milliseconds,
             proven_free,
             lease.uuid,
+            *_eraser(lease),
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -480,3 +485,8 @@ def _bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
             _targets(lease), map(lease.driver_of, lease.functions), strict=True
         )
     )
+
+
+def _eraser(lease: Lease) -> tuple[str, ...]:
+    """Return the plugin that has to erase the device of a lease, if one has to."""
+    return (lease.plugin,) if lease.owes_erase else ()
