@@ -26,7 +26,7 @@ from os_acc.testing import (
     pending,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.nvme import NvmeNodes
+from os_acc.testing.heartbeat import HeartbeatFiles
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
@@ -64,7 +64,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(NvmeNodes):
+class FakeKernel(HeartbeatFiles):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.
