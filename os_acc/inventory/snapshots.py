@@ -98,6 +98,12 @@ class Snapshots:
         places = map(function_of, free)
         return frozenset(each for each in places if each is not None)
 
+    def held_functions(self) -> frozenset[PciAddress]:
+        """Return the functions of devices that have leases, by the last scan."""
+        held = functions_of(self._offered[1]) & self._recorded[1].taken
+        places = map(function_of, held)
+        return frozenset(each for each in places if each is not None)
+
     def regions(self) -> set[str]:
         """Return the keys of the regions that the last scan found."""
         regions = (provider.device.region for provider in self._offered[1])

@@ -212,6 +212,19 @@ class FakeKernel(HeartbeatFiles):
 
     # -- events around the kernel --------------------------------------------
 
+    def set_power(self, address: Address, *, on: bool) -> None:
+        """Switch the power of a function's slot; sysfs has the function as before.
+
+        Its configuration space then reads as FFFFh. Without a call it has none.
+
+        :raises OSError: no such function.
+        """
+        place = os.path.join(self.root, functions.DEVICES, str(address))
+        with open(os.path.join(place, "vendor"), encoding="ascii") as file:
+            vendor = int(file.read(), 16) if on else 0xFFFF
+        with open(os.path.join(place, "config"), "wb") as file:
+            file.write(vendor.to_bytes(2, "little"))
+
     def hold(
         self, address: Address, pid: int = 4711, command: str = "qemu-system-x86"
     ) -> None:
