@@ -269,6 +269,17 @@ class Helper:
         call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
         return CallResult(*turn.ask(step.entry, *call))
 
+    def read_health(
+        self,
+        step: privsep.Step[privsep.HealthReading],
+        function: PciFunction,
+        deadline: float,
+    ) -> CallResult:
+        """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
+        turn = self._turn(step.context, deadline)
+        target = (function.address.parts, function.identity.numbers)
+        return CallResult(*turn.ask(step.entry, target, turn.milliseconds))
+
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
     ) -> None:

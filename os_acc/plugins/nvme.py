@@ -35,6 +35,7 @@ class NvmePlugin(pci.PciPlugin):
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
     is_fallback: ClassVar[bool] = True
     options: ClassVar[Sequence[cfg.Opt]] = (_METHODS,)
+    health_step = privileged.health
 
     @property
     def _methods(self) -> tuple[str, ...]:
