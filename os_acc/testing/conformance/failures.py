@@ -17,6 +17,7 @@ from os_acc.testing import privileged
 from os_acc.testing.conformance.rules import (
     Step,
     contents,
+    erase_all,
     free_units,
     interposed,
     offered,
@@ -131,6 +132,8 @@ def refused_writes_lose_nothing(
             if failed or place <= in_plug:
                 host.kernel.lift()
             if failed:
+                # The device may have left the host: it is erased.
+                erase_all(host)
                 require_returned(before, host, rule, plugin=plugin)
             with typed(f"{rule}: its error is an OsAccError"):
                 unplug_all(host)

@@ -142,7 +142,16 @@ def unplug_all(host: TestHost) -> None:
             operations.release_device(manager, lease.address, None)
     for consumer in sorted({each.consumer for each in manager.store.leases()}):
         manager.unplug({"uuid": consumer})
-    finish_erasures(manager, lambda _lease: True, _ERASURE_SECONDS)
+    erase_all(host)
+
+
+def erase_all(host: TestHost) -> None:
+    """Continue the erasures of all devices of a simulated host until they have ended.
+
+    :raises OsAccError: one has failed.
+    :raises RuleBroken: one does not end.
+    """
+    finish_erasures(host.manager, lambda _lease: True, _ERASURE_SECONDS)
 
 
 def finish_erasures(
