@@ -29,8 +29,6 @@ _FILES: Final = {
     "$package/simulation.py": "simulation.py.in",
     "$package/py.typed": "",
     "tests/test_plugin.py": "test_plugin.py.in",
-    "etc/sudoers.d/$distribution": "sudoers.in",
-    "etc/rootwrap.d/$distribution.filters": "rootwrap.in",
 }
 
 
