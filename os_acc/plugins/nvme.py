@@ -45,6 +45,7 @@ class NvmePlugin(base.PluginBase):
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
     is_fallback: ClassVar[bool] = True
     options: ClassVar[Sequence[cfg.Opt]] = (_METHODS,)
+    health_step = privileged.health
 
     @property
     def _methods(self) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _start(checked: CheckContext, context: privsep.Context) -> Finding:
     except exception.HelperUnavailable as error:
         return failed(
             f"{error.message}; the command is: {command}",
-            f"allow that command (sudoers or rootwrap), or set [{context.cfg_section}] "
-            "helper_command",
+            "allow that command ('os-acc privileges sudoers' or 'rootwrap' prints the "
+            f"rules), or set [{context.cfg_section}] helper_command",
         )
     return ok(f"starts with: {command}")

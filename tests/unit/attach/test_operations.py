@@ -10,6 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
+from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.store.errors import AlreadyLeased
@@ -133,13 +134,13 @@ def test_what_an_instance_holds_is_not_released_under_it(bench):
 
 
 def test_a_release_by_another_operation_names_no_made_up_consumer(unknown, monkeypatch):
-    plan = operations._Unknown.lease
+    plan = UnknownDevice.lease
 
     def plan_second(self, driver, siblings):
         unknown.manager.store.add([plan(self, driver, siblings)])
         return plan(self, driver, siblings)
 
-    monkeypatch.setattr(operations._Unknown, "lease", plan_second)
+    monkeypatch.setattr(UnknownDevice, "lease", plan_second)
     with pytest.raises(
         exception.Conflict, match=f"another operation gives {DISK} back"
     ) as caught:
