@@ -83,13 +83,16 @@ def _is_blank_vf(function: PciAddress) -> bool:
 def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
     """Bind a function to the nvme driver, and restore its binding."""
     if functions.driver(function) != survey.DRIVER:
-        note = dataclasses.replace(
-            note,
-            driver=functions.driver(function),
-            override=functions.override(function),
-            is_rebound=True,
-        )
-        notes.write(function, note)
+        # A killed worker may have left the function between two drivers: its note
+        # alone has the binding to restore.
+        if not note.is_rebound:
+            note = dataclasses.replace(
+                note,
+                driver=functions.driver(function),
+                override=functions.override(function),
+                is_rebound=True,
+            )
+            notes.write(function, note)
         functions.rebind(function, survey.DRIVER)
     try:
         yield

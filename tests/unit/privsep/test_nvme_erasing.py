@@ -188,6 +188,23 @@ def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None
     assert (state.driver, state.driver_override) == (None, None)
 
 
+# The second write of the override clears it, after the driver has left.
+@pytest.mark.parametrize(
+    ("attribute", "nth"), [("drivers_probe", 1), ("driver_override", 2)]
+)
+def test_a_vf_left_between_two_drivers_gets_its_own_binding_back(
+    with_vfs: FakeKernel, attribute: str, nth: int
+) -> None:
+    with_vfs.fail(VF, attribute, errno.EIO, nth=nth)
+    with pytest.raises(OSError, match="Input/output"):
+        erasing.erase(VF, LEASE, FORMAT)
+    assert with_vfs.state(VF).driver_override == "nvme"
+    assert erasing.erase(VF, LEASE, FORMAT) == 1.0
+    state = with_vfs.state(VF)
+    assert (state.driver, state.driver_override) == (None, None)
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+
+
 def test_a_vf_without_namespaces_stays_without_driver(with_vfs: FakeKernel) -> None:
     third = PciAddress(0, 0x41, 0, 3)
     before = len(with_vfs.writes())
