@@ -554,6 +554,10 @@ class StepReason(ErrorReason):
         "switch on the IOMMU in firmware and kernel command line",
     )
     VFIO = "no vfio-pci", "run 'modprobe vfio-pci', and load it at boot"
+    NO_ANSWER = (
+        "does not answer",
+        "see the kernel's log, and the power of its slot; it is reserved meanwhile",
+    )
 
 
 class HostStepFailed(HostError):

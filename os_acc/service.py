@@ -29,8 +29,8 @@ from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps
-from os_acc.host import health, numa
-from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
+from os_acc.host import numa
+from os_acc.inventory import catalog, discovery, health_steps, monitor, snapshots, sriov
 from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
@@ -105,8 +105,9 @@ class _Service:
         if ready.root != "/":
             # The kernel reports events of the real devices only.
             return None
-        watcher = monitor.HostMonitor(self.health, ready.refresh, snapshots.MAX_AGE)
+        watcher = monitor.HostMonitor(self.health, ready.watch, snapshots.MAX_AGE)
         watcher.start()
+        ready.health_steps.begin()
         return watcher
 
 
@@ -481,7 +482,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     )
     inventory = scan()
     found = pci_functions_of(inventory.providers.values())
-    faults = health.faults_in_time(root, found, rules.max_uncorrectable_errors)
+    faults = health_steps.known_faults(root, settings.state_path, found, rules)
     if faults:
         inventory = scan(host=inventory.host, faults=faults)
     return HostInspection(inventory, recorded, loaded)

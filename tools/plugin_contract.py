@@ -36,7 +36,7 @@ FIRST: Final = (1, 2)
 #: not belong to it.
 OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("os_acc.objects.device", "Provider"): ("device",),
-    ("os_acc.privsep", "Context"): ("__init__", "step"),
+    ("os_acc.privsep", "Context"): ("__init__", "health_step", "step"),
     ("os_acc.privsep", "Step"): ("function",),
     ("os_acc.privsep", "StepTarget"): (
         *("address", "card", "functions", "lease", "root"),

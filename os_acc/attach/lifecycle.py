@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from oslo_log import log
 
@@ -29,7 +29,8 @@ from os_acc.attach.release_result import ReleaseResult, record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.mdev import MdevSlot, function_of
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.store import AlreadyLeased
 from os_acc.store.locks import consumer_lock
@@ -87,6 +88,7 @@ class Lifecycle:
         intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
+            verification.check_answers(self._root, _functions(intents), deadline)
         except BaseException:
             store.delete(intents)
             raise
@@ -219,12 +221,13 @@ class Lifecycle:
             for each in fresh
             if not each.is_the_guests or not verification.holds(self._root, each)
         ]
-        # 2. Check that the plugins can prepare the devices again, and that the host
-        #    does not use them.
+        # 2. Check that the plugins can prepare the devices again, that the host does
+        #    not use them, and that they have power.
         plugin_steps.check_loaded(self._plugins, idle)
         verification.check_unused(
             self._root, [each for each in idle if each.is_the_guests]
         )
+        verification.check_answers(self._root, _functions(idle), deadline)
         # 3. Restore drivers that read regions. A process killed in an earlier
         #    attempt may have left a function without its driver.
         idle = [
@@ -471,3 +474,9 @@ def _is_about(lease: Lease, address: str) -> bool:
     if lease.programming is not None:
         addresses.add(str(lease.programming.region.card))
     return address in addresses
+
+
+def _functions(leases: Iterable[Lease]) -> tuple[PciAddress, ...]:
+    """Return the PCI functions of leases, and the parents of mediated devices."""
+    places = (function_of(each) for lease in leases for each in lease.members)
+    return tuple(sorted({each for each in places if each is not None}))

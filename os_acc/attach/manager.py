@@ -31,7 +31,7 @@ from os_acc.attach.reached_functions import FunctionElsewhere
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
-from os_acc.inventory import discovery
+from os_acc.inventory import discovery, health_steps
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import NOTHING_SAID, Policies
@@ -107,6 +107,14 @@ class Manager:
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
+        self.health_steps = health_steps.HealthStepReader(
+            services.root,
+            services.helper,
+            services.plugins,
+            catalog.snapshots,
+            catalog.health,
+            settings.state_path,
+        )
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -277,6 +285,11 @@ class Manager:
         self.catalog.snapshots.refresh()
         if self.catalog.read_health():
             self.catalog.snapshots.refresh()
+
+    def watch(self) -> None:
+        """Update the snapshot as the monitor does, and have root read what is due."""
+        self.refresh()
+        self.health_steps.begin()
 
     def providers(self) -> tuple[Provider, ...]:
         """Return the providers of the devices that the host offers now."""

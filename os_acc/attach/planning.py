@@ -129,15 +129,15 @@ class LeasePlanner:
         deadline: float,
         recorded: RecordedImage | None = None,
     ) -> list[programming.PlannedLease]:
-        """Plan leases on free devices; skip devices that the kernel cannot read.
+        """Plan leases on free devices; skip those that cannot be read or do not answer.
 
         :param recorded: the very file to program; None: as each group requests.
-        :raises DeviceStuck: too few devices are left.
+        :raises DeviceStuck, HostStepFailed: too few devices are left.
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
         accepted = inventory.recorded_state.unverified_regions.accepted
-        stuck: exception.DeviceStuck | None = None
+        stuck: exception.HostError | None = None
         while True:
             try:
                 selected = self.selector.choose(
@@ -160,9 +160,12 @@ class LeasePlanner:
                     )
                     for each, uuid in zip(selected, self._uuids(selected), strict=True)
                 ]
-            except exception.DeviceStuck as error:
+            except (exception.DeviceStuck, exception.HostStepFailed) as error:
                 # Without an address, the deadline has passed.
-                if not error.address:
+                is_silent = error.reason is exception.StepReason.NO_ANSWER
+                if not error.address or not (
+                    is_silent or isinstance(error, exception.DeviceStuck)
+                ):
                     raise
                 LOG.warning(
                     "instance %s: selecting another device: %s",
@@ -212,6 +215,7 @@ class LeasePlanner:
         functions = [
             each for each in selected.handle.members if isinstance(each, PciAddress)
         ]
+        verification.check_answers(self.root, functions, deadline)
         prior = verification.read_prior(self.root, functions, deadline)
         verification.check_same(inventory.host, prior)
         verification.check_unbound(prior, inventory.prebound)

@@ -13,7 +13,7 @@ from concurrent import futures
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.host import attributes, iommu, mdev, pci, usage, vfio, vgpu
+from os_acc.host import attributes, health, iommu, mdev, pci, usage, vfio, vgpu
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import MdevSlot
@@ -65,6 +65,34 @@ def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None
             raise Unsettled(
                 f"{lease.address} changed during its selection",
                 reason=exception.ChangeReason.UNSETTLED,
+            )
+
+
+def check_answers(
+    root: str, functions: Collection[PciAddress], deadline: float
+) -> None:
+    """Check that functions have power, before anything is written to them.
+
+    sysfs has a function without power as before, and its binding would fail half-way.
+
+    :raises HostStepFailed: NO_ANSWER: one does not answer.
+    :raises DeviceStuck: the kernel does not return from a read in time.
+    """
+    for address in functions:
+        reading = deadlines.begin(health.answers, root, address)
+        if not futures.wait(
+            [reading], deadlines.patience(deadline, _READ_SECONDS)
+        ).done:
+            raise exception.DeviceStuck(
+                f"the configuration space of {address} cannot be read: an earlier "
+                "access to it has not returned",
+                address=str(address),
+            )
+        if not reading.result():
+            raise exception.HostStepFailed(
+                f"{address} {health.SILENT}",
+                address=str(address),
+                reason=exception.StepReason.NO_ANSWER,
             )
 
 

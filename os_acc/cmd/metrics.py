@@ -16,6 +16,8 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
 from os_acc.service import HostInspection
+from os_acc.store import health_record
+from os_acc.store.health_record import HealthRecord
 
 _GAUGE, _COUNTER = MetricType.GAUGE, MetricType.COUNTER
 
@@ -37,7 +39,8 @@ class Metrics(base.Acting):
             health.source(root, each) for each in pci_functions_of(providers.values())
         }
         readings = health.read_in_time(root, sources)
-        families = (*_families(look), *_readings(readings))
+        recorded = health_record.recorded(self.settings.state_path, root)
+        families = (*_families(look), *_readings(readings), _recorded(recorded))
         self.app.stdout.write(exposition(families))
         return 0
 
@@ -177,6 +180,20 @@ def _readings(
             for each in found.temperatures
         ),
         unit="celsius",
+    )
+
+
+def _recorded(found: HealthRecord) -> MetricFamily:
+    """Return the readings of the plugins' health steps, which a service has made."""
+    return _family(
+        "os_acc_health",
+        _GAUGE,
+        "Reading of a device's health that a service has made as root, by its name.",
+        (
+            Sample(value, {"address": str(address), "reading": name})
+            for address, each in sorted(found.readings.items())
+            for name, value in sorted(each.items())
+        ),
     )
 
 

@@ -55,6 +55,8 @@ def run(
     :raises HelperUnavailable: the helper of its context does not start.
     :raises HostError: the host refused it.
     """
+    if step.is_health:
+        raise TypeError(f"{step.name} is a health step, which the library runs")
     if not step.parameters.accept(arguments):
         raise TypeError(
             f"{step.name} is called with {exception.show(arguments)}, which does not "

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Readings of a PCI function's health: error counters, link, and temperatures.
+"""Readings of a PCI function's health: error counters, link, power, temperatures.
 
 Every one of them can be read without privileges:
 
+* ``config``, the configuration space (Documentation/PCI/sysfs-pci.rst). A read that no
+  function answers returns all ones, and no function has the vendor FFFFh (PCI Local Bus
+  Specification 3.0, 6.1; PCI Express Base Specification, 2.3.2). That of a VF always
+  reads as FFFFh (Single Root I/O Virtualization Specification 1.1, 3.4.1.1).
 * ``aer_dev_*`` count the errors since the kernel found the function
   (Documentation/ABI/testing/sysfs-bus-pci-devices-aer); a function without Advanced
   Error Reporting has none. They do not count all fatal errors: after one, the kernel
@@ -33,6 +37,8 @@ from os_acc.objects.pci import PciAddress
 
 LOG = log.getLogger(__name__)
 
+#: The fault of a function that has lost its power.
+SILENT: Final = "does not answer (its configuration space reads as FFFFh: no power?)"
 #: Seconds to wait for all readings of one function.
 ANSWER_SECONDS: Final = 2.0
 #: Seconds to wait for the readings of all functions together.
@@ -89,11 +95,15 @@ class Temperature:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HealthReadings:
-    """The readings of one function; None or empty: not reported."""
+    """The readings of one function; None or empty: not reported.
+
+    :ivar answers: whether its configuration space can be read.
+    """
 
     errors: ErrorCounters | None
     link: Link | None
     temperatures: tuple[Temperature, ...]
+    answers: bool = True
 
     def fault(self, max_uncorrectable: int) -> str:
         """Return the reason why the function must not be attached; '' if healthy.
@@ -101,6 +111,8 @@ class HealthReadings:
         :param max_uncorrectable: uncorrectable errors that are tolerated; -1: any
             number.
         """
+        if not self.answers:
+            return SILENT
         if self.link is not None and self.link.width == _NO_ANSWER:
             return "has no PCIe link"
         for each in self.temperatures:
@@ -120,19 +132,41 @@ def read(root: str, address: PciAddress) -> HealthReadings:
     :param root: the directory with ``sys``.
     """
     place = os.path.join(root, "sys/bus/pci/devices", str(address))
+    # A read would wake a function that sleeps.
+    if not _is_suspended(place) and not _answers(place):
+        return HealthReadings(None, None, (), answers=False)
     return HealthReadings(_errors(place), _link(place), tuple(_temperatures(place)))
 
 
+def answers(root: str, address: PciAddress) -> bool:
+    """Return whether a function answers a read of its configuration space.
+
+    A function that sleeps is woken up. The answer of a VF is that of its PF.
+    """
+    place = source(root, address)
+    return _answers(os.path.join(root, "sys/bus/pci/devices", str(place)))
+
+
 def faults(
-    root: str, functions: Iterable[PciAddress], max_uncorrectable: int
+    root: str,
+    functions: Iterable[PciAddress],
+    max_uncorrectable: int,
+    held: Iterable[PciAddress] = (),
 ) -> dict[PciAddress, str]:
     """Return the fault of each function that has one; a VF has those of its PF.
 
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
+    :param held: functions that guests have. A read of the configuration space does not
+        disturb them; further readings ask a driver that they do not have.
     """
     sources = {address: source(root, address) for address in functions}
     found = {address: read(root, address) for address in set(sources.values())}
-    return _faults(sources, found, max_uncorrectable)
+    others = {address: source(root, address) for address in held}
+    for address in set(others.values()) - found.keys():
+        place = os.path.join(root, "sys/bus/pci/devices", str(address))
+        is_there = _is_suspended(place) or _answers(place)
+        found[address] = HealthReadings(None, None, (), answers=is_there)
+    return _faults({**sources, **others}, found, max_uncorrectable)
 
 
 def faults_in_time(
@@ -186,6 +220,19 @@ def source(root: str, address: PciAddress) -> PciAddress:
     with contextlib.suppress(HostStepFailed):
         return attributes.link_address(path) or address
     return address
+
+
+def _answers(place: str) -> bool:
+    try:
+        fd = os.open(os.path.join(place, "config"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        return os.read(fd, 2) != b"\xff\xff"
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
 
 
 def _errors(place: str) -> ErrorCounters | None:

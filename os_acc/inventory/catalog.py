@@ -153,7 +153,9 @@ class Catalog:
         return self._judged(more, deadline)
 
     def read_health(self) -> bool:
-        """Read the health of the free devices of the last scan, for later scans.
+        """Read the health of the devices of the last scan, for later scans.
+
+        Of those that guests have, only whether they answer is read.
 
         A device that does not answer keeps the caller for a few seconds, and no other
         reading starts until it does.
@@ -167,6 +169,7 @@ class Catalog:
                     self._root,
                     self.snapshots.free_functions(),
                     self._rules.max_uncorrectable_errors,
+                    self.snapshots.held_functions(),
                 )
             except exception.DeviceStuck as error:
                 LOG.warning("cannot read the health of devices: %s", error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -43,44 +43,66 @@ class UeventListener(Protocol):
         """Return the next event, or None after the timeout."""
 
 
-class FaultTracker:
-    """Faults of functions: those that the kernel has reported, and those just read.
+class _ReadFaults:
+    """The faults of one kind of readings.
 
-    Reported ones are kept for the lifetime of the process: the kernel reports them
-    once.
+    A fault counts when it is read twice in succession: a reading may coincide with a
+    reset. The first reading of a service counts at once.
     """
 
     def __init__(self) -> None:
-        self._faults: Mapping[PciAddress, str] = MappingProxyType({})
-        self._readings: Mapping[PciAddress, str] = MappingProxyType({})
+        self.faults: Mapping[PciAddress, str] = MappingProxyType({})
         self._last: Mapping[PciAddress, str] | None = None
 
-    @property
-    def faults(self) -> Mapping[PciAddress, str]:
-        """The fault of each faulty function."""
-        return {**self._readings, **self._faults}
-
-    def note_readings(self, found: Mapping[PciAddress, str]) -> bool:
+    def note(
+        self, found: Mapping[PciAddress, str], certain: Collection[PciAddress] = ()
+    ) -> bool:
         """Replace the faults that were read before; return whether they have changed.
 
-        A fault counts when it is read twice in succession: a reading may coincide
-        with a reset. The first reading of a service counts at once. Only one thread
-        may call this.
+        Only one thread may call this.
 
         :param found: the fault of each function that has one.
+        :param certain: functions whose fault counts at once.
         """
-        before, last, self._last = self._readings, self._last, found
+        before, last, self._last = self.faults, self._last, found
         now = {
             address: fault
             for address, fault in found.items()
-            if last is None or address in last
+            if last is None or address in last or address in certain
         }
-        self._readings = MappingProxyType(now)
+        self.faults = MappingProxyType(now)
         for address, fault in sorted(now.items() - before.items()):
             LOG.warning("%s %s, so it is not offered", address, fault)
         for address in sorted(before.keys() - now.keys()):
             LOG.info("no fault of %s is read any more", address)
         return now != before
+
+
+class FaultTracker:
+    """Faults of functions: those that the kernel has reported, and those just read.
+
+    Reported ones are kept for the lifetime of the process: the kernel reports them
+    once.
+
+    :ivar note_readings: notes what any user can read; see :meth:`_ReadFaults.note`.
+    :ivar note_steps: notes what health steps have read.
+    """
+
+    def __init__(self) -> None:
+        self._faults: Mapping[PciAddress, str] = MappingProxyType({})
+        self._readings, self._steps = _ReadFaults(), _ReadFaults()
+        self.note_readings = self._readings.note
+        self.note_steps = self._steps.note
+
+    @property
+    def faults(self) -> Mapping[PciAddress, str]:
+        """The fault of each faulty function."""
+        return {**self._steps.faults, **self._readings.faults, **self._faults}
+
+    @property
+    def step_faults(self) -> Mapping[PciAddress, str]:
+        """The faults that health steps have read."""
+        return self._steps.faults
 
     def note(self, event: Uevent) -> None:
         """Record an event. Only one thread may call this; any thread may read."""

@@ -18,7 +18,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.objects.device import Provider, functions_of
 from os_acc.objects.lease import Lease, RecordedState
-from os_acc.objects.mdev import function_of
+from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Capacity, capacities
 
@@ -85,6 +85,10 @@ class Snapshots:
         functions = functions_of(self._offered[1])
         return all(functions.issuperset(lease.members) for lease in leases)
 
+    def offered(self) -> tuple[Collection[Provider], frozenset[DeviceAddress]]:
+        """Return the providers of the last scan, and what leases have taken."""
+        return self._offered[1], self._recorded[1].taken
+
     def free_functions(self) -> frozenset[PciAddress]:
         """Return the functions of free devices, by the last scan.
 
@@ -92,6 +96,12 @@ class Snapshots:
         """
         free = functions_of(self._offered[1]) - self._recorded[1].taken
         places = map(function_of, free)
+        return frozenset(each for each in places if each is not None)
+
+    def held_functions(self) -> frozenset[PciAddress]:
+        """Return the functions of devices that have leases, by the last scan."""
+        held = functions_of(self._offered[1]) & self._recorded[1].taken
+        places = map(function_of, held)
         return frozenset(each for each in places if each is not None)
 
     def regions(self) -> set[str]:

@@ -231,12 +231,15 @@ class NvmeHealth:
     :ivar warning: the Critical Warning field.
     :ivar spare: the remaining spare capacity, in percent.
     :ivar spare_threshold: below which the drive may fail, in percent.
+    :ivar used: an estimate of the life used, in percent, 255 for more. It states no
+        failure.
     :ivar media_errors: the number of unrecovered data integrity errors.
     """
 
     warning: int
     spare: int
     spare_threshold: int
+    used: int
     media_errors: int
 
     @classmethod
@@ -246,7 +249,7 @@ class NvmeHealth:
         :raises InvalidInput: it has another size.
         """
         _check_size(data, LOG_SIZE)
-        return cls(data[0], data[3], data[4], _number(data, 160, 16))
+        return cls(data[0], data[3], data[4], data[5], _number(data, 160, 16))
 
     @property
     def fault(self) -> str:
@@ -255,6 +258,17 @@ class NvmeHealth:
         if self.spare < self.spare_threshold and not self.warning & 1:
             found.insert(0, _WARNINGS[0][1])
         return ", ".join(found)
+
+    @property
+    def readings(self) -> tuple[tuple[str, int], ...]:
+        """The fields by name; numbers that exceed 63 bits are their maximum."""
+        return (
+            ("critical_warning", self.warning),
+            ("available_spare_percent", self.spare),
+            ("available_spare_threshold_percent", self.spare_threshold),
+            ("used_percent", self.used),
+            ("media_errors", min(self.media_errors, 2**63 - 1)),
+        )
 
 
 # Bit 1, the temperature, is no reason: it passes.

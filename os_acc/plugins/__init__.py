@@ -18,7 +18,7 @@ from stevedore import extension
 
 from os_acc import deadlines, exception
 from os_acc.plugins import base, calls
-from os_acc.privsep import Context
+from os_acc.privsep import Context, Step
 
 LOG = log.getLogger(__name__)
 
@@ -258,6 +258,9 @@ def _check_attributes(plugin: base.PluginBase, name: str) -> None:
         value = getattr(plugin, attribute)
         if not isinstance(value, bool):
             raise TypeError(f"its {attribute} is {value!r}, not a bool")
+    step = plugin.health_step
+    if step is not None and not (isinstance(step, Step) and step.is_health):
+        raise TypeError(f"its health_step is {step!r}, which no health_step() made")
     for context in plugin.contexts:
         if not isinstance(context, Context):
             raise TypeError(f"its contexts has {context!r}, not a Context")

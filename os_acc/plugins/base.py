@@ -64,7 +64,7 @@ from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
-from os_acc.privsep import Context, Step
+from os_acc.privsep import Context, HealthReading, Step
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -232,6 +232,12 @@ class PluginBase(abc.ABC):
     #: The contexts of its privileged steps. Their helpers are started with the
     #: library's own, and ``os-acc check`` covers them. New in version 1.4.
     contexts: ClassVar[Sequence[Context]] = ()
+    #: Reads, as root, what no other user can read of the health of a function; made
+    #: with :meth:`os_acc.privsep.Context.health_step`. The library runs it about once a
+    #: minute, in a thread of the service, for each function that a device consists of
+    #: or, in place of a VF, its PF: not for one that a lease has taken. Guests may have
+    #: VFs of the PF. New in version 1.4.
+    health_step: ClassVar[Step[HealthReading] | None] = None
     #: Whether an intact region always reports a ``function_id``. A region that
     #: reports none is then partly programmed, and is programmed before its use.
     always_reports_function_id: ClassVar[bool] = False

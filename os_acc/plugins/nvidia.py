@@ -52,21 +52,26 @@ class NvidiaPlugin(base.PluginBase):
         for usable in candidates.usable:
             if usable.driver == VfioDriver.NVIDIA:
                 offers[_offer(usable)].append(usable)
-            elif self._has_vgpus(usable.function):
-                yield base.RejectedDevice(
-                    usable.function.address,
-                    base.RejectReason.UNSUPPORTED,
-                    "set vgpu_type in device_spec to a type in "
-                    "nvidia/creatable_vgpu_types",
-                )
+            elif (rejected := self._rejected(usable.function)) is not None:
+                yield rejected
         for offer, alike in offers.items():
             yield self._device(offer, alike, candidates)
 
-    def _has_vgpus(self, function: base.PciFunction) -> bool:
-        return (
-            function.identity.vendor == vgpu.NVIDIA
-            and function.physfn is not None
-            and vgpu.current_type(self.root, function.address) is not None
+    def _rejected(self, function: base.PciFunction) -> base.RejectedDevice | None:
+        """Return the rejection of a VF that can be a vGPU; None: another function."""
+        if function.identity.vendor != vgpu.NVIDIA or function.physfn is None:
+            return None
+        try:
+            if vgpu.current_type(self.root, function.address) is None:
+                return None
+        except base.HostStepFailed as error:
+            return base.RejectedDevice(
+                function.address, base.RejectReason.UNREADABLE, error.message
+            )
+        return base.RejectedDevice(
+            function.address,
+            base.RejectReason.UNSUPPORTED,
+            "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types",
         )
 
     def _device(
@@ -88,14 +93,18 @@ class NvidiaPlugin(base.PluginBase):
         )
 
     def _handle(self, usable: base.UsableFunction, kind: int) -> base.AttachHandle:
-        """Return the handle of a VF, faulty if its card has no capacity left."""
+        """Return the handle of a VF; faulty: unreadable, or without capacity left."""
         address = usable.function.address
-        # A VF that is a vGPU already is leased: the library rejects the others.
-        if vgpu.current_type(self.root, address) or kind in vgpu.creatable_types(
-            self.root, address
-        ):
-            return usable.handle()
-        fault = f"its card has no capacity left for a vGPU of type {kind}"
+        try:
+            # A VF that is a vGPU already is leased: the library rejects the others.
+            if vgpu.current_type(self.root, address) or kind in vgpu.creatable_types(
+                self.root, address
+            ):
+                return usable.handle()
+            fault = f"its card has no capacity left for a vGPU of type {kind}"
+        except base.HostStepFailed as error:
+            # One VF costs the others nothing.
+            fault = f"its vGPU types cannot be read: {error.message}"
         return dataclasses.replace(usable.handle(), fault=fault)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
@@ -114,6 +123,9 @@ class NvidiaPlugin(base.PluginBase):
         del handle
         try:
             steps.run(steps_of_vgpu.delete_vgpu)
+        except base.DeviceGone:
+            # Its vGPU has gone with it.
+            return
         except base.HostStepFailed as error:
             if error.errno not in _HELD:
                 raise

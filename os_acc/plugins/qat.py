@@ -21,6 +21,7 @@ from os_acc.objects.device import Device
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base, cards
+from os_acc.privsep import qat as privileged
 
 _UP: Final = "up"
 
@@ -40,6 +41,7 @@ class QatPlugin(base.PluginBase):
     """One provider for each PF; its VFs are the capacity."""
 
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    health_step = privileged.heartbeat
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         usable = [each for each in candidates.usable if _is_qat(each)]

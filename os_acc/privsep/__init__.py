@@ -20,6 +20,7 @@ from oslo_privsep import capabilities, comm, daemon, priv_context
 
 from os_acc import deadlines
 from os_acc.privsep import confinement
+from os_acc.privsep.step import HealthReading as HealthReading
 from os_acc.privsep.step import Parameters
 from os_acc.privsep.step import Step as Step
 from os_acc.privsep.step import StepTarget as StepTarget
@@ -99,6 +100,30 @@ class Context(priv_context.PrivContext):
         entry = self.entrypoint(steps.entry_point(function, parameters))
         name = f"{function.__module__}.{function.__name__}"
         return Step(self, name, function, parameters, entry)
+
+    def health_step(
+        self, function: Callable[[StepTarget], HealthReading]
+    ) -> Step[HealthReading]:
+        """Make a function the health step of a plugin; a decorator.
+
+        The plugin names it in :attr:`os_acc.plugins.base.PluginBase.health_step`. It
+        only reads: it is called without a lease, for one function, and returns the
+        fault, which is a phrase for the operator or '', and readings for
+        ``os-acc metrics``, each a name in snake case and an integer. An OSError states
+        that the health is unknown. In all else it is a step as of :meth:`step`.
+
+        New in version 1.4 of the contract.
+
+        :raises TypeError: it has a parameter besides its target.
+        """
+        from os_acc.privsep import steps
+
+        parameters = Parameters.of(function)
+        if parameters.kinds:
+            raise TypeError(f"{function.__qualname__} takes more than a StepTarget")
+        entry = self.entrypoint(steps.health_entry_point(function))
+        name = f"{function.__module__}.{function.__name__}"
+        return Step(self, name, function, parameters, entry, is_health=True)
 
     def is_entrypoint(self, func: Callable[..., Any]) -> bool:
         """Return whether a helper of this context may call a function or a step."""

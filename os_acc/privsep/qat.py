@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Configure the services of a QuickAssist PF.
+"""Configure the services of a QuickAssist PF, and read its heartbeat.
 
-Documentation/ABI/testing/sysfs-driver-qat, and adf_sysfs.c in
-drivers/crypto/intel/qat/qat_common.
+Documentation/ABI/testing/sysfs-driver-qat and debugfs-driver-qat; adf_sysfs.c and
+adf_heartbeat_dbgfs.c in drivers/crypto/intel/qat/qat_common.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ import re
 from os_acc import privsep
 from os_acc.objects import qat
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, rootconf, worker
+from os_acc.privsep import (
+    HealthReading,
+    StepTarget,
+    functions,
+    kernel,
+    rootconf,
+    worker,
+)
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import RootConf
 
 _STATE = f"{qat.DIRECTORY}/state"
 _SERVICES = f"{qat.DIRECTORY}/cfg_services"
 _UP, _DOWN = "up", "down"
+_DEBUGFS = "sys/kernel/debug"
+_HEALTHY, _UNRESPONSIVE = "0", "-1"
 # Services that this version does not know may have to be restored.
 _TEXT = re.compile("[a-z0-9;]{1,64}", re.ASCII)
 
@@ -64,6 +73,57 @@ def set_qat_services(
         lambda _index: _set(address, checked, wanted, root),
     )
     return result
+
+
+@privsep.base.health_step
+def heartbeat(target: StepTarget) -> HealthReading:
+    """Query the heartbeat of a PF, in debugfs since Linux 6.6.
+
+    The directory is there while the device is up. A query compares counters in memory
+    and sends nothing to the device. If the device does not respond, the kernel tells
+    the VFs, and resets it only where the operator has set ``qat/auto_reset``.
+
+    The status is also -1 if the device was not queried: within ``heartbeat/config``
+    milliseconds of another query, or during a restart. ``queries_sent`` tells.
+
+    :raises OSError: ENOENT: there is no heartbeat: no debugfs, an earlier kernel, a
+        device that is down, or no PF; EAGAIN: it was not queried.
+    """
+    directory = _heartbeat_directory(str(target.address))
+    sent = _counter(directory, "queries_sent")
+    status = _text(directory, "status")
+    now = _counter(directory, "queries_sent")
+    if status not in (_HEALTHY, _UNRESPONSIVE):
+        raise OSError(errno.EPROTO, f"is {status[:20]!r}", "heartbeat/status")
+    if status == _UNRESPONSIVE and now == sent:
+        raise OSError(errno.EAGAIN, "it was not queried", "heartbeat/status")
+    readings = (
+        ("heartbeat_queries", now),
+        ("heartbeat_failures", _counter(directory, "queries_failed")),
+    )
+    fault = "does not respond to its heartbeat" if status == _UNRESPONSIVE else ""
+    return fault, readings
+
+
+def _heartbeat_directory(address: str) -> str:
+    """Return ``qat_<device>_<BDF>/heartbeat``; the device is a name of its driver."""
+    parent = kernel.current.path(_DEBUGFS)
+    for name in sorted(os.listdir(parent)):
+        if name.startswith("qat_") and name.endswith(f"_{address}"):
+            return os.path.join(parent, name, "heartbeat")
+    raise OSError(errno.ENOENT, "it has no heartbeat", "heartbeat")
+
+
+def _counter(directory: str, name: str) -> int:
+    text = _text(directory, name)
+    if not text.isdecimal():
+        raise OSError(errno.EPROTO, f"is {text[:20]!r}", f"heartbeat/{name}")
+    return int(text)
+
+
+def _text(directory: str, name: str) -> str:
+    # The driver returns the zero byte behind the text as well.
+    return kernel.current.read(os.path.join(directory, name)).strip("\0 \n")
 
 
 def _set(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: An argument or a result of a step.
 Plain: TypeAlias = "bool | int | str | bytes | tuple[Plain, ...] | None"
+#: The result of a health step: the fault, '' while healthy, and named readings.
+HealthReading: TypeAlias = tuple[str, tuple[tuple[str, int], ...]]
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -54,7 +56,7 @@ class StepTarget:
     The functions exist, and are the ones that the caller expects. After the step the
     library checks this again.
 
-    :ivar lease: UUID of the lease.
+    :ivar lease: UUID of the lease; '' in a health step.
     :ivar address: the function attached to the guest, or the slot of its mediated
         device.
     :ivar functions: all functions that the lease takes from the host, sorted; of a
@@ -177,6 +179,7 @@ class Step(Generic[_T, *_Ts]):
     :ivar function: the vendor's function, for tests of it without a helper.
     :ivar parameters: those of ``function`` behind the target.
     :ivar entry: the entry point of oslo.privsep.
+    :ivar is_health: whether :meth:`os_acc.privsep.Context.health_step` has made it.
     """
 
     context: Context
@@ -184,6 +187,7 @@ class Step(Generic[_T, *_Ts]):
     function: Callable[[StepTarget, *_Ts], _T]
     parameters: Parameters
     entry: Callable[..., Any]
+    is_health: bool = False
 
     def __call__(self, *arguments: object) -> Any:
         """Serve a call of the helper's client; :mod:`.steps` checks the arguments."""

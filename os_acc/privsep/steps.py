@@ -71,6 +71,40 @@ def entry_point(
     return serve
 
 
+def health_entry_point(
+    function: Callable[[StepTarget], Any],
+) -> Callable[..., CallResult]:
+    """Return the function that serves the calls of a health step.
+
+    :param function: the vendor's.
+    """
+
+    @functools.wraps(function)
+    def serve(member: object, milliseconds: int) -> CallResult:
+        parsed = targets.parse_each(0, (member,), 2)
+        if not parsed or not functions.is_deadline(milliseconds):
+            return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
+        address = parsed[0].address
+        call = _StepCall(StepTarget("", address, (address,)), parsed, None)
+        if call.is_gone():
+            return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+        root = rootconf.current()
+
+        def allows() -> bool:
+            # A PF reports the health of its VFs.
+            return root.allows(address, *dfl.vfs(address))
+
+        # Without an epoch: that of a reading could outdate the call of a plug.
+        return worker.run(
+            call.locks,
+            None,
+            milliseconds / 1000,
+            lambda _index: _guarded(call, allows, function, ()),
+        )[0]
+
+    return serve
+
+
 def encode(value: Plain) -> str:
     """Encode the result of a step."""
     return json.dumps(value, default=lambda each: {"hex": each.hex()})

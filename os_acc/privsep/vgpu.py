@@ -5,8 +5,9 @@
 The type in ``nvidia/current_vgpu_type`` does not tell who has written it (NVIDIA vGPU
 Software User Guide, "Creating an NVIDIA vGPU on a Linux with KVM hypervisor that uses a
 vendor-specific VFIO framework"). A file beside the worker's locks does: it names the
-lease, is written before the type, and ends at reboot, as vGPUs do. Without it, nothing
-is deleted.
+lease and its type, is written before the type, and ends at reboot, as vGPUs do. It also
+ends if the driver refuses the type: another tool may have created a vGPU just before.
+Without it, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -33,16 +34,20 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     :raises OSError: EBUSY: the VF is a vGPU that is not the lease's; EIO: the driver
         has not accepted the type; or the driver's refusal.
     """
-    address = target.functions[0]
-    found, owner = _current(target), _owner(address)
-    if found == kind and owner == target.lease:
+    address = _address(target)
+    found = _current(target, address)
+    if found == kind and _mark_of(address) == (target.lease, kind):
         return
     if found:
         raise OSError(errno.EBUSY, f"is a vGPU of type {found} already", _CURRENT)
     if kind <= 0:
         raise OSError(errno.EINVAL, f"{kind} is not a type", _CURRENT)
-    _mark(address, target.lease)
-    _set(target, kind)
+    _mark(address, target.lease, kind)
+    try:
+        _set(target, address, kind)
+    except OSError:
+        _unmark(address)
+        raise
 
 
 @privsep.base.step
@@ -52,25 +57,36 @@ def delete_vgpu(target: StepTarget) -> None:
     :raises OSError: EBUSY: a process holds it; EIO: the driver has not deleted it; or
         the driver's refusal.
     """
-    address = target.functions[0]
-    if _owner(address) != target.lease:
+    address = _address(target)
+    owner, kind = _mark_of(address)
+    if owner != target.lease:
         return
-    if _current(target):
+    # Another type is another tool's vGPU.
+    if _current(target, address) == kind:
         group = functions.group(address)
         if group is not None and kernel.current.probe_vfio_group(group) == errno.EBUSY:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), _CURRENT)
-        _set(target, 0)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(address))
+        _set(target, address, 0)
+    _unmark(address)
 
 
-def _current(target: StepTarget) -> int:
-    return int(target.read(target.functions[0], _CURRENT))
+def _address(target: StepTarget) -> PciAddress:
+    """Return the VF of the lease; its IOMMU group may have lower functions.
+
+    :raises OSError: EINVAL: the lease has a mediated device.
+    """
+    if not isinstance(target.address, PciAddress):
+        raise OSError(errno.EINVAL, f"{target.address} is no VF", _CURRENT)
+    return target.address
 
 
-def _set(target: StepTarget, kind: int) -> None:
-    target.write(target.functions[0], _CURRENT, str(kind))
-    found = _current(target)
+def _current(target: StepTarget, address: PciAddress) -> int:
+    return int(target.read(address, _CURRENT))
+
+
+def _set(target: StepTarget, address: PciAddress, kind: int) -> None:
+    target.write(address, _CURRENT, str(kind))
+    found = _current(target, address)
     if found != kind:
         raise OSError(errno.EIO, f"is {found} after a write of {kind}", _CURRENT)
 
@@ -79,21 +95,27 @@ def _path(address: PciAddress) -> str:
     return kernel.current.path(worker.LOCKS, f"{address}{_SUFFIX}")
 
 
-def _owner(address: PciAddress) -> str:
-    """Return the lease that has created the vGPU; '' if none has."""
+def _mark_of(address: PciAddress) -> tuple[str, int]:
+    """Return the lease that has created the vGPU, and its type; ('', 0) for none."""
     try:
-        return kernel.current.read(_path(address)).strip()
+        lease, _, kind = kernel.current.read(_path(address)).strip().partition(" ")
     except FileNotFoundError:
-        return ""
+        return "", 0
+    return lease, int(kind)
 
 
-def _mark(address: PciAddress, lease: str) -> None:
+def _unmark(address: PciAddress) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path(address))
+
+
+def _mark(address: PciAddress, lease: str, kind: int) -> None:
     path = _path(address)
     fresh = f"{path}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(fresh, flags, 0o600)
     try:
-        os.write(fd, lease.encode("ascii"))
+        os.write(fd, f"{lease} {kind}".encode("ascii"))
     finally:
         os.close(fd)
     # A killed worker leaves either no mark or a whole one.

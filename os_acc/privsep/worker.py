@@ -96,7 +96,7 @@ _stuck: set[int] = set()
 
 def run(
     addresses: Sequence[PciAddress | str],
-    epoch: int,
+    epoch: int | None,
     seconds: float,
     job: Job,
     files: Sequence[int] = (),
@@ -104,7 +104,8 @@ def run(
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
     :param addresses: text for a device that is not on PCI: the name of its lock.
-    :param epoch: number of the store's transaction that authorizes the call.
+    :param epoch: number of the store's transaction that authorizes the call; None: the
+        job only reads.
     :param seconds: limit for waiting for the devices' locks and the child.
     :param files: descriptors that the job needs; all others are closed.
     :returns: one :class:`CallResult` for each address.
@@ -118,7 +119,7 @@ def run(
             refusal = _lock(address, patience, locks)
             if refusal is not None:
                 return (refusal,) * len(addresses)
-        refusal = _enter(epoch, locks)
+        refusal = None if epoch is None else _enter(epoch, locks)
         if refusal is not None:
             return (refusal,) * len(addresses)
         try:

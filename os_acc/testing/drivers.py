@@ -8,7 +8,14 @@ import errno
 import os
 
 from os_acc.objects.vfio_driver import GUEST_DRIVERS, VfioDriver
-from os_acc.testing import dfl, functions, holders, records, vendor_attributes
+from os_acc.testing import (
+    debugfs,
+    dfl,
+    functions,
+    holders,
+    records,
+    vendor_attributes,
+)
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction, serial
 
@@ -195,6 +202,7 @@ def detach(tree: Transaction, address: str) -> None:
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
         vendor_attributes.hide(tree, address)
+        debugfs.hide(tree, address)
     if name == dfl.DRIVER:
         dfl.hide(tree, address)
 
@@ -244,6 +252,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
         for attribute, text in function.shown:
             tree.put(f"{path}/{attribute}", f"{text}\n")
         vendor_attributes.show(tree, address, stay=False)
+        debugfs.show(tree, address)
     if driver.name == dfl.DRIVER:
         dfl.show(tree, address)
     return 0

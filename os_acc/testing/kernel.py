@@ -26,7 +26,7 @@ from os_acc.testing import (
     pending,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.nvme import NvmeNodes
+from os_acc.testing.heartbeat import HeartbeatFiles
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
@@ -64,7 +64,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(NvmeNodes):
+class FakeKernel(HeartbeatFiles):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.
@@ -211,6 +211,19 @@ class FakeKernel(NvmeNodes):
             faults.lift(tree, str(address or ""), attribute)
 
     # -- events around the kernel --------------------------------------------
+
+    def set_power(self, address: Address, *, on: bool) -> None:
+        """Switch the power of a function's slot; sysfs has the function as before.
+
+        Its configuration space then reads as FFFFh. Without a call it has none.
+
+        :raises OSError: no such function.
+        """
+        place = os.path.join(self.root, functions.DEVICES, str(address))
+        with open(os.path.join(place, "vendor"), encoding="ascii") as file:
+            vendor = int(file.read(), 16) if on else 0xFFFF
+        with open(os.path.join(place, "config"), "wb") as file:
+            file.write(vendor.to_bytes(2, "little"))
 
     def hold(
         self, address: Address, pid: int = 4711, command: str = "qemu-system-x86"

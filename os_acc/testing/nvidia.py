@@ -53,7 +53,7 @@ def set_type(function: SimulatedFunction, text: str) -> None:
             drivers.leave_vfio(tree, address)
     elif function.read(CURRENT) != "0":
         raise drivers.refuse(errno.EBUSY, address)
-    elif f"{kind} " not in function.read(CREATABLE):
+    elif int(kind) not in _types_in(function.read(CREATABLE)):
         raise drivers.refuse(errno.EINVAL, address)
     elif error := drivers.enter_vfio(tree, address):
         raise drivers.refuse(error, address)
@@ -72,6 +72,11 @@ def _refresh(function: SimulatedFunction, vfs: list[str]) -> None:
     ]
     for vf, kind in used.items():
         function.write(CREATABLE, _listed(() if kind else fitting), vf)
+
+
+def _types_in(text: str) -> list[int]:
+    """Return the types of a list; its first line is the title."""
+    return [int(line.partition(":")[0]) for line in text.splitlines()[1:]]
 
 
 def _listed(kinds: object) -> str:

@@ -47,7 +47,7 @@ class SubsystemState:
     :ivar action: SANACT of the last operation.
     :ivar is_written: user data was written since it, or no operation ever ended.
     :ivar warning: the Critical Warning field of its health.
-    :ivar media_errors: as in its health.
+    :ivar media_errors: as in its health; so are ``spare`` and ``used``.
     """
 
     sanitize: int = 0
@@ -56,6 +56,8 @@ class SubsystemState:
     is_written: bool = True
     warning: int = 0
     media_errors: int = 0
+    spare: int = 100
+    used: int = 0
 
 
 class NvmeNodes(DflNodes):
@@ -162,10 +164,25 @@ class NvmeNodes(DflNodes):
         with self._tree.transaction() as tree:
             _change(tree, str(address), sanitize=3)
 
-    def wear_out(self, address: object, warning: int, media_errors: int = 0) -> None:
-        """Let a controller report a critical warning."""
+    def wear_out(
+        self,
+        address: object,
+        warning: int = 0,
+        *,
+        media_errors: int = 0,
+        spare: int = 100,
+        used: int = 0,
+    ) -> None:
+        """Let a controller report this health; that of a new drive by default."""
         with self._tree.transaction() as tree:
-            _change(tree, str(address), warning=warning, media_errors=media_errors)
+            _change(
+                tree,
+                str(address),
+                warning=warning,
+                media_errors=media_errors,
+                spare=spare,
+                used=used,
+            )
 
     # -- within --------------------------------------------------------------
 
@@ -289,7 +306,7 @@ def _namespace(spec: NvmeSpec, number: int) -> bytes:
 def _log_page(spec: NvmeSpec, state: SubsystemState, number: int) -> bytes | int:
     data = bytearray(512)
     if number == 0x02:
-        data[0], data[3], data[4] = state.warning, 100, 10
+        data[0], data[3:6] = state.warning, bytes((state.spare, 10, state.used))
         struct.pack_into("<Q", data, 160, state.media_errors)
         return bytes(data)
     if number != 0x81 or not spec.sanicap:

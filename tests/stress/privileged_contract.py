@@ -25,7 +25,7 @@ from os_acc.privsep import (
     xrt,
 )
 from tests.random_values import RandomValues
-from tests.stress import privileged_qat
+from tests.stress import privileged_health, privileged_qat
 from tests.stress.argument_forms import (
     DIGITS,
     FIRST,
@@ -285,11 +285,6 @@ def _release_ports(rng: RandomValues, host: Host) -> Arguments:
     return card.place, card.identity, rng.pick((0, 1, 7)), 1, _patience(rng)
 
 
-def _assign_ports(rng: RandomValues, host: Host) -> Arguments:
-    card = _some(rng, host)
-    return card.place, card.identity, 1, _patience(rng)
-
-
 def _holders(rng: RandomValues, host: Host) -> Arguments:
     return (tuple(card.place for card in _group(rng, host)),)
 
@@ -436,7 +431,7 @@ RELEASE_PORTS = EntryPoint(
 )
 ASSIGN_PORTS = EntryPoint(
     fpga.assign_ports,
-    _assign_ports,
+    lambda rng, host: (*_release_ports(rng, host)[:2], 1, _patience(rng)),
     lambda parts, identity, epoch, milliseconds: (
         is_place(parts) and is_identity(identity) and _is_told(0, epoch, milliseconds)
     ),
@@ -471,10 +466,11 @@ CREATE_VGPU = EntryPoint(
 DELETE_VGPU = EntryPoint(
     vgpu.delete_vgpu.entry, _step(), _is_step(), _members, _nothing
 )
+_HEALTH = privileged_health.rows(EntryPoint, _some, _patience)
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
     *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
-    *(CREATE_MDEV, REMOVE_MDEV, CREATE_VGPU, DELETE_VGPU),
+    *(CREATE_MDEV, REMOVE_MDEV, CREATE_VGPU, DELETE_VGPU, *_HEALTH.values()),
 )
 #: Entry points that return the holders of a device.
 HOLDING = (HOLDERS, MDEV_HOLDERS)
@@ -497,4 +493,5 @@ ALL: Mapping[str, EntryPoint] = {
     "fpga.release_ports": RELEASE_PORTS,
     "fpga.assign_ports": ASSIGN_PORTS,
     "xrt.program": LOAD,
+    **_HEALTH,
 }

@@ -58,7 +58,8 @@ def test_every_entry_point_is_fuzzed():
             contexts = (privsep.base, privsep.inspect, privsep.image)
             if any(context.is_entrypoint(value) for context in contexts):
                 found.add(f"{module.name}.{name}")
-    assert found == set(privileged_contract.ALL)
+    # Packages below have steps.
+    assert found == {each for each in privileged_contract.ALL if each.count(".") == 1}
 
 
 @pytest.mark.parametrize("name", privileged_contract.ALL)

@@ -11,7 +11,7 @@ import errno
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import StepTarget, functions, record
+from os_acc.privsep import HealthReading, StepTarget, functions, record
 from os_acc.privsep.nvme import context, erasing, notes
 
 #: PCI Code and ID Assignment Specification: an NVM Express I/O controller.
@@ -65,6 +65,21 @@ def _check_recorded(function: PciAddress, lease: str) -> None:
     if identity is None or record.lease_of(function, identity) != lease:
         text = f"the helper has {function} not on record for lease {lease}"
         raise OSError(errno.EPERM, text, "record")
+
+
+@context.health_step
+def health(target: StepTarget) -> HealthReading:
+    """Read the SMART / Health Information log page of a function on the nvme driver.
+
+    :raises OSError: ENODEV: it is no NVMe function, or has no live controller;
+        EREMOTEIO: the controller refused the command.
+    """
+    for function in _nvme_functions(target):
+        found = erasing.health(function)
+        if found is not None:
+            fault = f"is out of order: {found.fault}" if found.fault else ""
+            return fault, found.readings
+    raise OSError(errno.ENODEV, "it has no live controller on the host", "nvme")
 
 
 def _parse(methods: tuple[str, ...]) -> tuple[EraseMethod, ...]:

@@ -41,6 +41,8 @@ def discovery_only_reads(host: TestHost, plugin: str) -> None:
 def devices_are_valid(host: TestHost, plugin: str) -> None:
     """Each device and rejection is valid, and each name and unit is offered once.
 
+    So is each result of the plugin's health step, if it has one.
+
     :raises RuleBroken: with the first rule that one broke; or discovery failed.
     """
     inventory = host.manager.discover()
@@ -49,6 +51,10 @@ def devices_are_valid(host: TestHost, plugin: str) -> None:
     for each in (*host.manager.plugins.set_aside, *inventory.set_aside):
         require(each.name != plugin, f"discover() returns devices: {each.reason}")
     offered(host, plugin)
+    reader = host.manager.health_steps
+    reader.read()
+    for (name, _function), defect in reader.defects.items():
+        require(name != plugin, f"the health step reads a function: {defect}")
 
 
 def names_survive_restart(host: TestHost, plugin: str) -> None:

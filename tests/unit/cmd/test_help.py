@@ -34,6 +34,7 @@ COMMANDS = {
     "profile show": ("PROFILE",),
     "plug": ("--instance", "--provider", "--allocations", "--property", "--image"),
     "plugin new": ("NAME", "--directory"),
+    "privileges": ("FORMAT", "--user", "--helper", "--configuration"),
     "provider list": ("--format",),
     "provider sync": ("--dry-run",),
     "region list": ("--format",),

@@ -17,7 +17,7 @@ from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
 from tests.unit.cmd.console import Console
 
-CARD, OTHER = "0000:05:00.0", "0000:06:00.0"
+CARD, OTHER, DRIVE = "0000:05:00.0", "0000:06:00.0", "0000:d9:00.0"
 READINGS = (
     ("aer_dev_correctable", "BadTLP 7\nTOTAL_ERR_COR 7\n"),
     ("aer_dev_nonfatal", "TLP 2\nTOTAL_ERR_NONFATAL 2\n"),
@@ -101,6 +101,23 @@ def test_readings_of_a_device(bench, console):
 
 def test_a_faulty_device_is_shown_with_its_fault(bench, console):
     assert "too hot" in console.run("device", "show", CARD).out
+
+
+def test_readings_that_the_service_has_made_as_root(make_bench, tmp_path):
+    groups = {"os_acc_nvme": {"erase_methods": ["format"]}}
+    host = make_bench(HostSpec((hosts.nvme_disk("0000:d9", 1),)), groups=groups)
+    console = Console(host, tmp_path)
+    console.configure()
+    assert not any(key[0] == "os_acc_health" for key in metrics(console))
+    host.kernel.wear_out(DRIVE, 0b1000, used=42)
+    host.manager.health_steps.read()
+    found = metrics(console)
+    assert found["os_acc_health", DRIVE, "used_percent"] == 42
+    assert found["os_acc_health", DRIVE, "available_spare_percent"] == 100
+    assert found["os_acc_faulty", DRIVE, host.provider(DRIVE).name] == 1
+    device = console.device(DRIVE)
+    assert device["State"] == "faulty"
+    assert "its media are read-only" in device["Reason"]
 
 
 @pytest.fixture

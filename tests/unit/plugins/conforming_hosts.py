@@ -64,6 +64,18 @@ HOSTS: Final[Mapping[str, tuple[str, Callable[[Path], TestHost]]]] = {
     ),
     "dfl": ("dfl", _host(hosts.dfl("0000:3b"))),
     "xrt": ("xrt", _host(*hosts.alveo("0000:5e"))),
+    "nvme": ("nvme", _host(hosts.nvme_disk("0000:d9", 1))),
+    "nvidia": (
+        "nvidia",
+        _host(
+            hosts.vgpu_card("0000:41"),
+            # The card has capacity for two vGPUs of this type.
+            specs=tuple(
+                f'{{"address": "0000:41:00.{number}", "vgpu_type": "1154"}}'
+                for number in (4, 5)
+            ),
+        ),
+    ),
     "mdev": (
         "mdev",
         _host(

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from os_acc import exception, service
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep import StepTarget, vgpu
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 from os_acc.testing.nvidia import CURRENT
 
@@ -213,3 +216,85 @@ def test_a_type_is_a_number(tmp_path: Path, value: str) -> None:
         pytest.raises(exception.InvalidConfiguration, match="vgpu_type"),
     ):
         host.restart()
+
+
+def test_a_vgpu_that_another_tool_creates_just_before_ours_stays(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver refuses our type, and the rollback deletes nothing."""
+    mark = vgpu._mark
+
+    def late(address: PciAddress, *values: Any) -> None:
+        mark(address, *values)
+        set_type(host, VFS[0], HALF)
+
+    monkeypatch.setattr(vgpu, "_mark", late)
+    with pytest.raises(exception.HostStepFailed, match="current_vgpu_type"):
+        host.plug(1, VFS[0])
+    assert type_of(host, VFS[0]) == HALF
+    assert host.manager.store.leases() == ()
+
+
+def test_the_vgpu_of_another_type_is_not_the_one_of_the_lease(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    set_type(host, VFS[0], 0)
+    set_type(host, VFS[0], WHOLE)
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == WHOLE
+    assert host.manager.store.leases() == ()
+
+
+def test_a_vf_that_cannot_be_read_is_reserved_alone(host: TestHost) -> None:
+    assert faults(host) == dict.fromkeys(VFS, False)
+    directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
+    path = directory / "creatable_vgpu_types"
+    path.unlink()
+    # O_NOFOLLOW: reading a link is refused.
+    path.symlink_to("current_vgpu_type")
+    assert faults(host) == {each: each == VFS[0] for each in VFS}
+    assert host.manager.host_info()["set_aside"] == []
+
+
+def test_an_untagged_vf_that_cannot_be_read_is_rejected_alone(host: TestHost) -> None:
+    host.restart(device_spec=[f'{{"address": "{BUS}:00.4"}}', *tagged(*VFS[1:])])
+    host.manager.discover()
+    path = Path(host.root, "sys/bus/pci/devices", VFS[0], CURRENT)
+    path.unlink()
+    path.symlink_to("creatable_vgpu_types")
+    assert host.rejected(VFS[0]).reason in (
+        RejectReason.UNREADABLE,
+        RejectReason.HOST_USES,
+    )
+    assert faults(host) == dict.fromkeys(VFS[1:], False)
+
+
+def target_of(host: TestHost, vf: str, *members: str) -> StepTarget:
+    """Return the target of a step, outside of a worker."""
+    os.makedirs(os.path.join(host.root, "run/os_acc"), exist_ok=True)
+    lease = "77777777-7777-4777-8777-777777777777"
+    functions = tuple(map(PciAddress.parse, members))
+    return StepTarget(lease, PciAddress.parse(vf), functions)
+
+
+def test_the_vf_of_the_target_is_the_one_that_is_written(host: TestHost) -> None:
+    """An IOMMU group may have a lower function."""
+    target = target_of(host, VFS[1], *VFS[:2])
+    with host.kernel.installed():
+        vgpu.create_vgpu.function(target, HALF)
+        assert [type_of(host, each) for each in VFS[:2]] == [0, HALF]
+        vgpu.delete_vgpu.function(target)
+        assert [type_of(host, each) for each in VFS[:2]] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", [54, 1153, 0])
+def test_a_type_that_the_card_cannot_create_is_refused(
+    host: TestHost, kind: int
+) -> None:
+    target = target_of(host, VFS[0], VFS[0])
+    with (
+        host.kernel.installed(),
+        pytest.raises(OSError, match="Invalid argument" if kind else "is not a type"),
+    ):
+        vgpu.create_vgpu.function(target, kind)
+    assert type_of(host, VFS[0]) == 0
+    assert not list(Path(host.root, "run/os_acc").glob("*.vgpu"))

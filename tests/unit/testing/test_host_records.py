@@ -21,6 +21,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.cmd.app import OsAcc
 from os_acc.host import numa, pci
+from os_acc.host.usage import read_usage
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import (
@@ -149,6 +150,34 @@ def test_nodes_are_recorded(tmp_path: Path) -> None:
     spec = recorded(kernel.root, tmp_path / "host.json")
     copy = FakeKernel.build(tmp_path / "copy", spec)
     assert numa.read_topology(copy.root) == numa.read_topology(kernel.root)
+
+
+def test_an_interface_in_a_bond_is_used_on_the_simulated_host(tmp_path: Path) -> None:
+    nic = hosts.nic("0000:3b", name="ens1f0")
+    kernel = FakeKernel.build(tmp_path / "source", HostSpec((nic,)))
+    interface = Path(kernel.path("sys/class/net/ens1f0"))
+    (interface / "master").symlink_to("/sys/devices/virtual/net/bond0")
+    spec = recorded(kernel.root, tmp_path / "host.json")
+    copy = FakeKernel.build(tmp_path / "copy", spec)
+    usage = read_usage(copy.root, pci.scan(copy.root))
+    assert usage.of(PciAddress.parse(nic.address)) == "network interface ens1f0 is up"
+
+
+def test_a_function_of_a_guest_is_recorded_without_a_driver(tmp_path: Path) -> None:
+    with TestHost(tmp_path / "source", HostSpec((card(sriov=None),))) as host:
+        host.plug(1, CARD)
+        assert host.drivers(CARD) == ["vfio-pci"]
+        (function,) = recorded(host.root, tmp_path / "host.json").functions
+    assert function.driver == ""
+
+
+def test_a_vf_without_a_driver_keeps_its_attributes(tmp_path: Path) -> None:
+    mode = AttributeSpec("acme/mode", "host", stays=True)
+    sriov = SriovSpec(1, 0x0E11, boot_vfs=1, vf_attributes=(mode,))
+    kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(sriov=sriov),)))
+    (function,) = recorded(kernel.root, tmp_path / "host.json", [CARD]).functions
+    assert function.sriov is not None
+    assert function.sriov.vf_attributes == (mode,)
 
 
 def test_a_recorded_parent_has_the_capacity_that_is_free(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The arguments of health steps, which write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from os_acc.privsep import HealthReading, Step, qat
+from os_acc.privsep.nvme import steps as nvme
+from tests.random_values import RandomValues
+from tests.stress.argument_forms import are_targets, is_number
+from tests.stress.privileged_host import Card, Host
+
+_T = TypeVar("_T")
+
+STEPS: Final[Mapping[str, Step[HealthReading]]] = {
+    "qat.heartbeat": qat.heartbeat,
+    "nvme.steps.health": nvme.health,
+}
+
+
+def rows(
+    entry_point: Callable[..., _T],
+    some: Callable[[RandomValues, Host], Card],
+    patience: Callable[[RandomValues], int],
+) -> dict[str, _T]:
+    """Return the entry point of each step, by its name.
+
+    :param some: returns a card of a host, or another one.
+    :param patience: returns a time limit in milliseconds.
+    """
+
+    def invent(rng: RandomValues, host: Host) -> tuple[Any, ...]:
+        card = some(rng, host)
+        return (card.place, card.identity), patience(rng)
+
+    return {
+        name: entry_point(
+            step.entry,
+            invent,
+            are_right,
+            lambda given: [given[0]],
+            lambda *_: frozenset(),
+        )
+        for name, step in STEPS.items()
+    }
+
+
+def are_right(member: Any, milliseconds: object) -> bool:
+    """Return whether a health step takes these arguments."""
+    return are_targets((member,), 0) and is_number(milliseconds, 1, 600_000)
