@@ -68,7 +68,7 @@ def test_a_drive_is_erased_by_default(host: TestHost) -> None:
     assert DATA in host.kernel.read_medium(DRIVE, 1)
     advance(host)
     assert erasing(host) == []
-    assert host.kernel.read_medium(DRIVE, 1) == ZEROES
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(2, DRIVE)
 
 
@@ -235,3 +235,20 @@ def test_missing_udev_rules_are_reported_where_drives_are_offered(
     host.options["device_spec"] = [KEPT]
     host.restart()
     assert findings() == []
+
+
+def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
+    host.plug(1, DRIVE)
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    host.unplug(1)
+    mounts = Path(host.kernel.path("proc/self/mounts"))
+    before = mounts.read_text()
+    mounts.write_text(f"{before}/dev/nvme1n1 /srv ext4 rw 0 0\n")
+    advance(host)
+    (lease,) = [each for each in host.manager.store.leases() if each.is_over]
+    assert lease.state is LeaseState.ERASING
+    assert "the host uses nvme1n1 (unmount it" in lease.reason
+    assert DATA in host.kernel.read_medium(DRIVE, 1)
+    mounts.write_text(before)
+    advance(host)
+    assert erasing(host) == []
