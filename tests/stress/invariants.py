@@ -11,11 +11,14 @@ import sys
 from hypothesis.stateful import invariant
 
 from os_acc.attach import operations
+from os_acc.objects.lease import LeaseState
+from os_acc.placement import capacity
 from os_acc.testing import WriteOutcome
 from tests.stress import observation
-from tests.stress.model import CONSUMERS, Model
+from tests.stress.model import CONSUMERS, ERASED, Model
 from tests.stress.observation import Sight
 from tests.stress.second_service import SecondService
+from tests.unit import acme
 
 VFIO = "vfio-pci"
 #: The store may be lost at every n-th step.
@@ -74,6 +77,7 @@ class Truths(Model):
         self._what_was_returned_agrees_with_the_store(now)
         self._no_lease_is_without_its_device(now)
         self._guests_keep_their_devices(now)
+        self._what_is_erased_is_kept_from_all(now)
 
     def _no_device_has_two_consumers(self, now: Sight) -> None:
         assert sum(len(lease.members) for lease in now.leases) == len(now.members)
@@ -112,6 +116,32 @@ class Truths(Model):
         for write in now.writes:
             assert write.outcome != WriteOutcome.BLOCKED, write
 
+    def _what_is_erased_is_kept_from_all(self, now: Sight) -> None:
+        """Check that data of a consumer is in no free device, and erased in none's."""
+        for address in ERASED:
+            if address in now.states and acme.has_data(self.bench.root, address):
+                assert address in now.members, f"{address} is free, with data"
+        over = [lease for lease in now.leases if lease.is_over]
+        if not over:
+            return
+        inventory = self.manager.discover()
+        capacities = capacity.capacities(
+            tuple(inventory.providers.values()), inventory.recorded_state
+        )
+        reserved = {
+            each.uuid: sum(units.reserved for units in each.units.values())
+            for each in capacities
+        }
+        for lease in over:
+            assert lease.consumer not in CONSUMERS
+            assert reserved[lease.provider] == 1, f"{lease.address} is not reserved"
+            assert self.guests.keys().isdisjoint(map(str, lease.members)), lease
+            if lease.state is LeaseState.QUARANTINED:
+                continue
+            assert lease.state is LeaseState.ERASING
+            for address in now.states.keys() & set(map(str, lease.members)):
+                assert now.states[address] == self.free[address]
+
     def teardown(self) -> None:
         # A failure within the history is the one to report.
         failed = isinstance(sys.exc_info()[1], Exception)
@@ -134,11 +164,13 @@ class Truths(Model):
         self.guests.clear()
         self._start_again()
         for lease in self._quarantined():
-            operations.release_device(self.manager, lease.address, None)
+            if not lease.is_over:
+                operations.release_device(self.manager, lease.address, None)
         for consumer in CONSUMERS:
             self.manager.unplug({"uuid": consumer})
         while self.pulled:
             self._put_in()
+        self._erase_all()
         self.holds.clear()
         self._check()
         assert not self.leases

@@ -14,6 +14,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine
@@ -31,10 +32,15 @@ from tests.stress.lost_store import Holders, Loss
 from tests.stress.recorder import Point, Recorder
 from tests.stress.second_service import SecondService
 from tests.stress.simulated_host import simulated_host
+from tests.unit import acme
 
+#: The functions that a plugin erases after each consumer.
+ERASED = ("0000:5e:00.0", "0000:5f:00.0")
 CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
-#: The model has no erasures: the disk keeps its data.
+#: A plugin erases the FPGAs alone; the disk keeps its data.
 UNERASED = '{"address": "*:*:*.*", "allow_no_erase": true}'
+#: Far more time than the attempts of a retry take.
+SECONDS = 600.0
 Request = tuple[dict[str, Any], dict[str, str]]
 
 
@@ -164,6 +170,8 @@ class Model(RuleBasedStateMachine):
         self.deeds["plugs again" if consumer in self.holds else "plugs"] += 1
         if consumer in self.holds:
             assert sorted(addresses) == sorted(self.holds[consumer])
+        else:
+            self._use(addresses)
         self.holds[consumer] = addresses
         self.requests[consumer] = request
         self.asked.update((entry["uuid"], request) for entry in entries)
@@ -171,6 +179,33 @@ class Model(RuleBasedStateMachine):
         recorded = self.manager.attached({"uuid": consumer})[consumer]
         bound = [entry for entry in recorded if entry["state"] == "Bound"]
         assert sorted(bound, key=_uuid) == sorted(entries, key=_uuid)
+
+    def _use(self, addresses: Iterable[str]) -> None:
+        """Check that a consumer finds no data of another one, and leave its own."""
+        root = self.bench.root
+        for address in ERASED:
+            if address in addresses:
+                assert not acme.has_data(root, address), f"{address} was not erased"
+                acme.write_medium(root, address)
+
+    def _erase(self, rounds: int) -> None:
+        """Continue each erasure by so many calls, as a service does at intervals."""
+        before = {lease.uuid for lease in self.leases if lease.is_over}
+        for _ in range(rounds):
+            attempts = self.manager.retrier.continue_erasures()
+            assert not futures.wait(attempts, SECONDS).not_done
+        self._look()
+        left = {lease.uuid for lease in self.leases if lease.is_over}
+        self.deeds["devices erased"] += len(before - left)
+
+    def _erase_all(self) -> None:
+        """Erase all devices to the end; the operator starts failed erasures again."""
+        self._look()
+        for lease in self._quarantined():
+            if lease.is_over:
+                operations.release_device(self.manager, lease.address, None)
+        self._erase(acme.BLOCKS)
+        assert not [lease for lease in self.leases if lease.is_over]
 
     def _failed(self, consumer: str) -> None:
         """Check that a failed plug has changed none of the consumer's devices."""
@@ -283,9 +318,11 @@ class Model(RuleBasedStateMachine):
         self.guests.clear()
         for each in sorted({lease.consumer for lease in self.manager.store.leases()}):
             self.manager.unplug({"uuid": each})
+        self._erase_all()
         for lease in self.manager.store.leases():
             operations.release_device(self.manager, lease.address, None)
         lost_store.tidy_up(self.manager)
+        self._erase_all()
         self.holds.clear()
         self.requests.clear()
         self.unready.clear()

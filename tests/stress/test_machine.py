@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from importlib import metadata
 
 import hypothesis
 import pytest
@@ -17,25 +18,31 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from stevedore import ExtensionManager
 
-from os_acc import exception
+from os_acc import exception, plugins
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState
 from tests import run_figures
-from tests.stress import lost_store, observation
+from tests.stress import lost_store, observation, plugin_flows
 from tests.stress.invariants import Counts
 from tests.stress.kills import Way
 from tests.stress.lost_store import Kind, Loss
-from tests.stress.model import CONSUMERS, choose
+from tests.stress.model import CONSUMERS, ERASED, SECONDS, choose
 from tests.stress.numa_swaps import NumaSwaps
 from tests.stress.second_service import SecondService
 from tests.stress.simulated_host import unfinished
+from tests.unit import acme
+
+#: The entry point of the plugin that erases.
+ERASES = metadata.EntryPoint(
+    "erases", "tests.unit.acme:ErasesXilinx", plugins.NAMESPACE
+)
 
 #: The approximate number of touches of disk or host by each action.
-_TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4}
+_TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4, "erase": 12}
 _TOUCHES_OF_A_WORKER = 8
-#: Far more time than the attempts of a retry take.
-_SECONDS = 600.0
 ATTRIBUTES = ["driver_override", "unbind", "drivers_probe", "reset"]
 
 consumers = st.sampled_from(CONSUMERS)
@@ -182,7 +189,7 @@ class Histories(NumaSwaps):
         consumer=consumers,
         other=consumers,
         picks=picks,
-        action=st.sampled_from(["plug", "unplug", "rekey", "restart"]),
+        action=st.sampled_from(list(_TOUCHES)),
         at=st.integers(0, 60),
         way=st.sampled_from([Way.CLIENT, Way.WORKER, Way.GROUP]),
         again=st.booleans(),
@@ -210,6 +217,7 @@ class Histories(NumaSwaps):
             "unplug": lambda manager: manager.unplug({"uuid": consumer}),
             "rekey": lambda manager: manager.rekey(consumer, other),
             "restart": lambda _manager: self.bench.start(),
+            "erase": plugin_flows.advance,
         }
         touches = _TOUCHES[action] if way is not Way.WORKER else _TOUCHES_OF_A_WORKER
         self._killed(lambda: actions[action](self.manager), at % touches + 1, way)
@@ -230,7 +238,7 @@ class Histories(NumaSwaps):
         left = unfinished(self.leases)
         quarantined = self._quarantined()
         attempts = self.manager.retrier.retry()
-        assert not futures.wait(attempts, _SECONDS).not_done
+        assert not futures.wait(attempts, SECONDS).not_done
         self._look()
         self.unready &= observation.members(self.leases)
         still = {lease.uuid for lease in unfinished(self.leases)}
@@ -241,6 +249,41 @@ class Histories(NumaSwaps):
             each.uuid for each in self._quarantined()
         }
         self.deeds["releases retried"] += len(left) - len(still)
+
+    @rule(pick=pick, rounds=st.integers(1, acme.BLOCKS))
+    def erase(self, pick: int, rounds: int) -> None:
+        """Continue the erasures; a device that is not there waits for the operator."""
+        if not any(lease.is_over for lease in self.leases):
+            self._give_back_for_erasure(pick)
+        there = self.free.keys()
+        due = [
+            lease
+            for lease in self.leases
+            if lease.state is LeaseState.ERASING and there >= _names(lease)
+        ]
+        self._erase(rounds)
+        if rounds == acme.BLOCKS:
+            left = {lease.uuid for lease in self.leases}
+            assert self.faulty or left.isdisjoint(lease.uuid for lease in due), due
+
+    def _give_back_for_erasure(self, pick: int) -> None:
+        """Unplug a consumer with a device that is erased; plug one if there is none."""
+        consumer = self._with_erased(pick)
+        if consumer is None:
+            places = [str(each.device.address) for each in self.manager.providers()]
+            picks = [places.index(each) for each in ERASED if each in places]
+            if not picks:
+                return
+            self._plug(self._one_without(CONSUMERS[0]), [picks[pick % len(picks)]])
+            consumer = self._with_erased(pick)
+        if consumer is not None:
+            self.unplug(consumer, pick, that_has=False)
+
+    def _with_erased(self, pick: int) -> str | None:
+        return choose(
+            (name for name, has in self.holds.items() if not {*ERASED}.isdisjoint(has)),
+            pick,
+        )
 
     @precondition(lambda self: self.may_lose_its_store())
     @rule(
@@ -255,11 +298,12 @@ class Histories(NumaSwaps):
     ) -> None:
         """Lose the store during a plug; then restore all as the operator."""
         request = self._request(self.manager.providers(), picks)
-        if request is None:
+        if request is None or not self.free.keys() >= set(ERASED):
             return
         # From here on only the store is damaged.
         self.kernel.lift()
         self.faulty = False
+        self._erase_all()
         holders = self._holders()
         places = [str(each.device.address) for each in self.manager.providers()]
         for number, kind in enumerate((Kind.HOST, Kind.NONE)):
@@ -359,9 +403,14 @@ class Histories(NumaSwaps):
             operations.release_device(self.manager, lease.address, None)
             self.deeds["operator's releases"] += 1
         except exception.OsAccError:
-            if not self.faulty:
+            is_gone = not self.free.keys() >= _names(lease)
+            if not self.faulty and not (lease.is_over and is_gone):
                 raise
         self._look()
+
+
+def _names(lease: Lease) -> set[str]:
+    return set(map(str, lease.members))
 
 
 #: The number of steps, by the profile of Hypothesis; they are spread over parts,
@@ -387,6 +436,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for number, name in enumerate(names)
     ]
     metafunc.parametrize(("part", "steps"), values, ids=names)
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a plugin that erases two cards beside those of os_acc."""
+    own = metadata.entry_points(group=plugins.NAMESPACE)
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE, plugins.NAMESPACE, [*own, ERASES]
+    )
 
 
 @pytest.fixture
