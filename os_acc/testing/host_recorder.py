@@ -252,6 +252,8 @@ def record_host(
     :raises HostStepFailed: the kernel refuses a read that the record needs.
     """
     host = pci.scan(root)
+    for name, error in host.unreadable.items():
+        LOG.warning("%s is not recorded: %s", name, error)
     blocks = {address for address, _ in usage.block_uses(root)}
     networks = {address for address, _ in usage.network_uses(root)}
     displays = {address for address, _ in usage.display_uses(root, host)}
