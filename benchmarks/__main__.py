@@ -17,7 +17,7 @@ from tests.shares import Share
 
 _OUTPUT = os.path.join("build", "benchmarks")
 #: The number of shares among which the benchmarks are divided.
-SHARES = 4
+SHARES = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--share",
         type=int,
         metavar="NUMBER",
-        help="run every fourth benchmark: those of the share that has this number",
+        help="run every eighth benchmark: those of the share that has this number",
     )
     parser.add_argument(
         "--write-docs",

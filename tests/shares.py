@@ -18,7 +18,7 @@ and all items are selected.
 from __future__ import annotations
 
 import dataclasses
-import zlib
+import hashlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -30,11 +30,11 @@ DIVISORS = {
     # The lane of the lowest versions; all others run all unit tests.
     "tests/unit/": 10,
     # Odd: consecutive numbers alternate between two kernels.
-    "tests/functional/kernel/": 5,
+    "tests/functional/kernel/": 9,
     # Each starts Nova's services: five seconds.
-    "tests/functional/nova/test_driver": 6,
-    "tests/functional/nova/": 2,
-    "tests/functional/openstack/": 3,
+    "tests/functional/nova/test_driver": 12,
+    "tests/functional/nova/": 4,
+    "tests/functional/openstack/": 6,
     "tests/stress/test_fault_": 5,
 }
 
@@ -77,16 +77,21 @@ def of(config: pytest.Config) -> Share:
 
 def place_of(node_id: str) -> int:
     """Return the place of a test among the shares; the same in every run."""
-    return zlib.crc32(node_id.encode())
+    return int(hashlib.sha256(node_id.encode()).hexdigest(), 16)
 
 
 def belongs(item: pytest.Item, share: Share) -> bool:
     """Return whether a test belongs to a share."""
+    return share.has(*place_and_divisor(item))
+
+
+def place_and_divisor(item: pytest.Item) -> tuple[int, int]:
+    """Return the place of a test among the shares, and the divisor of its kind."""
     if mark := item.get_closest_marker("share"):
         divisor, place = _read(*mark.args, **mark.kwargs)
     else:
         divisor, place = _divisor_of(item.nodeid), None
-    return share.has(place_of(item.nodeid) if place is None else place, divisor)
+    return place_of(item.nodeid) if place is None else place, divisor
 
 
 def _read(divisor: int, place: int | None = None) -> tuple[int, int | None]:

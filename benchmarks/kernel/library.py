@@ -25,7 +25,7 @@ class Library:
         self._pf = pf
         cfg.CONF([], default_config_files=[], default_config_dirs=[])
         conf.register(cfg.CONF)
-        named = json.dumps({"address": pf, "num_vfs": 4})
+        named = json.dumps({"address": pf, "num_vfs": 4, "allow_no_erase": True})
         for name, value in {
             "state_path": str(state),
             "device_spec": [named],

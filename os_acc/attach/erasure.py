@@ -5,9 +5,10 @@
 A device whose plugin erases it goes from RELEASING to ERASING: the functions are back
 with their drivers, the plugin has released them, and the lease belongs to no consumer
 any more. The lease and the privileged helper's record keep the device from all plugs
-until the plugin has verified the erasure. An erasure may take hours: the threads of
-the service (:class:`.Retrier`) continue it with short calls, also after a crash or a
-reboot.
+until the plugin has verified the erasure. The record names the plugin from the moment
+at which the consumer gets the device: each of the two survives a loss of the other.
+An erasure may take hours: the threads of the service (:class:`.Retrier`) continue it
+with short calls, also after a crash or a reboot.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from os_acc.attach.release_result import record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
-from os_acc.objects.device import Device, Erasure
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
+from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -117,12 +118,28 @@ class Eraser:
                 hint="put it in again, or run 'os-acc device release --force' if it "
                 "never comes back",
             )
-        # 1. Have the helper record the device: its record survives a loss of the
-        #    store. Undo: step 4.
-        reserved = dataclasses.replace(present, attach_target=AttachTarget.NONE)
-        self._helper.reserve(reserved, deadline)
+        # 1. Take over the helper's record of the device, which survives a loss of the
+        #    store; a reboot has removed it. Undo: step 4.
+        self._reserve(present, deadline)
         # 2. Call the plugin.
         return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
+
+    def _reserve(self, lease: Lease, deadline: float) -> None:
+        """Have the helper record the device for the lease of the erasure.
+
+        :raises DeviceClaimed: it is on record for another lease than the former one.
+        """
+        leases = {each.address: each.lease for each in self._helper.recorded(deadline)}
+        found = {leases.get(each) for each in lease.functions}
+        if found == {lease.uuid}:
+            # The lock is not needed: a call of the plugin may hold it for hours.
+            return
+        damaged = record.UNREADABLE in found
+        self._helper.reserve(
+            dataclasses.replace(lease, attach_target=AttachTarget.NONE),
+            deadline,
+            instead_of=record.UNREADABLE if damaged else lease.former_uuid,
+        )
 
     def _forget(self, lease: Lease, deadline: float) -> None:
         """Remove the helper's record; a refusal of the epoch is repeated once."""
@@ -131,13 +148,6 @@ class Eraser:
         except client.EpochRefused as error:
             epoch = self._store.until(deadline).next_epoch(error.accepted)
             self._helper.forget(lease.uuid, lease.functions, epoch, deadline)
-
-
-def owing(lease: Lease, device: Device) -> Lease:
-    """Return a lease with the debt and the plugin of an adopted or unknown device."""
-    if device.erasure is not Erasure.PLUGIN:
-        return lease
-    return dataclasses.replace(lease, plugin=device.plugin, owes_erase=True)
 
 
 def still_owing(

@@ -309,12 +309,23 @@ class Lifecycle:
             self._remove_mdev(lease, lease.slot, deadline)
             return
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
-            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+            if not lease.owes_erase:
+                self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         if lease.is_the_guests:
+            self._release_by_plugin(lease, deadline)
+
+    def _release_by_plugin(self, lease: Lease, deadline: float) -> None:
+        try:
             plugin_steps.release(self._plugins, self._helper, lease, deadline)
+        except (exception.DeviceGone, exception.DeviceChanged) as error:
+            # The plugin's changes went with the device; those of a function that is
+            # still there did not.
+            if verification.remaining(self._root, lease).prior:
+                raise
+            LOG.warning("%s has nothing to release: %s", lease.plugin, error)
 
     def _remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Undo :meth:`_prepare_mdev`."""
@@ -339,7 +350,7 @@ class Lifecycle:
             rest = verification.remaining(self._root, lease)
             gone = set(lease.functions).difference(rest.functions)
             try:
-                if gone:
+                if gone and not lease.owes_erase:
                     self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
                 if rest.prior:
                     self._helper.give_back(rest, deadline)

@@ -14,31 +14,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from oslo_log import log
-from oslo_utils import uuidutils
 
 from os_acc import exception
-from os_acc.attach import erasure, plugin_steps, verification
+from os_acc.attach import plugin_steps, verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, vfio
+from os_acc.attach.unknown_device import UnknownDevice
+from os_acc.host import vfio
 from os_acc.inventory.discovery import Inventory
-from os_acc.objects.device import Device, RejectReason
+from os_acc.objects.device import Device, Erasure
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import (
     HelperRecord,
     Lease,
     LeaseState,
-    Owner,
-    PriorBinding,
 )
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI
 from os_acc.plugins import base
-from os_acc.privsep import record
-from os_acc.privsep.functions import is_driver_name
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -66,7 +60,7 @@ def release_device(
     :param siblings: the same for the functions of its IOMMU group that are also
         prepared for a guest.
     :param force: delete a quarantined lease even if its device still cannot be given
-        back.
+        back, or erased.
     :raises NotFound: there is no device to release at this address.
     :raises OsAccError: the error of the host; no record is deleted.
     """
@@ -75,6 +69,8 @@ def release_device(
     deadline = time.monotonic() + manager.settings.unplug_timeout
     store = manager.store.until(deadline)
     if address in store.damaged_claims():
+        if not force and isinstance(address, PciAddress):
+            _claim_damaged(manager, address, deadline)
         store.forget_damaged(address)
         # Only the helper's record protects the device now.
         manager.catalog.reconciler.invalidate()
@@ -90,12 +86,15 @@ def release_device(
     elif lease is None:
         inventory = manager.discover(deadline)
         if address in records and address not in inventory.host.functions:
+            _check_erased(records[address], force=force)
             manager.catalog.reconciler.disclaim(
                 records[address].lease, [address], store, deadline
             )
             return
-        found = _Unknown(manager, inventory, address, records, deadline)
-        lease = _owing_erasure(manager, found.lease(driver, siblings), deadline)
+        found = UnknownDevice(manager, inventory, address, records, deadline)
+        lease = _owing_erasure(
+            manager, found.lease(driver, siblings), found.recorded, deadline
+        )
         if found.recorded is not None:
             lease = manager.catalog.reconciler.claim(
                 lease, found.recorded.lease, store, deadline
@@ -105,6 +104,23 @@ def release_device(
         return
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
         _release(manager, address, lease, deadline, force=force)
+
+
+def _claim_damaged(manager: Manager, address: PciAddress, deadline: float) -> None:
+    """Have the helper record a device of a damaged lease, if it has to be erased.
+
+    A reboot has removed the helper's record of the lease, and returned the device.
+    """
+    store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
+    records, inventory = reconciler.records(deadline), manager.discover(deadline)
+    function = inventory.host.functions.get(address)
+    if function is None or address in records or vfio.is_vfio_driver(function.driver):
+        return
+    damaged = store.damaged_claims()
+    found = UnknownDevice(manager, inventory, address, records, deadline, damaged)
+    planned = _owing_erasure(manager, found.lease(None, _NOTHING), None, deadline)
+    if planned.owes_erase:
+        reconciler.claim(planned, "", store, deadline)
 
 
 def _erase_again(
@@ -119,16 +135,28 @@ def _erase_again(
     try:
         manager.life.eraser.restart(lease, deadline)
     except exception.OsAccError:
-        if not force:
+        if not force or not _free_with_data(manager, lease.uuid, deadline):
             raise
-        store = manager.store.until(deadline)
-        for current in store.leases(lease.uuid):
-            LOG.warning(
-                "%s is free, and not erased after instance %s",
-                *(current.address, current.consumer_title),
-            )
-            _forget_record(manager, current, deadline)
-            store.delete([current])
+
+
+def _free_with_data(manager: Manager, uuid: str, deadline: float) -> bool:
+    """Free a device whose erasure has failed for good; return whether it is free.
+
+    Under the lock, the service erases it no more; a failure that can pass has not
+    quarantined it.
+    """
+    store, is_free = manager.store.until(deadline), False
+    with manager.locks.hold([consumer_lock(uuid)], deadline):
+        for lease in store.leases(uuid):
+            if lease.state is LeaseState.QUARANTINED:
+                _forget_record(manager, lease, deadline)
+                store.delete([lease])
+                LOG.warning(
+                    "%s is free, and not erased after instance %s",
+                    *(lease.address, lease.consumer_title),
+                )
+                is_free = True
+    return is_free
 
 
 def _release(
@@ -149,12 +177,17 @@ def _release(
         current = store.lease_of(failed.address)
         # An unknown device in use was not touched, and stays unknown.
         untouched = current is not None and not current.provider
+        # Only its plugin's release fails, which does not give up the guest's data.
+        is_back = current is not None and verification.is_back(manager.root, current)
+        to_erase = is_back and failed.owes_erase
         if current is not None and (
             force or (untouched and isinstance(error, exception.DeviceInUse))
         ):
-            store.delete([current])
+            store.delete([current], to_erase=to_erase)
         if not force:
             raise error
+        if to_erase:
+            continue
         if failed.functions:
             _forget_record(manager, failed, deadline)
 
@@ -208,11 +241,11 @@ def adopt_device(
     store = manager.store.until(deadline)
     records = manager.catalog.reconciler.records(deadline)
     inventory = manager.discover(deadline)
-    found = _Unknown(manager, inventory, address, records, deadline)
+    found = UnknownDevice(manager, inventory, address, records, deadline)
     planned = dataclasses.replace(
         found.lease(driver, siblings), consumer=consumer, policies=_ADOPTED
     )
-    planned = _owing_erasure(manager, planned, deadline)
+    planned = _owing_erasure(manager, planned, found.recorded, deadline)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
@@ -246,13 +279,35 @@ def _offered(inventory: Inventory, lease: Lease) -> Device | None:
     )
 
 
-def _owing_erasure(manager: Manager, planned: Lease, deadline: float) -> Lease:
+def _owing_erasure(
+    manager: Manager, planned: Lease, recorded: HelperRecord | None, deadline: float
+) -> Lease:
     """Return a lease with the debt of its device, if its plugin erases it.
 
-    A device without a lease is unknown, and no plugin describes it.
+    A device without a lease is unknown, and no plugin describes it. The privileged
+    helper's record names the plugin, which may offer the device no more.
     """
     device = _offered(manager.catalog.assuming(planned, deadline), planned)
-    return erasure.owing(planned, device) if device else planned
+    eraser = recorded.eraser if recorded else ""
+    if device is not None and device.erasure is Erasure.PLUGIN:
+        eraser = device.plugin
+    if not eraser:
+        return planned
+    return dataclasses.replace(planned, plugin=eraser, owes_erase=True)
+
+
+def _check_erased(recorded: HelperRecord, *, force: bool) -> None:
+    """Check that a device that has left the host has no data of a guest.
+
+    :raises DeviceGone: it has; only the record tells it on its return.
+    """
+    if recorded.eraser and not force:
+        raise exception.DeviceGone(
+            f"{recorded.address} has left the host, and the plugin {recorded.eraser} "
+            f"has not erased it after lease {recorded.lease}",
+            hint="put it in again, then release it; or pass --force if it never comes "
+            "back",
+        )
 
 
 def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
@@ -300,144 +355,3 @@ def _check_address(address: object) -> None:
             f"{exception.show(address)} is not a PciAddress",
             hint="a PCI address looks like 0000:3b:02.1",
         )
-
-
-def _is_ours(inventory: Inventory, address: PciAddress) -> bool:
-    """Return whether the operator assigned the device to os_acc, not to Nova."""
-    for refused in inventory.refused:
-        if refused.address == address:
-            return refused.reason is not RejectReason.NOVA_CLAIMS
-    return any(
-        address in handle.members
-        for provider in inventory.providers.values()
-        for handle in provider.device.handles
-    )
-
-
-def _driver(address: PciAddress, name: str | None) -> str:
-    if name is None:
-        raise exception.InvalidInput(
-            f"the prior driver of {address} is not recorded",
-            hint="pass --driver NAME, or for another function of the group "
-            "--sibling ADDRESS=NAME; '' for none",
-        )
-    if not is_driver_name(name):
-        raise exception.InvalidInput(
-            f"{exception.show(name)} is not the name of a driver"
-        )
-    return name
-
-
-class _Unknown:
-    """A device without a lease, and the present state of its IOMMU group.
-
-    :ivar recorded: the privileged helper's record of the device, if any.
-    :raises NotFound: there is no device to give back or to adopt.
-    """
-
-    def __init__(
-        self,
-        manager: Manager,
-        inventory: Inventory,
-        address: PciAddress,
-        records: Mapping[PciAddress, HelperRecord],
-        deadline: float,
-    ) -> None:
-        self._manager, self._host, self._deadline = manager, inventory.host, deadline
-        self._address, self._records = address, records
-        self._function = inventory.host.function(address)
-        self.recorded = records.get(address)
-        # The configuration may have changed since the helper took the device.
-        if self.recorded is None:
-            self._check_prepared(inventory)
-
-    def lease(self, driver: str | None, siblings: Mapping[PciAddress, str]) -> Lease:
-        """Return a lease whose release gives the device back."""
-        address, members = self._address, self._members()
-        return Lease(
-            uuid=uuidutils.generate_uuid(),
-            consumer=uuidutils.generate_uuid(),
-            owner=Owner.COMMAND,
-            state=LeaseState.RELEASING,
-            group="",
-            provider="",
-            resource_class="",
-            address=address,
-            iommu_group=self._host.group_of(address).number,
-            numa_node=self._function.numa_node,
-            prior=tuple(
-                self._prior(each, driver if each == address else siblings.get(each))
-                for each in members
-            ),
-            request="",
-            boot_id=attributes.boot_id(self._manager.root),
-            physfns=verification.physfns(self._host.function(each) for each in members),
-            attach_target=(
-                AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
-            ),
-            driver=self._vfio_driver(),
-        )
-
-    def _vfio_driver(self) -> str:
-        driver = self._function.driver
-        return driver if driver in GUEST_DRIVERS else VFIO_PCI
-
-    def _check_prepared(self, inventory: Inventory) -> None:
-        if not _is_ours(inventory, self._address):
-            raise exception.NotFound(
-                f"{self._address} is not assigned to os_acc",
-                hint="name it in [os_acc] device_spec, and not in Nova's options",
-                kind=exception.ObjectKind.DEVICE,
-            )
-        if not vfio.is_vfio_driver(self._function.driver):
-            raise exception.NotFound(
-                f"{self._address} is not prepared for a guest: it is bound to "
-                f"{self._function.driver or 'no driver'}",
-                kind=exception.ObjectKind.DEVICE,
-            )
-
-    @property
-    def _is_the_guests(self) -> bool:
-        if self.recorded is not None and not _is_damaged(self.recorded):
-            return self.recorded.is_the_guests
-        return vfio.is_vfio_driver(self._function.driver)
-
-    def _members(self) -> tuple[PciAddress, ...]:
-        """Return the prepared functions of the group, which are released together."""
-        members = self._host.group_of(self._address).members
-        return tuple(each for each in members if self._is_member(each))
-
-    def _is_member(self, address: PciAddress) -> bool:
-        function = self._host.functions.get(address)
-        if function is None:
-            return False
-        entry = self._records.get(address)
-        if entry is not None and self.recorded is not None:
-            return entry.lease == self.recorded.lease
-        return self._is_the_guests and vfio.is_vfio_driver(function.driver)
-
-    def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:
-        (now,) = verification.read_prior(self._manager.root, [address], self._deadline)
-        if not self._is_the_guests:
-            return now
-        entry = self._records.get(address)
-        if (
-            entry is None
-            or _is_damaged(entry)
-            or (vfio.is_vfio_driver(entry.driver) and driver != entry.driver)
-        ):
-            name = _driver(address, driver) or None
-            return dataclasses.replace(now, driver=name, driver_override=None)
-        if driver not in (None, entry.driver or ""):
-            raise exception.InvalidInput(
-                f"the privileged helper has recorded {entry.driver or 'no driver'} as "
-                f"the prior driver of {address}, not {driver or 'no driver'}",
-                hint="omit its driver; bind it to another one after the release",
-            )
-        return dataclasses.replace(
-            now, driver=entry.driver, driver_override=entry.driver_override
-        )
-
-
-def _is_damaged(entry: HelperRecord) -> bool:
-    return entry.lease == record.UNREADABLE

@@ -297,6 +297,11 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
     """Return whether a reboot has already undone all changes of the lease."""
     if lease.boot_id == attributes.boot_id(root):
         return False
+    return is_back(root, lease)
+
+
+def is_back(root: str, lease: Lease) -> bool:
+    """Return whether no function of a lease is prepared for a guest."""
     if lease.slot is not None:
         return mdev.read_mdev(root, lease.uuid) is None
     found = (pci.read_function(root, address) for address in lease.functions)

@@ -12,7 +12,7 @@ from typing import Any
 
 from cliff import command, lister, show
 
-from os_acc import conf, exception, service
+from os_acc import conf, exception, plugins, service
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams import library
 from os_acc.cmd import configuration, identity
@@ -78,6 +78,15 @@ class Acting(command.Command):
         """Return an inspection of the host, without side effects."""
         self._need_no_root()
         return service.look(self.os_acc.config, self.os_acc.root)
+
+    def plugins(self) -> plugins.Plugins:
+        """Return the loaded plugins, and the ones set aside; root becomes the owner.
+
+        :raises InvalidConfiguration: an option cannot be used.
+        """
+        self._need_no_root()
+        enabled = self.settings.enabled_plugins
+        return plugins.load(self.os_acc.config, self.os_acc.root, enabled)
 
     def models(self, look: HostInspection) -> ModelNames:
         """Return the model names of the host's functions, as far as they are known."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from os_acc import exception
 from os_acc.cmd import arguments, base
+from os_acc.objects.device import Erasure
 from os_acc.testing.conformance import hardware, report
 from os_acc.testing.conformance.hardware import Bench
 from os_acc.testing.conformance.report import Result
@@ -24,9 +25,9 @@ class Conformance(base.Listing):
     """Check a plugin on a free device of this host, and report the rules it keeps.
 
     Plugs and unplugs the device for instances of its own, kills processes meanwhile,
-    and leaves the device as it was. A device in use is refused, and no other device is
-    touched. After an interruption, run the command again: it first gives the device
-    back. Ends with 1 if a check failed.
+    and leaves the device as it was. One that its plugin erases loses its data. A device
+    in use is refused, and no other device is touched. After an interruption, run the
+    command again: it first gives the device back. Ends with 1 if a check failed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -98,7 +99,7 @@ class Conformance(base.Listing):
         """
         self.app.stderr.write(
             f"This plugs and unplugs {bench.address} (plugin {bench.plugin}), and "
-            "kills processes meanwhile. Its host driver loses it for a time.\n"
+            f"kills processes meanwhile. {_consequence(bench)}\n"
             "Type yes to start: "
         )
         self.app.stderr.flush()
@@ -123,3 +124,9 @@ class Conformance(base.Listing):
             file.truncate()
             json.dump(found, file, indent=2)
             file.write("\n")
+
+
+def _consequence(bench: Bench) -> str:
+    if bench.provider.device.erasure is Erasure.PLUGIN:
+        return "It is erased after each unplug: its data is lost."
+    return "Its host driver loses it for a time."

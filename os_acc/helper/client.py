@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
@@ -111,6 +111,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
+            *_eraser(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -132,6 +133,7 @@ class Helper:
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
+            *_eraser(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -162,6 +164,8 @@ class Helper:
     ) -> None:
         """Restore the prior binding of all functions of a lease.
 
+        The helper's record of a device that has to be erased stays.
+
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
@@ -182,6 +186,7 @@ class Helper:
             turn.milliseconds,
             proven_free,
             lease.uuid,
+            *_eraser(lease),
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -282,15 +287,7 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        turn = self._turn(privsep.base, deadline)
-        answer = turn.ask(
-            sriov.set_num_vfs,
-            function.address.parts,
-            function.identity.numbers,
-            count,
-            epoch,
-            turn.milliseconds,
-        )
+        answer = self._change(sriov.set_num_vfs, function, (count,), epoch, deadline)
         errors.judge((function.address,), (answer,))
 
     def set_qat_services(
@@ -300,16 +297,23 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        turn = self._turn(privsep.base, deadline)
-        answer = turn.ask(
-            qat.set_qat_services,
-            function.address.parts,
-            function.identity.numbers,
-            number_of(services),
-            epoch,
-            turn.milliseconds,
-        )
+        numbers = (number_of(services),)
+        answer = self._change(qat.set_qat_services, function, numbers, epoch, deadline)
         errors.judge((function.address,), (answer,))
+
+    def _change(
+        self,
+        entrypoint: Callable[..., Any],
+        card: PciFunction,
+        numbers: tuple[int, ...],
+        epoch: int,
+        deadline: float,
+    ) -> Sequence[Any]:
+        """Change a card as a whole."""
+        turn = self._turn(privsep.base, deadline)
+        target = (card.address.parts, card.identity.numbers)
+        changed = turn.ask(entrypoint, *target, *numbers, epoch, turn.milliseconds)
+        return cast(Sequence[Any], changed)
 
     def program(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
@@ -320,7 +324,7 @@ class Helper:
 
         :returns: canonical UUID of the region's function.
         :raises RegionUnusable: the region takes no bitstreams.
-        :raises ImageUnusable, ImageUnusable: nothing was written.
+        :raises ImageUnusable: nothing was written.
         :raises ProgrammingFailed: the region may hold anything, as after
             DeviceStuck and HelperLost.
         :raises HostError: the host refused it; DeviceInUse names holders.
@@ -356,7 +360,7 @@ class Helper:
 
         :returns: canonical UUID of the xclbin.
         :raises RegionUnusable: the region takes no bitstreams.
-        :raises ImageUnusable, ImageUnusable: nothing was written.
+        :raises ImageUnusable: nothing was written.
         :raises ProgrammingFailed: the card may hold anything, as after DeviceStuck
             and HelperLost.
         :raises HostError: the host refused it; DeviceInUse names holders.
@@ -409,15 +413,7 @@ class Helper:
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        turn = self._turn(privsep.base, deadline)
-        answer = turn.ask(
-            fpga.release_ports,
-            card.address.parts,
-            card.identity.numbers,
-            count,
-            epoch,
-            turn.milliseconds,
-        )
+        answer = self._change(fpga.release_ports, card, (count,), epoch, deadline)
         self._judge_ports(card, answer, deadline)
 
     def assign_ports(self, card: PciFunction, epoch: int, deadline: float) -> None:
@@ -425,14 +421,7 @@ class Helper:
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        turn = self._turn(privsep.base, deadline)
-        answer = turn.ask(
-            fpga.assign_ports,
-            card.address.parts,
-            card.identity.numbers,
-            epoch,
-            turn.milliseconds,
-        )
+        answer = self._change(fpga.assign_ports, card, (), epoch, deadline)
         self._judge_ports(card, answer, deadline)
 
     def _judge_ports(
@@ -491,3 +480,8 @@ def _bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
             _targets(lease), map(lease.driver_of, lease.functions), strict=True
         )
     )
+
+
+def _eraser(lease: Lease) -> tuple[str, ...]:
+    """Return the plugin that has to erase the device of a lease, if one has to."""
+    return (lease.plugin,) if lease.owes_erase else ()

@@ -66,6 +66,7 @@ class HelperRecord:
     :ivar is_the_guests: whether it was taken for a guest, not for the host.
     :ivar driver: its previous driver; None for none.
     :ivar driver_override: its previous override; None for none.
+    :ivar eraser: the plugin that has to erase it; '' for none.
     """
 
     address: PciAddress
@@ -73,14 +74,21 @@ class HelperRecord:
     is_the_guests: bool = True
     driver: str | None = None
     driver_override: str | None = None
+    eraser: str = ""
 
     @classmethod
     def of(
-        cls, parts: Sequence[int], lease: str, use: str, driver: str, override: str
+        cls,
+        parts: Sequence[int],
+        lease: str,
+        use: str,
+        driver: str,
+        override: str,
+        eraser: str = "",
     ) -> Self:
         """Parse one line of the helper's list."""
         place, guest = PciAddress(*parts), use == "guest"
-        return cls(place, lease, guest, driver or None, override or None)
+        return cls(place, lease, guest, driver or None, override or None, eraser)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,6 +142,9 @@ class Lease:
         ``erase`` of its plugin removes; recorded before the consumer gets the device.
     :ivar former_consumer: the consumer whose data is erased, once the device is back
         on the host; '' before. Then ``consumer`` is the UUID of the lease itself.
+    :ivar former_uuid: the UUID of that consumer's lease, under which the privileged
+        helper has the device on record until the first call of the erasure; ''
+        before.
     :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
     :ivar driver: the VFIO driver that the function has while a guest has it; the
         others of its IOMMU group have vfio-pci.
@@ -177,6 +188,7 @@ class Lease:
     parent: PciIdentity | None = None
     owes_erase: bool = False
     former_consumer: str = ""
+    former_uuid: str = ""
     erased: float = 0.0
     driver: str = VFIO_PCI
     physical_network: str = ""
@@ -230,6 +242,7 @@ class Lease:
             uuid=uuid,
             consumer=uuid,
             former_consumer=self.consumer,
+            former_uuid=self.uuid,
             state=LeaseState.ERASING,
             reason="",
             arq="",

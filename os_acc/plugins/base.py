@@ -326,7 +326,8 @@ class PluginBase(abc.ABC):
         It is idempotent, and is also called after a :meth:`prepare` that failed or
         never ran. The library repeats it after DeviceInUse, after DeviceStuck, and
         after a HostStepFailed, OSError or MemoryError if memory or descriptors ran
-        out (EMFILE, ENFILE, ENOMEM). After any other exception the device is
+        out (EMFILE, ENFILE, ENOMEM). DeviceGone and DeviceChanged end the release if no
+        function of the lease is left. After any other exception the device is
         quarantined.
         """
         del handle, steps

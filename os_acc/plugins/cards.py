@@ -7,15 +7,28 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device
+from os_acc.objects.device import Device, Erasure
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base, families
 
-#: A resource class, and sorted traits.
-Offer: TypeAlias = tuple[str, tuple[str, ...]]
+
+class Offer(NamedTuple):
+    """The properties that all functions of one provider have in common.
+
+    :ivar traits: sorted.
+    :ivar keeps_data: a reset does not erase the data of a guest.
+    :ivar may_keep_data: the operator permits that, with ``allow_no_erase``.
+    """
+
+    resource_class: str
+    traits: tuple[str, ...]
+    keeps_data: bool
+    may_keep_data: bool
+
+
 #: Returns how a function is offered; None: another plugin offers it.
 OfferOf: TypeAlias = Callable[[UsableFunction | MatchedFunction], Offer | None]
 
@@ -24,16 +37,19 @@ def offer(
     function: UsableFunction | MatchedFunction,
     traits: frozenset[str] = frozenset(),
 ) -> Offer:
-    """Return the class and the traits of a function, by tags, ids and family.
+    """Return how a function is offered, by tags, ids and family.
 
     :param traits: further ones.
     """
     family = families.family_of(function.function)
     identity = function.function.identity
     by_id = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
-    return (
-        function.tags.resource_class or f"CUSTOM_ACCELERATOR_{family.kind}",
-        tuple(sorted({by_id} | function.tags.traits | family.traits | traits)),
+    tags = function.tags
+    return Offer(
+        tags.resource_class or f"CUSTOM_ACCELERATOR_{family.kind}",
+        tuple(sorted({by_id} | tags.traits | family.traits | traits)),
+        family.keeps_data,
+        family.keeps_data and tags.allow_no_erase,
     )
 
 
@@ -104,17 +120,17 @@ def _devices(
     recorded: frozenset[PciAddress],
 ) -> Iterator[Device]:
     for each in sorted(offers):
-        resource_class, traits = each
         alike = sorted(offers[each], key=_own_address)
         origin = _origin(each, alike[0].parent, matched, recorded)
         yield Device(
             plugin=plugin_name,
             address=origin.address,
             identity=origin.identity,
-            resource_class=resource_class,
-            traits=frozenset(traits),
+            resource_class=each.resource_class,
+            traits=frozenset(each.traits),
             handles=tuple(usable.handle() for usable in alike),
             numa_node=alike[0].function.numa_node,
+            erasure=Erasure.NONE if each.keeps_data else Erasure.RESET,
         )
 
 

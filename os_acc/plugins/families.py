@@ -27,10 +27,12 @@ class Family:
 
     :ivar kind: the type in the resource class ``CUSTOM_ACCELERATOR_<type>``.
     :ivar traits: those of the family, beside that of the device's ids.
+    :ivar keeps_data: a reset does not erase the data that a guest has written.
     """
 
     kind: str
     traits: frozenset[str] = frozenset()
+    keeps_data: bool = False
 
 
 _FPGA: Final = Family("FPGA")
@@ -78,14 +80,16 @@ _BY_VENDOR: Final[Mapping[tuple[int, int | None, int | None], Family]] = (
             (0x1172, None, None): _FPGA,
             # Inspur's FPGAs and disks differ by class alone. The traits are Cyborg's.
             (_INSPUR, 0x12, None): Family("FPGA", frozenset({"CUSTOM_FPGA_INSPUR"})),
-            (_INSPUR, 0x01, 0x08): Family("SSD", frozenset({"CUSTOM_SSD_INSPUR"})),
+            (_INSPUR, 0x01, 0x08): Family(
+                "SSD", frozenset({"CUSTOM_SSD_INSPUR"}), keeps_data=True
+            ),
         }
     )
 )
 # PCI Code and ID Assignment Specification: base class, sub class; None: any.
 _BY_CLASS: Final[Mapping[tuple[int, int | None], Family]] = MappingProxyType(
     {
-        (0x01, 0x08): Family("SSD"),
+        (0x01, 0x08): Family("SSD", keeps_data=True),
         (0x02, None): Family("NIC"),
         (0x03, None): Family("GPU"),
         # Communications synchronization plus time and frequency test/measurement.

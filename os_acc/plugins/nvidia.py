@@ -123,6 +123,9 @@ class NvidiaPlugin(base.PluginBase):
         del handle
         try:
             steps.run(steps_of_vgpu.delete_vgpu)
+        except base.DeviceGone:
+            # Its vGPU has gone with it.
+            return
         except base.HostStepFailed as error:
             if error.errno not in _HELD:
                 raise

@@ -11,25 +11,35 @@ from typing import ClassVar
 from oslo_config import cfg, types
 
 from os_acc.objects.nvme_erasure import EraseMethod
-from os_acc.plugins import base, pci
+from os_acc.plugins import base, cards
 from os_acc.privsep.nvme import steps as privileged
 
+# The strongest methods first. An overwrite takes hours and wears the medium. Deallocate
+# is advisory: the controller may leave a block as it is (NVM Command Set Specification
+# 1.0, section 3.2.3), and the samples that are read back do not cover the disk.
+_DEFAULT = (
+    EraseMethod.SANITIZE_CRYPTO,
+    EraseMethod.SANITIZE_BLOCK,
+    EraseMethod.FORMAT_CRYPTO,
+    EraseMethod.FORMAT,
+)
 _METHODS = cfg.ListOpt(
     "erase_methods",
     item_type=types.String(choices=[str(each) for each in EraseMethod]),
-    default=[],
+    default=[str(each) for each in _DEFAULT],
     help="The methods to erase NVMe drives and VFs between two guests, in the order "
-    "of preference; the first one that the rules allow is used. Empty: the plugin "
-    "offers no device, and NVMe functions that [os_acc] device_spec names are offered "
-    "without being erased. The manual has the methods and their rules.",
+    "of preference; the first one that the rules allow is used. Empty: nothing is "
+    "erased, and NVMe functions that [os_acc] device_spec names are offered only with "
+    "the tag allow_no_erase. A function with that tag is never erased. The manual has "
+    "the methods and their rules.",
 )
 
 
-class NvmePlugin(pci.PciPlugin):
+class NvmePlugin(base.PluginBase):
     """One provider for each drive; its VFs, if it has any, are the capacity.
 
-    Names and resource class are those of :class:`.PciPlugin`, which offers the same
-    functions if this plugin does not erase.
+    Names and resource class are those of :class:`.PciPlugin`, which offers the
+    functions that this plugin does not erase, with the tag ``allow_no_erase``.
     """
 
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
@@ -44,14 +54,9 @@ class NvmePlugin(pci.PciPlugin):
     def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
         if not self._methods:
             return
-        own = dataclasses.replace(
-            candidates,
-            usable=tuple(each for each in candidates.usable if _is_nvme(each.function)),
-            matched=tuple(
-                each for each in candidates.matched if _is_nvme(each.function)
-            ),
-        )
-        for device in super().discover(own):
+        usable = [each for each in candidates.usable if _is_erased(each)]
+        # All functions of a card count for the names, also those of the other plugin.
+        for device in cards.devices(self.name, candidates, usable, cards.offer):
             yield dataclasses.replace(device, erasure=base.Erasure.PLUGIN)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
@@ -59,7 +64,11 @@ class NvmePlugin(pci.PciPlugin):
         steps.run(privileged.prepare, self._methods)
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        steps.run(privileged.release)
+        try:
+            steps.run(privileged.release)
+        except base.DeviceGone:
+            # It is erased once it is back.
+            return
 
     def erase(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> float:
         try:
@@ -71,5 +80,6 @@ class NvmePlugin(pci.PciPlugin):
             return 0.0
 
 
-def _is_nvme(function: base.PciFunction) -> bool:
-    return function.class_code == privileged.CLASS
+def _is_erased(each: base.UsableFunction) -> bool:
+    is_nvme = each.function.class_code == privileged.CLASS
+    return is_nvme and not each.tags.allow_no_erase

@@ -13,9 +13,12 @@ from os_acc.plugins import base, cards
 
 
 class PciPlugin(base.PluginBase):
-    """One provider for each card; its functions are the capacity."""
+    """One provider for each card; its functions are the capacity.
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 2)
+    Nothing erases NVMe functions, which are offered with ``allow_no_erase`` alone.
+    """
+
+    contract_version: ClassVar[tuple[int, int]] = (1, 4)
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:

@@ -2,11 +2,10 @@
 
 """Bind functions to VFIO drivers and restore them (drivers/pci/pci-driver.c).
 
-The order is override, unbind, probe, in both directions: after a crash between
-any two of them, the next probe binds the function to the intended driver, and to
-no other driver that matches it. The prior override is restored last, once the
-driver is bound: clearing an override does not rebind. Each step may be repeated
-from any of these states, with the same result.
+The order is override, unbind, probe, in both directions: after a crash between any two
+of them, the next probe binds the function to the intended driver, and to no other that
+matches it. The prior override is restored last, once the driver is bound: clearing an
+override does not rebind. Each step may be repeated from any of these states.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, VfioDriver
 from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.record import FunctionRecord, FunctionUse
+from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (
     BindTarget,
     Permission,
@@ -39,24 +38,26 @@ def take(
     epoch: int,
     milliseconds: int,
     lease: str,
+    eraser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
 
-    Each function is recorded with its driver and override before the first one
-    is changed. If a record names another lease or is unreadable, none is
-    changed. Root's configuration has to name each function, or another function
-    of the call in the same slot. A function that is on the requested driver already
-    stays there, and nothing but the record is written.
+    Each function is recorded with its driver and override before the first one is
+    changed. If a record names another lease or is unreadable, none is changed. Root's
+    configuration has to name each function, or another one of the call in the same
+    slot. If a function is on the requested driver, only its record is written.
 
     :param targets: for each function its address as four numbers, its identity as
         five (vendor, product, both subsystem ids, revision), and unless it is
         vfio-pci the driver, a :class:`~os_acc.objects.vfio_driver.VfioDriver`.
     :param lease: canonical UUID.
+    :param eraser: the plugin that has to erase them afterwards; '' for none.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2, 3)
     if (
         parsed is None
         or not functions.is_uuid(lease)
+        or not functions.is_driver_name(eraser)
         or not all(_requested(each) in ALL_DRIVERS for each in parsed)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
@@ -67,7 +68,7 @@ def take(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, "")
-            or _guarded(_take_allowed, each, lease, allows)
+            or _guarded(_take_allowed, each, lease, eraser, allows)
         ),
     )
 
@@ -80,35 +81,42 @@ def give_back(
     milliseconds: int,
     proven_free: bool,
     lease: str,
+    eraser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Restore the prior driver and override of functions.
 
-    The record of the lease supplies both. The caller's values apply if there is
-    no record (the function was taken before this version was installed), if it
-    is damaged, or if the function was on a guest's driver when it was recorded. A
-    function recorded for another lease stays unchanged, since this lease has no
-    claim on it: the answer is ``ok``, and ``observed`` is that lease.
+    The record of the lease supplies both. The caller's values apply if there is no
+    record (an earlier version took the function), if it is damaged, or if the function
+    was on a guest's driver when it was recorded. A function recorded for another lease
+    stays unchanged, since this lease has no claim on it: the answer is ``ok``, and
+    ``observed`` is that lease.
 
-    If root's configuration limits the callers, the caller's values do not
-    apply. A function without a record then goes to the driver that the kernel
-    chooses, provided that it is on a guest's driver or on none, and that the
-    configuration names it.
+    If root's configuration limits the callers, the caller's values do not apply. A
+    function without a record then goes to the driver that the kernel chooses, if it is
+    on a guest's driver or on none, and the configuration names it.
 
     :param targets: as for :func:`take`, then driver and override, '' for
         none.
-    :param proven_free: whether the caller checked for holders in the ``inspect``
-        context, which has the necessary capabilities.
+    :param proven_free: whether the caller checked for holders in ``inspect``.
     :param lease: canonical UUID.
+    :param eraser: as for :func:`take`; the record then stays until :func:`forget`.
     """
     parsed = parse(group, targets, epoch, milliseconds, 4)
-    if parsed is None or type(proven_free) is not bool or not functions.is_uuid(lease):
+    if (
+        parsed is None
+        or type(proven_free) is not bool
+        or not functions.is_uuid(lease)
+        or not functions.is_driver_name(eraser)
+    ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     return _run(
         parsed,
         epoch,
         milliseconds,
-        lambda each: _guarded(_give_back_recorded, each, lease, proven_free, allows),
+        lambda each: _guarded(
+            _give_back_recorded, each, lease, proven_free, eraser, allows
+        ),
     )
 
 
@@ -121,6 +129,7 @@ def reserve(
     lease: str,
     use: str,
     instead_of: str,
+    eraser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Record functions for a lease without changing their binding.
 
@@ -132,6 +141,7 @@ def reserve(
     :param instead_of: the lease whose records this lease takes over, with their
         driver and override. :data:`record.UNREADABLE`: take over damaged
         records. '' for none.
+    :param eraser: as for :func:`take`.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2)
     if (
@@ -140,6 +150,7 @@ def reserve(
         or type(use) is not str
         or use not in set(FunctionUse)
         or not _is_lease(instead_of)
+        or not functions.is_driver_name(eraser)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
@@ -149,7 +160,7 @@ def reserve(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, instead_of)
-            or _guarded(_reserve_allowed, each, lease, FunctionUse(use), allows)
+            or _guarded(_reserve_allowed, each, lease, FunctionUse(use), eraser, allows)
         ),
     )
 
@@ -240,43 +251,41 @@ def _claim(
     return None
 
 
-def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallResult:
+def _take_allowed(
+    target: BindTarget, lease: str, eraser: str, allows: Permission
+) -> CallResult:
     # A function that is already taken stays so after leaving device_spec.
     is_on = functions.driver(target.address) == _requested(target)
     is_taken = is_on and record.lease_of(target.address, target.identity) == lease
     if not is_taken and is_denied(target, allows):
         return rootconf.denied()
-    return _take(target, lease)
+    return _take(target, lease, eraser)
 
 
 def _reserve_allowed(
-    target: BindTarget, lease: str, use: FunctionUse, allows: Permission
+    target: BindTarget, lease: str, use: FunctionUse, eraser: str, allows: Permission
 ) -> CallResult:
     if record.lease_of(target.address, target.identity) is None and is_denied(
         target, allows
     ):
         return rootconf.denied()
-    return _reserve(target, lease, use)
+    return _reserve(target, lease, use, eraser)
 
 
-def _reserve(target: BindTarget, lease: str, use: FunctionUse) -> CallResult:
+def _reserve(
+    target: BindTarget, lease: str, use: FunctionUse, eraser: str
+) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
     except record.RecordUnclear:
         found = None
     if found is None:
-        found = FunctionRecord(
-            lease,
-            target.address,
-            target.identity,
-            functions.driver(target.address),
-            functions.override(target.address),
-            use,
-        )
+        found = record.present(target.address, target.identity, lease, use)
     # A guest's function is on its driver until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
-    record.write(dataclasses.replace(found, lease=lease, use=use))
+    eraser = eraser or found.eraser
+    record.write(dataclasses.replace(found, lease=lease, use=use, eraser=eraser))
     return CallResult(Outcome.OK)
 
 
@@ -355,16 +364,16 @@ def _let_go(address: PciAddress) -> None:
             functions.probe(address)
 
 
-def _take(target: BindTarget, lease: str) -> CallResult:
+def _take(target: BindTarget, lease: str, eraser: str) -> CallResult:
     address, driver = target.address, _requested(target)
     if (found := functions.driver(address)) == driver:
-        return _reserve(target, lease, FunctionUse.GUEST)
+        return _reserve(target, lease, FunctionUse.GUEST, eraser)
     if VfioDriver(driver).drives_host:
         return CallResult(Outcome.REFUSED, errno.EPERM, "driver", found)
     node = dfl.held(address)
     if node is not None:
         return CallResult(Outcome.IN_USE, errno.EBUSY, node)
-    _reserve(target, lease, FunctionUse.GUEST)
+    _reserve(target, lease, FunctionUse.GUEST, eraser)
     functions.rebind(address, driver)
     return _prove(address, driver, driver)
 
@@ -374,7 +383,7 @@ def _requested(target: BindTarget) -> str:
 
 
 def _give_back_recorded(
-    target: BindTarget, lease: str, proven_free: bool, allows: Permission
+    target: BindTarget, lease: str, proven_free: bool, eraser: str, allows: Permission
 ) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
@@ -392,7 +401,13 @@ def _give_back_recorded(
         result = _give_back(target, proven_free)
     else:
         result = _give_to_kernel(target, proven_free, allowed=allowed)
-    if result.outcome == Outcome.OK:
+    if result.outcome != Outcome.OK:
+        return result
+    if eraser:
+        # The record of the guest has stayed until here: there always is one.
+        fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
+        record.write(dataclasses.replace(fresh, eraser=eraser))
+    else:
         record.remove(target.address)
     return result
 

@@ -76,7 +76,7 @@ def is_deadline(value: object) -> bool:
 
 
 def is_driver_name(value: object) -> bool:
-    """Return whether a value names a PCI driver; '' stands for none."""
+    """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
     # A subclass of str may be written differently than it is matched.
     return type(value) is str and (
         value == "" or _DRIVER_NAME.fullmatch(value) is not None

@@ -52,6 +52,8 @@ class FunctionRecord:
     :ivar identity: vendor, product, both subsystem ids, and revision.
     :ivar driver: the driver before it was taken; '' for none.
     :ivar override: the prior ``driver_override``; '' for none.
+    :ivar eraser: the plugin that has to erase the function before another guest gets
+        it; '' for none.
     """
 
     lease: str
@@ -60,24 +62,23 @@ class FunctionRecord:
     driver: str
     override: str
     use: FunctionUse
+    eraser: str = ""
 
 
 @privsep.base.entrypoint
-def claimed() -> tuple[tuple[tuple[int, ...], str, str, str, str], ...]:
+def claimed() -> tuple[tuple[tuple[int, ...] | str, ...], ...]:
     """List the functions that are recorded in this boot.
 
     :returns: for each its address as four numbers, the uuid of the lease
         (:data:`UNREADABLE` if the record is damaged), :class:`FunctionUse`, prior
-        driver and prior override. The record of a function that was replaced by
-        another one is left out.
+        driver and prior override; then the plugin that has to erase it, if any. The
+        record of a function that was replaced by another one is left out.
     """
     found = (_listed(address) for address in _addresses())
     return tuple(each for each in found if each is not None)
 
 
-def _listed(
-    address: PciAddress,
-) -> tuple[tuple[int, ...], str, str, str, str] | None:
+def _listed(address: PciAddress) -> tuple[tuple[int, ...] | str, ...] | None:
     try:
         record = read(address)
     except RecordUnclear:
@@ -90,6 +91,8 @@ def _listed(
         str(record.use),
         record.driver,
         record.override,
+        # A client that was started before an upgrade expects no more than these.
+        *((record.eraser,) if record.eraser else ()),
     )
 
 
@@ -126,10 +129,12 @@ def read(address: PciAddress) -> FunctionRecord | None:
         raise RecordUnclear(address)
     try:
         # A newer os_acc may append values.
-        lease, identity, driver, override, use, *_ = json.loads(payload)
+        lease, identity, driver, override, use, *more = json.loads(payload)
         record = FunctionRecord(
             lease, address, tuple(identity), driver, override, FunctionUse(use)
         )
+        if more:
+            record = dataclasses.replace(record, eraser=more[0])
     except (TypeError, ValueError) as error:
         raise RecordUnclear(address) from error
     if not _is_sound(record):
@@ -158,6 +163,14 @@ def lease_of(address: PciAddress, identity: tuple[int, ...]) -> str | None:
     return found.lease if found else None
 
 
+def present(
+    address: PciAddress, identity: tuple[int, ...], lease: str, use: FunctionUse
+) -> FunctionRecord:
+    """Return a new record of a function, with its present binding."""
+    driver, override = functions.driver(address), functions.override(address)
+    return FunctionRecord(lease, address, identity, driver, override, use)
+
+
 def write(record: FunctionRecord) -> None:
     """Write or replace the record of a function.
 
@@ -167,7 +180,10 @@ def write(record: FunctionRecord) -> None:
         # A binding that cannot be restored must not be changed.
         raise OSError(errno.EINVAL, "not a driver's name", "driver")
     payload = json.dumps(
-        [record.lease, record.identity, record.driver, record.override, record.use]
+        [
+            *(record.lease, record.identity, record.driver, record.override),
+            *(record.use, record.eraser),
+        ]
     )
     data = f"{_check(payload)} {payload}\n".encode("ascii")
     path = _path(record.address)
@@ -206,4 +222,5 @@ def _is_sound(record: FunctionRecord) -> bool:
         and functions.is_identity(record.identity)
         and functions.is_driver_name(record.driver)
         and functions.is_driver_name(record.override)
+        and functions.is_driver_name(record.eraser)
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from os_acc.testing import hosts
 from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction
 from os_acc.testing.dfl_specs import DflSpec
+from os_acc.testing.host_records import load_host
 from os_acc.testing.instances import instance, request, uuid_of
 from os_acc.testing.kernel import FakeKernel, FunctionState, Snapshot
 from os_acc.testing.specs import (
@@ -55,6 +56,7 @@ __all__ = [
     "WriteOutcome",
     "hosts",
     "instance",
+    "load_host",
     "request",
     "uuid_of",
 ]

@@ -30,6 +30,14 @@ def load(kind: type[T], text: str) -> T:
     return typing.cast(T, _load(text, typing.cast(Any, kind)))
 
 
+def revive(kind: type[T], value: Any) -> T:
+    """Return the record of parsed JSON; a missing field has its default.
+
+    :raises TypeError, ValueError: the JSON is none of such a record.
+    """
+    return typing.cast(T, _revive(kind, value))
+
+
 def _name_of(function: Any) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
@@ -48,7 +56,13 @@ def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
 def _revive(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         fields = _fields(kind)
-        return kind(**{name: _revive(hint, value[name]) for name, hint in fields})
+        return kind(
+            **{
+                name: _revive(hint, value[name])
+                for name, hint in fields
+                if name in value
+            }
+        )
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
         return tuple(_revive(arguments[0], item) for item in value)

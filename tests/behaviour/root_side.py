@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from os_acc.objects.api import AcceleratorEntry
@@ -16,7 +17,9 @@ from tests.functional.kernel import (
     kernel_modules,
     lane,
     nvme,
+    nvme_media,
     sysfs,
+    writing_guest,
 )
 from tests.functional.kernel.accounts import OrdinaryUser
 from tests.functional.kernel.guest import InnerGuest
@@ -24,6 +27,9 @@ from tests.functional.kernel.hotplug import Hotplug
 from tests.functional.kernel.machine import Machine
 
 from .host import Places
+
+#: Seconds in which a guest boots, in an emulation within an emulation.
+_GUEST_SECONDS = 300.0
 
 
 class RootSide:
@@ -103,6 +109,22 @@ class RootSide:
     def hold(self, *names: str) -> None:
         """Start a guest that holds functions, or mediated devices by their UUIDs."""
         self._guest = InnerGuest(self._qemu, names)
+
+    def write_in_guest(self, address: str) -> None:
+        """Start a guest that holds an NVMe function, and wait until it has written.
+
+        :raises AssertionError: it could not write.
+        """
+        self._guest = InnerGuest(self._qemu, (address,), writing_guest.disk())
+        deadline = time.monotonic() + _GUEST_SECONDS
+        while not (status := self._guest.byte(writing_guest.STATUS)):
+            assert time.monotonic() < deadline, "the guest has not written"
+            time.sleep(0.5)
+        assert status == writing_guest.WRITTEN, f"INT 13h failed with {status:#x}"
+
+    def media(self, *images: str) -> tuple[tuple[bool, str], ...]:
+        """Return for each namespace whether it has a guest's data, and its digest."""
+        return tuple((nvme_media.holds_data(i), nvme_media.digest(i)) for i in images)
 
     def attached(self) -> frozenset[str]:
         """Return the functions that the guest's QEMU has on the guest's bus."""

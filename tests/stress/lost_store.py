@@ -35,7 +35,8 @@ _LOSSES = 5
 GPU, NIC = "0000:17:00.0", "0000:3b:00.0"
 STRAY = "0000:f1:00.0"
 _PREBOUND = ("0000:5e:00.0", "0000:5f:00.0")
-_ANY = '{"address": "*:*:*.*"}'
+#: The model has no erasures: the disks keep their data.
+_ANY = '{"address": "*:*:*.*", "allow_no_erase": true}'
 
 
 class Kind(enum.Enum):

@@ -33,6 +33,8 @@ from tests.stress.second_service import SecondService
 from tests.stress.simulated_host import simulated_host
 
 CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
+#: The model has no erasures: the disk keeps its data.
+UNERASED = '{"address": "*:*:*.*", "allow_no_erase": true}'
 Request = tuple[dict[str, Any], dict[str, str]]
 
 
@@ -84,7 +86,8 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.second = second
         self.place = tempfile.mkdtemp(dir=directory)
-        self.bench = simulated_host(os.path.join(self.place, "bench"), host())
+        place = os.path.join(self.place, "bench")
+        self.bench = simulated_host(place, host(), device_spec=[UNERASED])
         self.kernel = self.bench.kernel
         self._installed = contextlib.ExitStack()
         self._installed.enter_context(self.bench.installed())

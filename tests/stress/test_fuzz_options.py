@@ -359,6 +359,7 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
     assert fake.writes() == []
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("option", OF_PLUGINS, ids=" ".join)
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_wrong_option_of_a_plugin_is_told_or_taken(

@@ -121,6 +121,7 @@ def check_left_alone(cards: XrtHost, ran: list[str]) -> None:
     assert cards.ran()[: len(ran)] == ran
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("who", Killed)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_runs_on_has_its_card_alone(

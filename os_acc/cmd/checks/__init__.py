@@ -36,6 +36,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("device_spec", configured.device_spec),
     ("plugins", configured.plugins),
     ("plugin helpers", helpers.of_plugins),
+    ("helper nvme", helpers.nvme),
     ("networks", configured.networks),
     ("claims", devices.claims),
     ("isolation", devices.isolation),

@@ -145,6 +145,17 @@ class CheckContext:
         self.settings  # noqa: B018  (reports invalid options first)
         return service.look(self.config, self.root)
 
+    @property
+    def erased_nvme(self) -> tuple[str, ...]:
+        """The names of the offered NVMe devices that os_acc erases, sorted."""
+        return tuple(
+            sorted(
+                str(provider.device.address)
+                for provider in self.look.inventory.providers.values()
+                if provider.device.plugin == "nvme"
+            )
+        )
+
     def failure(self, error: exception.OsAccError) -> Finding:
         """Return the finding for a check that could not run.
 

@@ -206,11 +206,7 @@ def guest_contents(context: CheckContext) -> Iterator[Finding]:
 
 def udev_rules(context: CheckContext) -> Iterator[Finding]:
     """Report that udev would scan what guests have written to NVMe devices."""
-    erased = sorted(
-        str(provider.device.address)
-        for provider in context.look.inventory.providers.values()
-        if provider.device.plugin == "nvme"
-    )
+    erased = context.erased_nvme
     paths = (os.path.join(context.root, each, _RULES) for each in _RULE_DIRECTORIES)
     if erased and not any(map(os.path.exists, paths)):
         yield warning(

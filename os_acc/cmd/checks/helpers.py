@@ -22,6 +22,7 @@ from os_acc.cmd.checks.context import (
 )
 from os_acc.helper import client
 from os_acc.privsep import rootconf
+from os_acc.privsep.nvme import context as nvme_context
 from os_acc.privsep.rootconf import LimitMode
 
 
@@ -45,6 +46,12 @@ def of_plugins(checked: CheckContext) -> Iterator[Finding]:
     for name, context in checked.plugins.contexts():
         found = _start(checked, context)
         yield dataclasses.replace(found, what=f"plugin {name}: {found.what}")
+
+
+def nvme(checked: CheckContext) -> Iterator[Finding]:
+    """Check that the context for erasing NVMe devices starts, if some are offered."""
+    if checked.erased_nvme:
+        yield _start(checked, nvme_context)
 
 
 def limits(checked: CheckContext) -> Iterator[Finding]:
@@ -113,7 +120,7 @@ def _start(checked: CheckContext, context: privsep.Context) -> Finding:
     except exception.HelperUnavailable as error:
         return failed(
             f"{error.message}; the command is: {command}",
-            f"allow that command (sudoers or rootwrap), or set [{context.cfg_section}] "
-            "helper_command",
+            "allow that command ('os-acc privileges sudoers' or 'rootwrap' prints the "
+            f"rules), or set [{context.cfg_section}] helper_command",
         )
     return ok(f"starts with: {command}")

@@ -16,6 +16,7 @@ from os_acc.testing.conformance.rules import (
     plug,
     require,
     require_returned,
+    unplug_all,
 )
 from os_acc.testing.instances import uuid_of
 from os_acc.testing.test_host import TestHost
@@ -47,6 +48,7 @@ def concurrent_plugs_share_no_unit(host: TestHost, plugin: str) -> None:
         ]
         require(len(units) == len(set(units)), "no unit is leased twice")
         _unplug(host, [each for each, ok in zip(numbers, served, strict=True) if ok])
+        unplug_all(host)
         rule = f"{provider.name} is as before, once all threads have unplugged"
         require_returned(before, host, rule, plugin=plugin)
 

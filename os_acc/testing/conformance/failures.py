@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from os_acc import exception
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.mdev import function_of
 from os_acc.plugins import base
@@ -16,6 +17,7 @@ from os_acc.testing import privileged
 from os_acc.testing.conformance.rules import (
     Step,
     contents,
+    erase_all,
     free_units,
     interposed,
     offered,
@@ -83,9 +85,21 @@ def _crash(
         with typed(rule) as errors:
             if not host.manager.store.leases():
                 require_returned(before, host, rule)
-            plug_and_unplug()
+            _repeat(host, plug_and_unplug)
         require(not errors, f"{rule}; then: {errors}")
         require_returned(before, host, rule, plugin=plugin)
+
+
+def _repeat(host: TestHost, plug_and_unplug: Callable[[], None]) -> None:
+    """Repeat an operation that was killed, once its device is erased."""
+    try:
+        plug_and_unplug()
+    except exception.NoDeviceAvailable:
+        # The plug has finished an unplug, after which the device has to be erased.
+        if not any(each.is_over for each in host.manager.store.leases()):
+            raise
+        unplug_all(host)
+        plug_and_unplug()
 
 
 def refused_writes_lose_nothing(
@@ -118,6 +132,8 @@ def refused_writes_lose_nothing(
             if failed or place <= in_plug:
                 host.kernel.lift()
             if failed:
+                # The device may have left the host: it is erased.
+                erase_all(host)
                 require_returned(before, host, rule, plugin=plugin)
             with typed(f"{rule}: its error is an OsAccError"):
                 unplug_all(host)
@@ -199,7 +215,8 @@ def _in_release(
 
 
 def _check_ended(host: TestHost) -> None:
-    left = host.manager.store.leases()
+    # A device that has to be erased waits for its return, for no consumer.
+    left = [each for each in host.manager.store.leases() if not each.is_over]
     reason = f"; {left[0].reason}" if left else ""
     require(not left, f"a release of a vanished function ends its lease{reason}")
 

@@ -28,7 +28,11 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.testing.conformance.rules import RuleBroken, require
+from os_acc.testing.conformance.rules import (
+    RuleBroken,
+    finish_erasures,
+    require,
+)
 from os_acc.testing.conformance.touches import Touches
 from os_acc.testing.instances import request
 
@@ -37,6 +41,8 @@ _INSTANCES: Final = 3
 #: Seconds for a worker of a killed process to end.
 _SETTLE: Final = 60.0
 _PAUSE: Final = 0.2
+#: Seconds that an erasure may take: an overwrite of a large drive takes hours.
+_ERASURE: Final = 86_400.0
 _NUMVFS: Final = "sys/bus/pci/devices/{}/sriov_numvfs"
 
 
@@ -104,12 +110,19 @@ class Bench:
 
     def plug(self, number: int = 0) -> list[Any]:
         """Plug the unit for an instance of this run; return its entries."""
+        # That of a process that was killed.
+        self._finish_erasures()
         selected, specs = request(self.provider)
         return list(self.manager.plug(self.instance(number), selected, specs))
 
     def unplug(self, number: int = 0) -> int:
-        """Unplug an instance of this run; return the number of its accelerators."""
-        return self.manager.unplug(self.instance(number))
+        """Unplug an instance of this run; return the number of its accelerators.
+
+        A unit that its plugin erases is erased when it returns.
+        """
+        count = self.manager.unplug(self.instance(number))
+        self._finish_erasures()
+        return count
 
     def instance(self, number: int) -> dict[str, str]:
         """Return an instance of this run, as Nova passes it."""
@@ -118,10 +131,8 @@ class Bench:
         return {"uuid": own, "name": f"conformance-{number}"}
 
     def leases(self) -> tuple[Lease, ...]:
-        """Return the leases of this run."""
-        own = {self.instance(number)["uuid"] for number in range(_INSTANCES)}
-        found = self.manager.store.leases()
-        return tuple(each for each in found if each.consumer in own)
+        """Return the leases of this run, also of units that are being erased."""
+        return tuple(filter(self._is_own, self.manager.store.leases()))
 
     def state(self) -> UnitState:
         """Return the state of the unit."""
@@ -170,7 +181,14 @@ class Bench:
 
     def _unplug(self) -> None:
         for number in range(_INSTANCES):
-            self.manager.unplug(self.instance(number))
+            self.unplug(number)
+
+    def _is_own(self, lease: Lease) -> bool:
+        own = {self.instance(number)["uuid"] for number in range(_INSTANCES)}
+        return not own.isdisjoint({lease.consumer, lease.former_consumer})
+
+    def _finish_erasures(self) -> None:
+        finish_erasures(self.manager, self._is_own, _ERASURE, _PAUSE)
 
 
 Check = Callable[[Bench], None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -14,7 +15,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import AttachHandle, Provider
-from os_acc.objects.lease import LeaseState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.plugins import base
 from os_acc.testing.instances import instance, request
 from os_acc.testing.test_host import TestHost
@@ -28,6 +29,8 @@ Around: TypeAlias = Callable[[Step, AttachHandle, base.PrivilegedSteps], None]
 #: Directories that a reader of the host's devices does not see.
 _OWN: Final = frozenset({".kernel", "run"})
 _LONGEST: Final = 3
+#: Seconds in which an erasure on a simulated host ends.
+_ERASURE_SECONDS: Final = 60.0
 
 
 class RuleBroken(AssertionError):
@@ -128,7 +131,10 @@ def require_returned(
 def unplug_all(host: TestHost) -> None:
     """Unplug all instances; release quarantined devices as an operator does.
 
+    Devices that their plugin erases are erased when it returns.
+
     :raises OsAccError: a device cannot be given back.
+    :raises RuleBroken: an erasure does not end.
     """
     manager = host.manager
     for lease in manager.store.leases():
@@ -136,6 +142,47 @@ def unplug_all(host: TestHost) -> None:
             operations.release_device(manager, lease.address, None)
     for consumer in sorted({each.consumer for each in manager.store.leases()}):
         manager.unplug({"uuid": consumer})
+    erase_all(host)
+
+
+def erase_all(host: TestHost) -> None:
+    """Continue the erasures of all devices of a simulated host until they have ended.
+
+    :raises OsAccError: one has failed.
+    :raises RuleBroken: one does not end.
+    """
+    finish_erasures(host.manager, lambda _lease: True, _ERASURE_SECONDS)
+
+
+def finish_erasures(
+    manager: Manager,
+    selects: Callable[[Lease], bool],
+    seconds: float,
+    pause: float = 0.0,
+) -> None:
+    """Continue the erasures of released devices until they have ended.
+
+    :param selects: returns whether a lease is one of those to continue.
+    :param pause: seconds between two calls of the plugin.
+    :raises RuleBroken: one does not end in this time.
+    :raises OsAccError: one has failed, and a further call does not help.
+    """
+    until = time.monotonic() + seconds
+    while due := [
+        lease
+        for lease in manager.store.leases()
+        if lease.state is LeaseState.ERASING and selects(lease)
+    ]:
+        late = time.monotonic() > until
+        require(not late, f"an erasure of {due[0].address} ends in {seconds:.0f} s")
+        for lease in due:
+            try:
+                manager.life.eraser.advance(lease.uuid, until)
+            except exception.OsAccError as error:
+                if not error.retryable:
+                    raise
+        time.sleep(pause)
+    manager.catalog.recount(until)
 
 
 @contextlib.contextmanager

@@ -79,8 +79,17 @@ def devices(entries: list[dict[str, Any]]) -> list[str]:
 
 
 def vfs(host: HostUnderTest) -> dict[str, Any]:
-    """Return the specification that creates four VFs and offers them."""
-    return {"address": host.places.pf, "num_vfs": FOUR_VFS}
+    """Return the specification that creates four VFs and offers them.
+
+    They are NVMe functions, without namespaces: the scenarios are about any function,
+    and not about an erasure.
+    """
+    return {**pf(host), "num_vfs": FOUR_VFS}
+
+
+def pf(host: HostUnderTest) -> dict[str, Any]:
+    """Return the specification that offers the PF, or the VFs that it has."""
+    return {"address": host.places.pf, "allow_no_erase": True}
 
 
 def single(host: HostUnderTest) -> dict[str, Any]:
@@ -90,7 +99,7 @@ def single(host: HostUnderTest) -> dict[str, Any]:
 
 def card(host: HostUnderTest) -> dict[str, Any]:
     """Return the specification that offers the card of two functions."""
-    return {"address": host.places.card[1]}
+    return {"address": host.places.card[1], "allow_no_erase": True}
 
 
 def recorded() -> str:

@@ -162,7 +162,9 @@ def _places(host: HostUnderTest) -> tuple[str, str, str]:
 
 
 def _claims(host: HostUnderTest) -> list[dict[str, Any]]:
-    return [{"address": place} for place in _places(host)]
+    # The first is an NVMe function without namespaces.
+    tag = {"allow_no_erase": True}
+    return [{"address": place, **tag} for place in _places(host)]
 
 
 def _catalog(address: str) -> Provider:

@@ -20,6 +20,7 @@ from .common import (
     instance,
     offered,
     only_provider,
+    pf,
     plug,
     recorded,
     refusals,
@@ -104,7 +105,7 @@ def malformed_arguments_are_refused_before_anything_happens(
 def a_driver_that_refuses_the_device_is_told_and_undone(host: HostUnderTest) -> None:
     """vfio-pci rejects a PF with VFs; these VFs appear at the last moment."""
     address = host.places.pf
-    host.start({"address": address})
+    host.start(pf(host))
     before, guest = host.snapshot(), instance()
     with (
         pytest.raises(
@@ -122,7 +123,7 @@ def a_driver_that_refuses_the_device_is_told_and_undone(host: HostUnderTest) -> 
 
 @scenario
 def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
-    host.start({"address": host.places.pf}, single(host))
+    host.start(pf(host), single(host))
     before, guest = host.snapshot(), instance()
     refusing, other = sorted(
         service.get().providers(),
@@ -155,7 +156,7 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
 
 @scenario
 def vfs_of_a_pf_that_somebody_has_are_not_offered(host: HostUnderTest) -> None:
-    host.start({"address": host.places.pf})
+    host.start(pf(host))
     guest, provider = instance(), only_provider()
     requested = {**flavor(provider), "accel1:attach_target": "host"}
     os_acc.plug(guest, {"uuid": provider.uuid}, requested)
@@ -176,7 +177,7 @@ def vfs_of_a_pf_that_somebody_has_are_not_offered(host: HostUnderTest) -> None:
 def a_pf_of_which_somebody_has_a_vf_is_not_offered(host: HostUnderTest) -> None:
     """A leased VF that has disappeared still blocks the offer of its PF."""
     host.make_vfs(2)
-    host.start({"address": host.places.pf})
+    host.start(pf(host))
     guest = instance()
     (address,) = devices(plug(guest))
     host.make_vfs(0)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from . import dfl, inside, kernels, machine, nvme, sysfs
+from . import dfl, inside, kernels, lane, machine, nvme, nvme_media, sysfs
 from .accounts import OrdinaryUser
 from .dfl_card import Card
 from .guest import InnerGuest
@@ -118,6 +118,28 @@ def running_vfs(
         # The driver link appears at once; this message shows that the driver stays.
         kernel_log.wait_for("default/read/poll queues")
     return idle_vfs
+
+
+@pytest.fixture(scope="session")
+def vf_drive() -> Iterator[tuple[str, ...]]:
+    """Yield a PF and its two VFs, online, each with a namespace of its own."""
+    pf = machine.behind(lane.PORT_VF_DRIVE)
+    sysfs.write(pf, "sriov_drivers_autoprobe", "0")
+    sysfs.write(pf, "sriov_numvfs", "2")
+    nvme.bring_online(pf)
+    vfs = sysfs.virtual_functions(pf)
+    # The secondary controllers of this emulated controller follow its own number.
+    nvme.attach(pf, 2, 1)
+    nvme.attach(pf, 3, 2)
+    nvme_media.write_data(nvme_media.node_of(pf, 1))
+    for vf, nsid in zip(vfs, (2, 3), strict=True):
+        sysfs.rebind(vf, "nvme")
+        nvme_media.write_data(nvme_media.node_of(vf, nsid))
+        sysfs.unbind(vf)
+        sysfs.write(vf, "driver_override", "\n")
+    yield pf, *vfs
+    sysfs.write(pf, "sriov_numvfs", "0")
+    sysfs.write(pf, "sriov_drivers_autoprobe", "1")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import sysfs
 from .accounts import OrdinaryUser
@@ -25,11 +26,15 @@ class InnerGuest:
     devices are attached when the constructor returns.
 
     :param names: addresses of functions, and UUIDs of mediated devices.
+    :param disk: the contents of a disk to boot from; empty: the guest runs no program.
     :raises QmpError: QEMU did not start; the message is QEMU's own.
     """
 
-    def __init__(self, user: OrdinaryUser, names: Sequence[str]) -> None:
+    def __init__(
+        self, user: OrdinaryUser, names: Sequence[str], disk: bytes = b""
+    ) -> None:
         self._names = tuple(names)
+        self._disk = _file_of(user, disk) if disk else None
         self._nodes = {sysfs.vfio_node(name) for name in names}
         for node in self._nodes:
             os.chown(node, user.uid, user.gid)
@@ -61,6 +66,12 @@ class InnerGuest:
             name for index, name in enumerate(self._names) if f"host{index}" in listed
         )
 
+    def byte(self, address: int) -> int:
+        """Return a byte of the guest's memory."""
+        command = f"xp /1bx {address:#x}"
+        text = self._qmp.execute("human-monitor-command", **{"command-line": command})
+        return int(text.rpartition(":")[2], 16)
+
     def info_pci(self) -> str:
         """Return the output of ``info pci`` of the human monitor."""
         text: str = self._qmp.execute(
@@ -84,6 +95,8 @@ class InnerGuest:
         """End all processes that still run."""
         self.end()
         self._qmp.close()
+        if self._disk is not None:
+            self._disk.unlink(missing_ok=True)
 
     def _command(self, user: OrdinaryUser, monitor: int) -> list[str]:
         devices = [
@@ -101,6 +114,9 @@ class InnerGuest:
             *("-mon", "chardev=qmp,mode=control"),
             *devices,
         ]
+        if self._disk is not None:
+            drive = f"if=none,id=boot,format=raw,file={self._disk}"
+            qemu += ["-drive", drive, "-device", "ide-hd,drive=boot,bootindex=0"]
         # Set before the change of user: VFIO_MAP_DMA locks all of the guest's memory.
         return ["prlimit", "--memlock=unlimited:unlimited", *user.command(qemu)]
 
@@ -108,3 +124,12 @@ class InnerGuest:
         for node in self._nodes:
             if node.exists():
                 os.chown(node, 0, 0)
+
+
+def _file_of(user: OrdinaryUser, contents: bytes) -> Path:
+    """Return a new file of a user's."""
+    fd, name = tempfile.mkstemp(dir=user.home)
+    with open(fd, "wb") as file:
+        file.write(contents)
+    os.chown(name, user.uid, user.gid)
+    return Path(name)

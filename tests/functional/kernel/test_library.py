@@ -25,7 +25,7 @@ from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.processes import helpers  # noqa: E402
 from tests.behaviour.real_host import SUDO, RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
-from tests.behaviour.scenarios.common import UNPLUG_TIMEOUT  # noqa: E402
+from tests.behaviour.scenarios.common import UNPLUG_TIMEOUT, vfs  # noqa: E402
 from tests.behaviour.time_limit import in_time  # noqa: E402
 
 from . import lane, privileges  # noqa: E402
@@ -66,7 +66,8 @@ def nova_conf(the_machine: Machine) -> Callable[[OrdinaryUser], None]:
             # Three helpers start one after another in software emulation.
             "initialize_timeout = 300\n"
             "helper_start_timeout = 240\n"
-            f'device_spec = {{"address": "{the_machine.pf_node1}", "num_vfs": 4}}\n'
+            f'device_spec = {{"address": "{the_machine.pf_node1}", "num_vfs": 4, '
+            '"allow_no_erase": true}\n'
         )
 
     return write
@@ -97,7 +98,7 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
     assert os.getuid() != 0
     assert capabilities("self") == 0
     assert host.vfs() == ()
-    host.start({"address": host.places.pf, "num_vfs": 4}, unplug_timeout=UNPLUG_TIMEOUT)
+    host.start(vfs(host), unplug_timeout=UNPLUG_TIMEOUT)
     assert len(host.vfs()) == 4
     (provider,) = service.get().providers()
     assert provider.device.resource_class == CLASS
@@ -165,7 +166,7 @@ def one_vf_is_plugged_by_root(host: RealHost) -> None:
 
 def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
     host.start(
-        {"address": host.places.pf, "num_vfs": 4},
+        vfs(host),
         write_timeout=host.short_timeout,
     )
     guest, held = plug_one()

@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import shutil
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,61 +18,10 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep.nvme import erasing, notes
 from os_acc.privsep.outcome import CallRefused, Outcome
 
-from . import lane, machine, nvme, sysfs
+from . import lane, machine, sysfs
+from .nvme_media import digest, holds_data, node_of, write_data
 
 FORMAT = (EraseMethod.FORMAT,)
-DATA = b"data of a guest."
-SECONDS = 60.0
-
-
-def disk(image: str) -> Path:
-    """Return the file behind a namespace, as the machine's hypervisor has it."""
-    return lane.RESULTS / f"{image}.img"
-
-
-def holds_data(image: str) -> bool:
-    return DATA in disk(image).read_bytes()
-
-
-def digest(image: str) -> str:
-    return hashlib.sha256(disk(image).read_bytes()).hexdigest()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def write_data(node: str) -> None:
-    """Fill the ends and the middle of a disk with a guest's data."""
-    block = DATA * 4096
-    fd = os.open(node, os.O_WRONLY | os.O_SYNC)
-    try:
-        size = os.lseek(fd, 0, os.SEEK_END)
-        for at in (0, size // 2, size - len(block)):
-            os.pwrite(fd, block, at)
-    finally:
-        os.close(fd)
-
-
-def node_of(function: str, nsid: int) -> str:
-    """Return the node of a namespace, once the driver has found it."""
-    found: list[str] = []
-
-    def is_there() -> bool:
-        for path in (sysfs.DEVICES / function).glob("nvme/nvme*/nvme*n*"):
-            with contextlib.suppress(FileNotFoundError):
-                if int((path / "nsid").read_text()) == nsid:
-                    head = path.name.split("c")[0] + "n" + path.name.split("n")[-1]
-                    name = path.name if "c" not in path.name else head
-                    if os.path.exists(f"/dev/{name}"):
-                        found.append(f"/dev/{name}")
-        return bool(found)
-
-    wait_until(is_there)
-    return found[0]
 
 
 def erase(function: str) -> float:
@@ -115,28 +61,6 @@ def test_a_mounted_drive_is_refused(drive: str, tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
     assert erase(drive) == 1.0
     assert not holds_data("drive1")
-
-
-@pytest.fixture(scope="module")
-def vf_drive() -> Iterator[tuple[str, ...]]:
-    """Yield a PF and its two VFs, online, each with a namespace of its own."""
-    pf = machine.behind(lane.PORT_VF_DRIVE)
-    sysfs.write(pf, "sriov_drivers_autoprobe", "0")
-    sysfs.write(pf, "sriov_numvfs", "2")
-    nvme.bring_online(pf)
-    vfs = sysfs.virtual_functions(pf)
-    # The secondary controllers of this emulated controller follow its own number.
-    nvme.attach(pf, 2, 1)
-    nvme.attach(pf, 3, 2)
-    write_data(node_of(pf, 1))
-    for vf, nsid in zip(vfs, (2, 3), strict=True):
-        sysfs.rebind(vf, "nvme")
-        write_data(node_of(vf, nsid))
-        sysfs.unbind(vf)
-        sysfs.write(vf, "driver_override", "\n")
-    yield pf, *vfs
-    sysfs.write(pf, "sriov_numvfs", "0")
-    sysfs.write(pf, "sriov_drivers_autoprobe", "1")
 
 
 def test_a_vf_is_erased_and_its_neighbours_are_not(vf_drive: tuple[str, ...]) -> None:

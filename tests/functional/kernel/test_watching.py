@@ -24,6 +24,7 @@ from os_acc.testing.provider_tree import FakeProviderTree  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
+from tests.behaviour.scenarios.common import pf  # noqa: E402
 
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
@@ -60,8 +61,8 @@ def a_device_that_is_pulled_out_and_put_in_is_told(host: RealHost) -> None:
 
 
 def a_number_of_vfs_that_changes_is_told(host: RealHost) -> None:
-    pf = host.places.pf
-    start(host, {"address": pf.rsplit(".", 1)[0] + ".*"})
+    card = host.places.pf.rsplit(".", 1)[0] + ".*"
+    start(host, {**pf(host), "address": card})
     ((name, before),) = published_units().items()
     assert before == (1, 0), "the PF itself, while it has no VFs"
     host.make_vfs(4)
@@ -82,7 +83,7 @@ def a_driver_that_changes_is_told(host: RealHost) -> None:
 
 
 def a_pcie_error_and_its_recovery_are_heard(host: RealHost) -> None:
-    start(host, {"address": host.places.pf})
+    start(host, pf(host))
     heard: list[tuple[str, str]] = []
     watcher = service.nodes.default().monitor
     assert watcher is not None

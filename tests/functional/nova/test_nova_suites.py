@@ -12,8 +12,8 @@ from os_acc.nova.driver import LibvirtDriver
 from tests.functional.nova import nova_suites
 from tests.run_figures import note
 
-#: A share takes less than five minutes.
-DIVISOR = 8
+#: A share takes less than three minutes.
+DIVISOR = 12
 #: The tests that Nova skips with every driver, and its reason.
 EXCEPTIONS = {
     "libvirt.test_numa_servers.NUMAServersWithNetworksTest"

@@ -29,8 +29,10 @@ def region(two_functions: TestHost) -> TestHost:
     return acme_card.with_one_image(two_functions)
 
 
-@pytest.mark.parametrize("after", [(POWER_ON,), (CRYPTO, GZIP), (GZIP, CRYPTO)])
-@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("after", "order"),
+    [((POWER_ON,), (1, 2)), ((CRYPTO, GZIP), (2, 1)), ((GZIP, CRYPTO), (1, 2))],
+)
 def test_a_reboot_brings_each_function_back_where_it_was(region, after, order):
     entries = {
         number: region.plug(number, PF, function_id=function)

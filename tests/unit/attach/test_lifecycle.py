@@ -16,6 +16,8 @@ from tests.expected_errors import has
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
 DISK = "0000:d9:00.0"
 VF = "0000:3b:02.0"
+#: A disk would be erased after its return.
+UNERASED = '{"address": "*:*:*.*", "allow_no_erase": true}'
 NIC_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
 
 
@@ -31,7 +33,7 @@ def vmd_disk() -> HostSpec:
     ("spec", "named", "address", "members"),
     [
         pytest.param(None, EVERYTHING, FPGA, [FPGA], id="card without driver"),
-        pytest.param(None, EVERYTHING, DISK, [DISK], id="disk"),
+        pytest.param(None, UNERASED, DISK, [DISK], id="disk"),
         pytest.param(None, EVERYTHING, GPU, [GPU, AUDIO], id="GPU with audio"),
         pytest.param(
             None,
@@ -42,7 +44,7 @@ def vmd_disk() -> HostSpec:
         ),
         pytest.param(None, NIC_VFS, VF, [VF], id="VF"),
         pytest.param(
-            vmd_disk(), EVERYTHING, "10000:01:00.0", ["10000:01:00.0"], id="VMD domain"
+            vmd_disk(), UNERASED, "10000:01:00.0", ["10000:01:00.0"], id="VMD domain"
         ),
     ],
 )

@@ -239,11 +239,11 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
     bench, monkeypatch
 ):
     before, read_prior = bench.kernel.snapshot(), verification.read_prior
-    selected, specs = request(bench.provider(DISK))
+    selected, specs = request(bench.provider(GPU))
 
     def read_while_it_is_plugged(root, members, deadline):
         monkeypatch.setattr(verification, "read_prior", read_prior)
-        bench.plug(2, DISK)
+        bench.plug(2, GPU)
         found = read_prior(root, members, deadline)
         bench.unplug(2)
         return found

@@ -219,6 +219,7 @@ def test_every_function_of_a_group_returns_to_its_own_driver(
 # -- an FPGA card that starts anew with its driver ------------------------------
 
 
+#: The writes of a renewal. The stress lane has the kills of each kind of host.
 RENEWAL = [
     ("driver_override", 1),
     ("unbind", 1),
@@ -228,9 +229,8 @@ RENEWAL = [
 
 
 @pytest.fixture
-def failed(fpgas: TestHost, limit: Callable[..., None]) -> TestHost:
+def failed(fpgas: TestHost) -> TestHost:
     """Return a host with a card of two drivers whose programming has failed."""
-    limit(fpgas, CARD)
     prefer(fpgas.kernel, THIRD, CARD)
     upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
@@ -255,16 +255,15 @@ def test_the_plug_after_an_error_lets_no_other_driver_in(
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_that_is_killed_at_any_write_is_undone(
-    failed: TestHost, target: str, attribute: str, nth: int, after: bool
+    failed: TestHost, attribute: str, nth: int, after: bool
 ) -> None:
     before = failed.kernel.snapshot()
     failed.kernel.kill(CARD, attribute, nth=nth, after=after)
     with pytest.raises(exception.HelperLost):
-        failed.plug(1, function_id=GZIP, attach_target=target)
+        failed.plug(1, function_id=GZIP)
     assert failed.kernel.snapshot() == before
-    failed.plug(1, function_id=GZIP, attach_target=target)
+    failed.plug(1, function_id=GZIP)
     assert held(failed) == GZIP
     assert failed.unplug(1) == 1
     assert THIRD not in failed.kernel.drivers(CARD)
@@ -273,24 +272,21 @@ def test_a_renewal_that_is_killed_at_any_write_is_undone(
 
 @pytest.fixture
 def rebooted(
-    make_fpgas: Callable[..., TestHost], limit: Callable[..., None]
+    make_fpgas: Callable[..., TestHost],
 ) -> Callable[..., tuple[TestHost, Snapshot]]:
-    """Return ``rebooted(target, attribute, nth, after)``: a plug fails after a reboot.
+    """Return ``rebooted(attribute, nth, after)``: a plug fails after a reboot.
 
     The next plug starts anew with the card, and is killed at that write. The function
     also returns the host as it was before these two plugs.
     """
 
-    def reboot(
-        target: str, attribute: str, nth: int, after: bool
-    ) -> tuple[TestHost, Snapshot]:
+    def reboot(attribute: str, nth: int, after: bool) -> tuple[TestHost, Snapshot]:
         card = hosts.dfl("0000:3b", 0)
         third = DriverSpec(THIRD, (card.ids,))
         fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
-        limit(fpgas, CARD)
         upload(fpgas)
         bind(fpgas, CARD, "dfl-pci")
-        fpgas.plug(1, function_id=GZIP, attach_target=target)
+        fpgas.plug(1, function_id=GZIP)
         fpgas.kernel.reboot()
         # The third driver has taken the card again.
         bind(fpgas, CARD, "dfl-pci")
@@ -319,15 +315,13 @@ def check_restored(fpgas: TestHost, before: Snapshot) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
     rebooted: Callable[..., tuple[TestHost, Snapshot]],
-    target: str,
     attribute: str,
     nth: int,
     after: bool,
 ) -> None:
-    fpgas, before = rebooted(target, attribute, nth, after)
+    fpgas, before = rebooted(attribute, nth, after)
     fpgas.manager.plug(instance(1), None, None)
     assert held(fpgas) == GZIP
     assert fpgas.unplug(1) == 1
@@ -336,14 +330,12 @@ def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
     rebooted: Callable[..., tuple[TestHost, Snapshot]],
-    target: str,
     attribute: str,
     nth: int,
     after: bool,
 ) -> None:
-    fpgas, before = rebooted(target, attribute, nth, after)
+    fpgas, before = rebooted(attribute, nth, after)
     assert fpgas.unplug(1) == 1
     check_restored(fpgas, before)

@@ -133,6 +133,35 @@ def test_a_release_whose_step_fails_is_quarantined(host, let_plugin_run):
     assert host.lease_state() is LeaseState.QUARANTINED
 
 
+def test_a_function_that_vanished_in_a_guest_has_nothing_to_release(host):
+    host.plug(1, CARD)
+    host.kernel.hot_unplug(CARD)
+    assert host.unplug(1) == 1
+    assert host.plugged(1) == []
+    assert vendor.Stepping.results == ["1"]
+
+
+def test_a_step_that_finds_no_device_is_quarantined_if_the_function_is_there(
+    host, let_plugin_run
+):
+    host.plug(1, CARD)
+    let_plugin_run("release", vendor.refuse, errno.ENODEV)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.lease_state() is LeaseState.QUARANTINED
+
+
+def test_a_release_that_declares_its_function_gone_is_not_trusted(host, monkeypatch):
+    def gone(self, handle, steps):
+        raise exception.DeviceGone("the tool sees no card")
+
+    host.plug(1, CARD)
+    monkeypatch.setattr(vendor.Stepping, "release", gone)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.lease_state() is LeaseState.QUARANTINED
+
+
 def test_a_step_continues_above_the_epochs_that_its_device_has_seen(
     host, let_a_device_see
 ):

@@ -232,6 +232,21 @@ def test_what_the_manual_shows(console: Console, tmp_path: Path) -> None:
     assert "serial" not in found["device"]
 
 
+def test_the_question_says_that_a_drive_is_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = hosts.nvme_disk("0000:d9", 1, 1)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    with TestHost(tmp_path, HostSpec((disk,))) as host:
+        host.kernel.write_medium("0000:d9:00.0", 1, b"data of a guest")
+        console = Console(host, tmp_path)
+        ran = conformance(console, "--device", "0000:d9:00.0", *QUICK[1:])
+        assert ran.status == 0, ran.err
+        assert "its data is lost" in ran.err
+        assert not any(host.kernel.read_medium("0000:d9:00.0", 1))
+        assert host.manager.store.leases() == ()
+
+
 def test_a_report_has_the_serial_number_if_asked(
     tmp_path: Path,
 ) -> None:

@@ -49,8 +49,8 @@ def other_version(difference: str, name: str) -> Iterator[None]:
         module, _, called = str(path).rpartition(".")
         if called != name:
             return (kind, path, arguments, keywords)
-        if difference == "another argument":
-            return (kind, path, (*args, "new"), keywords)
+        if difference == "more arguments":
+            return (kind, path, (*args, "new", "newer"), keywords)
         if difference == "a new module":
             module = "os_acc.privsep.newer"
         return (kind, f"{module}.newer", arguments, keywords)
@@ -69,7 +69,7 @@ def plug(manager: Manager) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "difference", ["a renamed entry point", "another argument", "a new module"]
+    "difference", ["a renamed entry point", "more arguments", "a new module"]
 )
 def test_a_call_of_another_version_changes_nothing_and_names_the_remedy(
     host: TestHost, manager: Manager, difference: str

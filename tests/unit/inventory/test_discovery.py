@@ -25,10 +25,10 @@ def test_each_card_is_a_provider_named_by_its_node_and_identity(bench):
     assert names(bench) == [
         "node1_accel_8086_4940_0000_d8_00_0",
         "node1_accel_8086_1592_0000_3b_00_0",
+        "node1_accel_144d_a824_0000_d9_00_0",
         "node1_accel_10de_2235_0000_17_00_0",
         "node1_accel_10ee_5000_0000_5e_00_0",
         "node1_accel_10de_2235_0000_b1_00_0",
-        "node1_accel_144d_a824_0000_d9_00_0",
         "node1_accel_10ee_5000_0000_e3_00_0",
     ]
 

@@ -86,3 +86,9 @@ def test_each_quickassist_pf_and_vf_is_known():
     assert {product for _, product in qat.CONFIGURABLE} == {
         *(0x4940, 0x4942, 0x4944, 0x4946, 0x4948)
     }
+
+
+@pytest.mark.parametrize("vendor", [0x144D, 0x1BD4], ids=["any vendor", "Inspur"])
+def test_an_nvme_function_keeps_the_data_of_a_guest(vendor):
+    assert families.family_of(function(vendor, 0x1001, NVME)).keeps_data
+    assert not families.family_of(function(vendor, 0x1001, DISPLAY)).keeps_data

@@ -5,29 +5,38 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from os_acc import exception
-from os_acc.cmd.checks import devices
+from os_acc.cmd.checks import devices, helpers
 from os_acc.cmd.checks.context import CheckContext
-from os_acc.objects.device import Erasure
-from os_acc.privsep.nvme import notes
+from os_acc.helper.client import Helper
+from os_acc.objects.device import Erasure, RejectReason
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.nvme_erasure import EraseMethod, choose
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep.nvme import notes, survey
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import BLOCK, SEVERAL, NvmeSpec
+from os_acc.testing.nvme_specs import BLOCK, CRYPTO, OVERWRITE, SEVERAL, NvmeSpec
 
 DRIVE = "0000:d9:00.0"
+#: The VFs of a drive, which is another one.
+PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"
 DATA = b"data of a guest." * 512
 ZEROES = bytes(1 << 16)
-ERASES = {"os_acc_nvme": {"erase_methods": ["sanitize-block", "format"]}}
+KEPT = json.dumps({"address": DRIVE, "allow_no_erase": True})
+NOTHING = {"os_acc_nvme": {"erase_methods": []}}
 
 
-def host_with(directory: Path, spec: NvmeSpec) -> TestHost:
+def host_with(directory: Path, spec: NvmeSpec, **options: Any) -> TestHost:
     drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
-    return TestHost(directory, HostSpec((drive,)), groups=ERASES)
+    return TestHost(directory, HostSpec((drive,)), **options)
 
 
 @pytest.fixture
@@ -40,18 +49,148 @@ def is_marked(host: TestHost) -> bool:
     return os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
 
 
-def test_a_drive_keeps_its_provider_whether_it_is_erased_or_not(
-    host: TestHost,
+def erasing(host: TestHost) -> list[LeaseState]:
+    return [each.state for each in host.manager.store.leases() if each.is_over]
+
+
+def advance(host: TestHost) -> None:
+    for attempt in host.manager.retrier.continue_erasures():
+        attempt.result(60)
+
+
+def test_a_drive_is_erased_by_default(host: TestHost) -> None:
+    assert host.provider(DRIVE).device.plugin == "nvme"
+    assert host.provider(DRIVE).device.erasure is Erasure.PLUGIN
+    host.plug(1, DRIVE)
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    host.unplug(1)
+    assert erasing(host) == [LeaseState.ERASING]
+    assert DATA in host.kernel.read_medium(DRIVE, 1)
+    advance(host)
+    assert erasing(host) == []
+    assert host.kernel.read_medium(DRIVE, 1) == ZEROES
+    host.plug(2, DRIVE)
+
+
+@pytest.mark.parametrize(
+    ("sanicap", "fna", "method"),
+    [
+        (CRYPTO | BLOCK | OVERWRITE, 0b100, EraseMethod.SANITIZE_CRYPTO),
+        (BLOCK | OVERWRITE, 0b100, EraseMethod.SANITIZE_BLOCK),
+        (OVERWRITE, 0b100, EraseMethod.FORMAT_CRYPTO),
+        (0, 0, EraseMethod.FORMAT),
+    ],
+)
+def test_the_strongest_quick_method_is_the_default(
+    tmp_path: Path, sanicap: int, fna: int, method: EraseMethod
 ) -> None:
+    with host_with(tmp_path, NvmeSpec(sanicap=sanicap, fna=fna)) as host:
+        address = PciAddress.parse(DRIVE)
+        queue = survey.wait_for_queue(address)
+        methods = map(EraseMethod, host.manager.plugins.get("nvme").conf.erase_methods)
+        assert choose(survey.survey(address, queue), methods).method is method
+
+
+def test_deallocation_is_no_default(tmp_path: Path) -> None:
+    with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
+        with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
+            host.plug(1, DRIVE)
+        host.groups["os_acc_nvme"] = {"erase_methods": ["deallocate"]}
+        host.restart()
+        host.plug(1, DRIVE)
+
+
+@pytest.mark.parametrize(
+    ("groups", "options"),
+    [(NOTHING, {}), ({}, {"enabled_plugins": ["pci"]})],
+    ids=["no methods", "no plugin"],
+)
+def test_a_drive_that_nothing_erases_is_offered_by_tag_alone(
+    tmp_path: Path, groups: dict[str, Any], options: dict[str, Any]
+) -> None:
+    with host_with(tmp_path, NvmeSpec(), groups=groups, **options) as host:
+        assert host.rejected(DRIVE).reason is RejectReason.NO_ERASE
+        host.restart(device_spec=[KEPT])
+        assert host.provider(DRIVE).device.plugin == "pci"
+        assert host.provider(DRIVE).device.erasure is Erasure.NONE
+
+
+def test_a_tagged_drive_keeps_its_data_and_its_provider(host: TestHost) -> None:
     erased = host.provider(DRIVE)
-    assert erased.device.plugin == "nvme"
-    assert erased.device.erasure is Erasure.PLUGIN
-    host.groups["os_acc_nvme"] = {"erase_methods": []}
+    host.restart(device_spec=[KEPT])
+    kept = host.provider(DRIVE)
+    assert kept.device.plugin == "pci"
+    assert (kept.name, kept.uuid) == (erased.name, erased.uuid)
+    assert kept.device.resource_class == erased.device.resource_class
+    host.plug(1, DRIVE)
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    assert not is_marked(host)
+    host.unplug(1)
+    assert host.manager.store.leases() == ()
+    assert DATA in host.kernel.read_medium(DRIVE, 1)
+
+
+def test_vfs_of_one_drive_may_be_erased_or_not(tmp_path: Path) -> None:
+    """Each half has a provider of its own, whose name its plugins do not decide."""
+    drive = hosts.nvme_sriov("0000:41", 0, private=((1,), (2,)))
+    specs = [
+        json.dumps({"address": FIRST, "allow_no_erase": True}),
+        json.dumps({"address": PF, "num_vfs": 2}),
+    ]
+
+    def offered(host: TestHost) -> dict[str, tuple[str, str]]:
+        return {
+            str(handle.address): (each.device.plugin, str(each.device.address))
+            for each in host.manager.providers()
+            for handle in each.device.handles
+        }
+
+    with TestHost(tmp_path, HostSpec((drive,)), device_spec=specs) as host:
+        assert offered(host) == {FIRST: ("pci", FIRST), SECOND: ("nvme", SECOND)}
+        host.restart(enabled_plugins=["pci"])
+        assert offered(host) == {FIRST: ("pci", FIRST)}
+        assert host.rejected(SECOND).reason is RejectReason.NO_ERASE
+
+
+def test_without_its_helper_nothing_is_plugged_and_an_erasure_waits(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_args: object) -> None:
+        raise exception.HelperUnavailable("sudo: a password is required")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Helper, "run_step", refused)
+        with pytest.raises(exception.HelperUnavailable) as raised:
+            host.plug(1, DRIVE)
+        assert "os-acc check" in raised.value.hint
+        assert host.drivers(DRIVE) == ["nvme"]
+        assert not is_marked(host)
+    # The plugin's release needs the helper, too: the lease waits for it.
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.RELEASING
+    host.unplug(1)
+    assert host.manager.store.leases() == ()
+    host.plug(1, DRIVE)
+    host.unplug(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Helper, "run_step", refused)
+        advance(host)
+    assert erasing(host) == [LeaseState.ERASING]
+    advance(host)
+    assert erasing(host) == []
+
+
+def test_the_check_starts_the_helper_where_drives_are_offered(host: TestHost) -> None:
+    def findings() -> list[str]:
+        context = CheckContext(host.config(), host.root, None)
+        return [each.what for each in helpers.nvme(context)]
+
+    assert host.manager
+    (what,) = findings()
+    assert "--privsep_context os_acc.privsep.nvme.context" in what
+    host.options["device_spec"] = [KEPT]
     host.restart()
-    plain = host.provider(DRIVE)
-    assert plain.device.plugin == "pci"
-    assert (plain.name, plain.uuid) == (erased.name, erased.uuid)
-    assert plain.device.resource_class == erased.device.resource_class
+    assert findings() == []
 
 
 def test_a_drive_is_marked_while_a_guest_has_it(host: TestHost) -> None:
@@ -93,6 +232,6 @@ def test_missing_udev_rules_are_reported_where_drives_are_offered(
     rules.touch()
     assert findings() == []
     rules.unlink()
-    host.groups["os_acc_nvme"] = {"erase_methods": []}
+    host.options["device_spec"] = [KEPT]
     host.restart()
     assert findings() == []

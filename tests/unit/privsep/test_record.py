@@ -30,10 +30,10 @@ def take(lease: str = MINE, *places: PciAddress):
     return binding.take(group, targets(*places), 1, 30_000, lease)
 
 
-def give_back(lease: str = MINE, driver: str = "nouveau", *, place=GPU):
+def give_back(lease: str = MINE, driver: str = "nouveau", *, place=GPU, eraser=""):
     given = ((*targets(place)[0], driver, ""),)
     group = functions.group(place)
-    (answer,) = binding.give_back(group, given, 1, 30_000, True, lease)
+    (answer,) = binding.give_back(group, given, 1, 30_000, True, lease, eraser)
     return answer
 
 
@@ -312,3 +312,61 @@ def test_a_use_of_a_newer_version_keeps_the_function_claimed(fake):
     rewrite(fake, lambda values: [*values[:4], "erasing"])
     assert record.claimed()[0][1] == record.UNREADABLE
     assert take(OTHERS)[0].outcome == Outcome.CLAIMED
+
+
+# -- functions that have to be erased ------------------------------------------
+
+
+def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(fake):
+    group = functions.group(GPU)
+    assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
+    assert record.claimed() == ((GPU.parts, MINE, "guest", "nouveau", "", "nvme"),)
+    # Neither a repeated call nor another holder of the record loses the debt.
+    assert take(MINE, GPU) == (OK,)
+    assert give_back(eraser="nvme") == OK
+    assert give_back(eraser="nvme") == OK
+    assert fake.state(str(GPU)).driver == "nouveau"
+    assert record.claimed() == ((GPU.parts, MINE, "host", "nouveau", "", "nvme"),)
+    assert take(OTHERS, GPU) == (claimed_for(MINE),)
+    assert reserve(OTHERS, MINE) == OK
+    assert record.read(GPU).eraser == "nvme"
+    assert forget(OTHERS) == OK
+    assert record.claimed() == ()
+
+
+def test_a_function_that_stays_with_the_host_is_recorded_with_its_eraser(fake):
+    group = functions.group(GPU)
+    given = (group, targets(GPU), 1, 30_000, MINE, "host", "", "nvme")
+    assert binding.reserve(*given) == (OK,)
+    assert record.read(GPU).eraser == "nvme"
+
+
+@pytest.mark.parametrize("eraser", ["../x", "a/b", None, 1, "x" * 65])
+def test_the_name_of_an_eraser_is_no_path(fake, eraser):
+    group, refused = functions.group(GPU), CallResult(Outcome.INVALID, 22)
+    assert binding.take(group, targets(GPU), 1, 30_000, MINE, eraser) == (refused,)
+    given = (group, targets(GPU), 1, 30_000, MINE, "host", "", eraser)
+    assert binding.reserve(*given) == (refused,)
+    assert give_back(eraser=eraser) == refused
+
+
+def test_a_function_that_no_guest_can_have_had_leaves_the_record(fake):
+    group = functions.group(GPU)
+    assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
+    assert give_back() == OK
+    assert record.claimed() == ()
+
+
+def test_a_function_is_recorded_when_it_is_given_back_if_it_was_not(fake):
+    assert give_back(eraser="nvme") == OK
+    assert record.claimed() == ((GPU.parts, MINE, "host", "nouveau", "", "nvme"),)
+
+
+def test_a_record_of_an_earlier_version_has_no_eraser(fake):
+    take(MINE, GPU)
+    with open(path(fake)) as file:
+        _, _, payload = file.read().strip().partition(" ")
+    payload = json.dumps(json.loads(payload)[:5])
+    with open(path(fake), "w") as file:
+        file.write(f"{record._check(payload)} {payload}\n")
+    assert record.read(GPU).eraser == ""

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Devices without a lease, as an operator releases or adopts them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from oslo_utils import uuidutils
+
+from os_acc import exception
+from os_acc.attach import verification
+from os_acc.attach.manager import Manager
+from os_acc.host import attributes, vfio
+from os_acc.inventory.discovery import Inventory
+from os_acc.objects.device import RejectReason
+from os_acc.objects.lease import (
+    HelperRecord,
+    Lease,
+    LeaseState,
+    Owner,
+    PriorBinding,
+)
+from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI
+from os_acc.privsep import record
+from os_acc.privsep.functions import is_driver_name
+
+
+class UnknownDevice:
+    """A device without a lease, and the present state of its IOMMU group.
+
+    :param damaged: the functions of leases whose records are damaged. A device among
+        them need not be prepared for a guest.
+    :ivar recorded: the privileged helper's record of the device, if any.
+    :raises NotFound: there is no device to give back or to adopt.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        inventory: Inventory,
+        address: PciAddress,
+        records: Mapping[PciAddress, HelperRecord],
+        deadline: float,
+        damaged: Collection[DeviceAddress] = (),
+    ) -> None:
+        self._manager, self._host, self._deadline = manager, inventory.host, deadline
+        self._address, self._records, self._damaged = address, records, damaged
+        self._function = inventory.host.function(address)
+        self.recorded = records.get(address)
+        # The configuration may have changed since the helper took the device.
+        if self.recorded is None and address not in damaged:
+            self._check_prepared(inventory)
+
+    def lease(self, driver: str | None, siblings: Mapping[PciAddress, str]) -> Lease:
+        """Return a lease whose release gives the device back."""
+        address, members = self._address, self._members()
+        return Lease(
+            uuid=uuidutils.generate_uuid(),
+            consumer=uuidutils.generate_uuid(),
+            owner=Owner.COMMAND,
+            state=LeaseState.RELEASING,
+            group="",
+            provider="",
+            resource_class="",
+            address=address,
+            iommu_group=self._host.group_of(address).number,
+            numa_node=self._function.numa_node,
+            prior=tuple(
+                self._prior(each, driver if each == address else siblings.get(each))
+                for each in members
+            ),
+            request="",
+            boot_id=attributes.boot_id(self._manager.root),
+            physfns=verification.physfns(self._host.function(each) for each in members),
+            attach_target=(
+                AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
+            ),
+            driver=self._vfio_driver(),
+        )
+
+    def _vfio_driver(self) -> str:
+        driver = self._function.driver
+        return driver if driver in GUEST_DRIVERS else VFIO_PCI
+
+    def _check_prepared(self, inventory: Inventory) -> None:
+        if not _is_ours(inventory, self._address):
+            raise exception.NotFound(
+                f"{self._address} is not assigned to os_acc",
+                hint="name it in [os_acc] device_spec, and not in Nova's options",
+                kind=exception.ObjectKind.DEVICE,
+            )
+        if not vfio.is_vfio_driver(self._function.driver):
+            raise exception.NotFound(
+                f"{self._address} is not prepared for a guest: it is bound to "
+                f"{self._function.driver or 'no driver'}",
+                kind=exception.ObjectKind.DEVICE,
+            )
+
+    @property
+    def _is_the_guests(self) -> bool:
+        if self.recorded is not None and not _is_damaged(self.recorded):
+            return self.recorded.is_the_guests
+        return vfio.is_vfio_driver(self._function.driver)
+
+    def _members(self) -> tuple[PciAddress, ...]:
+        """Return the prepared functions of the group, which are released together."""
+        members = self._host.group_of(self._address).members
+        return tuple(each for each in members if self._is_member(each))
+
+    def _is_member(self, address: PciAddress) -> bool:
+        function = self._host.functions.get(address)
+        if function is None:
+            return False
+        entry = self._records.get(address)
+        if entry is not None and self.recorded is not None:
+            return entry.lease == self.recorded.lease
+        if self._address in self._damaged:
+            return address in self._damaged
+        return self._is_the_guests and vfio.is_vfio_driver(function.driver)
+
+    def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:
+        (now,) = verification.read_prior(self._manager.root, [address], self._deadline)
+        if not self._is_the_guests:
+            return now
+        entry = self._records.get(address)
+        if (
+            entry is None
+            or _is_damaged(entry)
+            or (vfio.is_vfio_driver(entry.driver) and driver != entry.driver)
+        ):
+            name = _driver(address, driver) or None
+            return dataclasses.replace(now, driver=name, driver_override=None)
+        if driver not in (None, entry.driver or ""):
+            raise exception.InvalidInput(
+                f"the privileged helper has recorded {entry.driver or 'no driver'} as "
+                f"the prior driver of {address}, not {driver or 'no driver'}",
+                hint="omit its driver; bind it to another one after the release",
+            )
+        return dataclasses.replace(
+            now, driver=entry.driver, driver_override=entry.driver_override
+        )
+
+
+def _is_ours(inventory: Inventory, address: PciAddress) -> bool:
+    """Return whether the operator assigned the device to os_acc, not to Nova."""
+    for refused in inventory.refused:
+        if refused.address == address:
+            return refused.reason is not RejectReason.NOVA_CLAIMS
+    return any(
+        address in handle.members
+        for provider in inventory.providers.values()
+        for handle in provider.device.handles
+    )
+
+
+def _driver(address: PciAddress, name: str | None) -> str:
+    if name is None:
+        raise exception.InvalidInput(
+            f"the prior driver of {address} is not recorded",
+            hint="pass --driver NAME, or for another function of the group "
+            "--sibling ADDRESS=NAME; '' for none",
+        )
+    if not is_driver_name(name):
+        raise exception.InvalidInput(
+            f"{exception.show(name)} is not the name of a driver"
+        )
+    return name
+
+
+def _is_damaged(entry: HelperRecord) -> bool:
+    return entry.lease == record.UNREADABLE

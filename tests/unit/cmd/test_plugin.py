@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc plugin new``: the package that it makes, and the names that it rejects.
+
+``tests/functional/manual/test_tutorial.py`` installs such packages and runs their
+tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import string
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.cmd import plugin_package
+from os_acc.cmd.plugin_package import PluginPackage
+from tests.unit.cmd.console import Console
+from tests.unit.cmd.golden_files import expect
+
+
+def files_of(made: Path) -> dict[str, str]:
+    """Return the text of each file of a package."""
+    return {
+        str(path.relative_to(made)): path.read_text(encoding="utf-8")
+        for path in made.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_what_the_manual_shows_of_a_new_plugin(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workplace = tmp_path / "workplace"
+    workplace.mkdir()
+    monkeypatch.chdir(workplace)
+    # A vendor's workstation has no configuration of a service.
+    console.config_file.unlink()
+    ran = console.run("plugin", "new", "acme")
+    assert (ran.status, ran.err) == (0, "")
+    expect("plugin-new.txt", ran.out)
+    assert ran.out.splitlines() == sorted(
+        f"os-acc-acme/{name}" for name in files_of(workplace / "os-acc-acme")
+    )
+
+
+def test_the_package_is_made_below_the_directory(
+    console: Console, tmp_path: Path
+) -> None:
+    below = tmp_path / "new" / "place"
+    assert console.run("plugin", "new", "acme", f"--directory={below}").status == 0
+    assert [path.name for path in below.iterdir()] == ["os-acc-acme"]
+
+
+@pytest.mark.parametrize("name", ["a", "acme_fpga2", "x" * 30])
+def test_each_file_has_the_names_of_the_package(name: str, tmp_path: Path) -> None:
+    package = PluginPackage(name)
+    files = files_of(package.write(tmp_path))
+    settings = tomllib.loads(files["pyproject.toml"])
+    project = settings["project"]
+    assert project["name"] == package.distribution
+    (target,) = project["entry-points"]["os_acc"].items()
+    module, _, attribute = target[1].partition(":")
+    assert target[0] == name
+    source = ast.parse(files[module.replace(".", "/") + ".py"])
+    classes = [each.name for each in source.body if isinstance(each, ast.ClassDef)]
+    assert classes == [attribute]
+    assert f'"os_acc_{name}_helper"' in files[f"os_acc_{name}/privsep.py"]
+    for path, text in files.items():
+        assert not string.Template(text).get_identifiers(), path
+        if path.endswith(".py"):
+            ast.parse(text)
+            assert max(map(len, text.splitlines())) <= 88 + len(name), path
+
+
+def test_each_template_is_a_file_of_the_package() -> None:
+    there = {path.name for path in plugin_package._TEMPLATES.iterdir()}
+    assert there == set(filter(None, plugin_package._FILES.values()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Acme",
+        "acme-fpga",
+        "acme fpga",
+        "_acme",
+        "acme_",
+        "acme__fpga",
+        "1acme",
+        "../acme",
+        "acme\n",
+        "acmé",
+        "x" * 31,
+    ],
+)
+def test_a_name_that_is_no_name_is_rejected(name: str) -> None:
+    with pytest.raises(exception.InvalidInput, match="cannot name a plugin"):
+        PluginPackage(name)
+
+
+def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -> None:
+    ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", "Acme")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.startswith(
+        "os-acc: 'Acme' cannot name a plugin\nhint: use lower-case"
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_name_of_an_installed_plugin_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(exception.InvalidInput, match=r"os.acc has a plugin named nvme"):
+        PluginPackage("nvme")
+
+
+def test_no_existing_directory_is_changed(console: Console, tmp_path: Path) -> None:
+    made = tmp_path / "os-acc-acme"
+    made.mkdir()
+    ran = console.run("plugin", "new", "acme", f"--directory={tmp_path}")
+    assert ran.status == 1
+    assert ran.err.startswith(f"os-acc: cannot make {made}: File exists\nhint: ")
+    assert list(made.iterdir()) == []
+
+
+def test_a_package_that_cannot_be_completed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, limit = Path.write_text, 3
+
+    def until_the_disk_is_full(path: Path, text: str, encoding: str) -> int:
+        if len(list(tmp_path.rglob("*.*"))) > limit:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", until_the_disk_is_full)
+    with pytest.raises(exception.InvalidInput, match="No space left") as caught:
+        PluginPackage("acme").write(tmp_path)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert list(tmp_path.iterdir()) == []

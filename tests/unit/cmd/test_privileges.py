@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``os-acc privileges`` prints exactly the rules that start the helpers."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+from oslo_privsep import priv_context
+from oslo_rootwrap import filters, wrapper
+
+from os_acc.cmd import privileges
+from os_acc.conf import PRIVSEP_GROUPS
+from os_acc.privsep import Context
+from tests.unit import vendor_steps
+from tests.unit.cmd.console import Console
+
+ETC = Path(__file__).parents[3] / "etc/os-acc"
+SHIPPED = {
+    "sudoers": ETC / "sudoers.d/os-acc",
+    "rootwrap": ETC / "rootwrap.d/os-acc.filters",
+}
+VENDOR = "tests.unit.vendor_steps:Stepping"
+
+
+def rules(console: Console, *arguments: str) -> str:
+    ran = console.run("privileges", *arguments)
+    assert (ran.status, ran.err) == (0, "")
+    return ran.out
+
+
+def as_started(
+    monkeypatch: pytest.MonkeyPatch, context: Context, *config_files: str
+) -> list[str]:
+    """Return the command of oslo.privsep for an ordinary user."""
+    monkeypatch.setattr(priv_context, "_HELPER_COMMAND_PREFIX", [])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    conf = cfg.ConfigOpts()
+    conf([], project="nothing", default_config_files=[], default_config_dirs=[])
+    conf.set_override("config_file", list(config_files))
+    conf.register_opts(priv_context.OPTS, group=context.cfg_section)
+    monkeypatch.setattr(cfg, "CONF", conf)
+    return context.helper_command("/tmp/tmpq2_x/privsep.sock")
+
+
+def allowed_by_sudo(text: str, command: list[str]) -> bool:
+    """Return whether a line has the program, and a pattern of its arguments."""
+    lines = [each for each in text.splitlines() if not each.startswith("#")]
+    program, *arguments = command
+    return any(
+        line.partition("^")[0].split()[-1] == f"/usr/bin/{program}"
+        and re.search("^" + line.partition("^")[2], " ".join(arguments))
+        for line in lines
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_file_has_the_rules_for_the_helpers_of_os_acc(
+    console: Console, install_plugins: Callable[..., None], name: str
+) -> None:
+    install_plugins(nvme="os_acc.plugins.nvme:NvmePlugin")
+    assert rules(console, name) == SHIPPED[name].read_text()
+
+
+def test_the_helpers_of_os_acc_are_those_that_are_configured() -> None:
+    assert [each.cfg_section for each in privileges.own_contexts()] == [*PRIVSEP_GROUPS]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_helper_of_a_vendor_is_added_to_the_shipped_file(
+    console: Console, install_plugins: Callable[..., None], name: str
+) -> None:
+    install_plugins(acme=VENDOR, twin=VENDOR)
+    shipped = SHIPPED[name].read_text()
+    found = rules(console, name)
+    assert found.startswith(shipped)
+    added = found.removeprefix(shipped).splitlines()
+    assert len(added) == 2
+    own = r"tests\.unit\.vendor_steps\.context"
+    assert all(own in line or line == "# [vendor_steps]" for line in added)
+
+
+def test_a_plugin_that_is_not_enabled_gets_no_rule(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(acme=VENDOR)
+    console.configure(more="enabled_plugins = pci")
+    assert rules(console, "sudoers") == SHIPPED["sudoers"].read_text()
+
+
+@pytest.mark.parametrize("context", [*privileges.own_contexts(), vendor_steps.context])
+def test_sudo_starts_each_helper_and_no_other_one(
+    console: Console,
+    install_plugins: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    context: Context,
+) -> None:
+    install_plugins(acme=VENDOR)
+    text = rules(console, "sudoers")
+    command = as_started(monkeypatch, context, "/etc/nova/nova.conf")
+    assert allowed_by_sudo(text, command)
+    assert not allowed_by_sudo(text, [*command, "--config-file", "/tmp/x"])
+    renamed = [f"x{each}" if each == context.pypath else each for each in command]
+    assert not allowed_by_sudo(text, renamed)
+
+
+def test_rootwrap_starts_the_helper_of_a_vendor(
+    console: Console,
+    install_plugins: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    install_plugins(acme=VENDOR)
+    place = tmp_path / "filters"
+    place.mkdir()
+    (place / "os-acc.filters").write_text(rules(console, "rootwrap"))
+    # The filter that oslo.rootwrap adds, which allows any helper, is left out.
+    loaded = [
+        each
+        for each in wrapper.load_filters([str(place)])
+        if isinstance(each, filters.RegExpFilter)
+    ]
+    assert len(loaded) == 2 * (len(PRIVSEP_GROUPS) + 1)
+    for each in loaded:
+        each.real_exec = sys.executable
+    files = ["/etc/nova/nova.conf", "/etc/nova/nova-compute.conf"]
+    for given in (files[:1], files):
+        command = as_started(monkeypatch, vendor_steps.context, *given)
+        assert wrapper.match_filter(loaded, command)
+        with pytest.raises(wrapper.NoFilterMatched):
+            wrapper.match_filter(loaded, [*command, "--config-file", "/etc/x"])
+
+
+def test_user_and_paths_of_sudoers_can_be_given(
+    console: Console,
+    install_plugins: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install_plugins()
+    files = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
+    text = rules(
+        console,
+        *("sudoers", "--user", "stack", "--helper", "/opt/nova/bin/privsep-helper"),
+        *(word for each in files for word in ("--configuration", each)),
+    )
+    assert "\nnova " not in text
+    start = "stack ALL = (root) NOPASSWD: /opt/nova/bin/privsep-helper ^"
+    assert text.count(f"\n{start}") == len(PRIVSEP_GROUPS)
+    command = as_started(monkeypatch, privileges.own_contexts()[0], *files)
+    adapted = text.replace("/opt/nova/bin/", "/usr/bin/")
+    assert allowed_by_sudo(adapted, command)
+    assert not allowed_by_sudo(adapted, as_started(monkeypatch, vendor_steps.context))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--user", "ALL"),
+        ("--user", "nova, root"),
+        ("--user", "%nova"),
+        ("--helper", "privsep-helper"),
+        ("--helper", "/usr/bin/privsep-helper *"),
+        ("--helper", "/usr/bin/*"),
+        ("--configuration", "/home/nova/nova.conf"),
+        ("--configuration", "/etc/../tmp/nova.conf"),
+        ("--configuration", "/etc/nova/nova.conf\nnova ALL = ALL"),
+        ("--configuration", "/etc/nova/.*"),
+        ("--configuration", "/etc/./nova.conf"),
+        ("--configuration", "/etcetera/nova.conf"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_else_can_be_written_into_a_rule(
+    console: Console, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run("privileges", "sudoers", *arguments)
+    assert ended.value.code == 2
+    assert f"{arguments[1]!r} is not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        ("pypath", "acme.privsep.context$\nnova ALL = ALL"),
+        ("pypath", "acme.*"),
+        ("pypath", "context"),
+        ("cfg_section", "acme\nnova ALL = ALL"),
+    ],
+)
+def test_a_context_without_a_plain_name_is_rejected(
+    console: Console,
+    install_plugins: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    attribute: str,
+    text: str,
+) -> None:
+    install_plugins(acme=VENDOR)
+    monkeypatch.setattr(vendor_steps.context, attribute, text)
+    ran = console.run("privileges", "sudoers")
+    assert (ran.status, ran.out) == (1, "")
+    assert "plugin acme: the context" in ran.err
+
+
+def test_a_plugin_that_cannot_be_loaded_is_reported(
+    console: Console, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(acme="tests.unit.missing:Acme")
+    ran = console.run("privileges", "rootwrap")
+    assert ran.status == 1
+    assert ran.out == SHIPPED["rootwrap"].read_text()
+    assert "plugin acme is left out: cannot be imported" in ran.err
