@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,8 @@ def test_a_pf_is_stopped_configured_and_started_before_it_has_vfs(make_bench):
     assert numvfs in done[3:]
     assert shown(bench) == ("up", "dc")
     assert "CUSTOM_QAT_DC" in bench.provider(PF).device.traits
+    # A later change would restore services from it.
+    assert not list(Path(bench.root, "run/os_acc").glob("*.qat"))
     bench.restart()
     assert writes(bench) == done
 
