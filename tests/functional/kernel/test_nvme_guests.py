@@ -116,28 +116,45 @@ def test_a_guests_data_is_erased(process: OrdinaryProcess, job: Job) -> None:
     process.run(job)
 
 
-def test_the_plugin_conforms_on_the_drive_as_on_hardware(
-    ordinary_user: OrdinaryUser,
-) -> None:
+def conforms(user: OrdinaryUser, *checks: hardware.Check) -> None:
+    """Run checks of conformance on the drive, and check the report."""
     drive = machine.behind(lane.PORT_DRIVE)
     before = sysfs.driver(drive), sysfs.override(drive)
-    state, report = ordinary_user.home / "conformance", ordinary_user.home / "r.json"
-    config = ordinary_user.home / "conformance.conf"
+    state, report = user.home / "conformance", user.home / "report.json"
+    config = user.home / "conformance.conf"
     config.write_text(
         f"[os_acc]\nstate_path = {state}\n"
         "initialize_timeout = 300\nhelper_start_timeout = 240\n"
         f'device_spec = {{"address": "{drive}"}}\n'
         + "".join(f"[os_acc_{each}]\nhelper_command = {SUDO}\n" for each in CONTEXTS)
     )
-    ran = ordinary_user.run(
-        *(str(BINARIES / "os-acc"), f"--config-file={config}"),
-        *("conformance", f"--device={drive}", f"--report={report}", "--yes"),
+    ran = user.run(
+        *(str(BINARIES / "os-acc"), f"--config-file={config}", "conformance"),
+        *(f"--device={drive}", f"--report={report}", "--yes"),
+        *(f"--check={each.__name__}" for each in checks),
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(report.read_text())
+    report.unlink()
     assert (found["result"], found["plugin"]["name"]) == ("passed", "nvme")
+    assert found["device"]["driver"] == "nvme"
     assert not found["simulated"]
     assert [(each["name"], each["result"]) for each in found["checks"]] == [
-        (each.__name__, "passed") for each in hardware.CHECKS
+        (each.__name__, "passed") for each in checks
     ]
     assert (sysfs.driver(drive), sysfs.override(drive)) == before
+
+
+KILLS = hardware.kills_lose_nothing
+
+
+def test_the_plugin_conforms_on_the_drive_as_on_hardware(
+    ordinary_user: OrdinaryUser,
+) -> None:
+    conforms(ordinary_user, *(each for each in hardware.CHECKS if each != KILLS))
+
+
+# Minutes: each killed process has started three helpers.
+@pytest.mark.share(21)
+def test_kills_on_the_drive_lose_nothing(ordinary_user: OrdinaryUser) -> None:
+    conforms(ordinary_user, KILLS)

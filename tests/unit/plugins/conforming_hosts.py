@@ -23,6 +23,7 @@ from os_acc.testing import (
 from os_acc.testing.mdevs import mtty
 
 _GPU: Final = "0000:17:00.0"
+_QAT: Final = "0000:d8:00.0"
 
 
 def _host(
@@ -64,6 +65,18 @@ HOSTS: Final[Mapping[str, tuple[str, Callable[[Path], TestHost]]]] = {
     ),
     "dfl": ("dfl", _host(hosts.dfl("0000:3b"))),
     "xrt": ("xrt", _host(*hosts.alveo("0000:5e"))),
+    "nic": ("nic", _host(hosts.nic("0000:3b", name="ens1f0", boot_vfs=4))),
+    "qat": (
+        "qat",
+        _host(
+            hosts.qat_gen4("0000:d8", 1),
+            specs=(f'{{"address": "{_QAT}", "num_vfs": 16}}',),
+        ),
+    ),
+    "qat as a whole": (
+        "qat",
+        _host(hosts.qat_gen4("0000:d8", 1), specs=(f'{{"address": "{_QAT}"}}',)),
+    ),
     "nvme": ("nvme", _host(hosts.nvme_disk("0000:d9", 1))),
     "nvidia": (
         "nvidia",

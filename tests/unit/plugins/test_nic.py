@@ -5,14 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-
-import pytest
 
 from os_acc import plugins
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.device import RejectReason
-from os_acc.testing import HostSpec, TestHost, conformance, hosts, instance, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 from os_acc.testing.test_host import config_of
 
 PF, VF = "0000:3b:00.0", "0000:3b:02.0"
@@ -26,12 +23,6 @@ def named(**tags: object) -> list[str]:
 
 def attached(host: TestHost) -> list[AcceleratorEntry]:
     return host.manager.attached(instance(1))[uuid_of(1)]
-
-
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
-def test_conforms(check: conformance.Check, tmp_path: Path) -> None:
-    with TestHost(tmp_path, HostSpec((NIC,)), enabled_plugins=["nic"]) as host:
-        check(host, "nic")
 
 
 def test_vfs_are_the_capacity_of_their_pf_with_traits_by_tags(make_bench):

@@ -12,8 +12,6 @@ import pytest
 
 from os_acc.testing import (
     HostSpec,
-    TestHost,
-    conformance,
     hosts,
     instance,
     uuid_of,
@@ -29,16 +27,6 @@ def with_qat(**values: object) -> HostSpec:
     return HostSpec(
         (dataclasses.replace(CARD, driver_attributes=attributes(**values)),)
     )
-
-
-@pytest.mark.parametrize("spec", [ALL, f'{{"address": "{PF}"}}'], ids=["VFs", "PF"])
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
-def test_conforms(check: conformance.Check, tmp_path: Path, spec: str) -> None:
-    host = TestHost(
-        tmp_path, HostSpec((CARD,)), enabled_plugins=["qat"], device_spec=[spec]
-    )
-    with host:
-        check(host, "qat")
 
 
 @pytest.mark.parametrize(

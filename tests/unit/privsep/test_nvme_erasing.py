@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,11 @@ import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep.nvme import erasing, notes
+from os_acc.privsep import StepTarget, functions, record, worker
+from os_acc.privsep.nvme import erasing, notes, steps, survey
+from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.nvme_specs import (
     BLOCK,
@@ -31,7 +35,7 @@ DRIVE, PF = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x41, 0, 0)
 VF, OTHER_VF = PciAddress(0, 0x41, 0, 1), PciAddress(0, 0x41, 0, 2)
 LEASE = "11111111-1111-4111-8111-111111111111"
 NEXT = "22222222-1111-4111-8111-111111111111"
-FORMAT = (EraseMethod.FORMAT,)
+FORMAT, CRYPTO_FORMAT = (EraseMethod.FORMAT,), (EraseMethod.FORMAT_CRYPTO,)
 SANITIZE = (EraseMethod.SANITIZE_CRYPTO, EraseMethod.SANITIZE_BLOCK)
 DATA = b"data of a guest." * 512
 ZEROES = bytes(1 << 16)
@@ -188,6 +192,23 @@ def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None
     assert (state.driver, state.driver_override) == (None, None)
 
 
+# The second write of the override clears it, after the driver has left.
+@pytest.mark.parametrize(
+    ("attribute", "nth"), [("drivers_probe", 1), ("driver_override", 2)]
+)
+def test_a_vf_left_between_two_drivers_gets_its_own_binding_back(
+    with_vfs: FakeKernel, attribute: str, nth: int
+) -> None:
+    with_vfs.fail(VF, attribute, errno.EIO, nth=nth)
+    with pytest.raises(OSError, match="Input/output"):
+        erasing.erase(VF, LEASE, FORMAT)
+    assert with_vfs.state(VF).driver_override == "nvme"
+    assert erasing.erase(VF, LEASE, FORMAT) == 1.0
+    state = with_vfs.state(VF)
+    assert (state.driver, state.driver_override) == (None, None)
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+
+
 def test_a_vf_without_namespaces_stays_without_driver(with_vfs: FakeKernel) -> None:
     third = PciAddress(0, 0x41, 0, 3)
     before = len(with_vfs.writes())
@@ -231,3 +252,169 @@ def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
         worn = erasing.health(DRIVE)
         assert worn is not None
         assert (worn.fault, worn.media_errors) == ("its media are read-only", 9)
+
+
+# -- calls after an error ------------------------------------------------------
+
+
+def test_a_format_that_failed_the_verification_is_repeated(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        kernel.ignore(DRIVE, "format")
+        with pytest.raises(OSError, match="still shows data"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        kernel.lift()
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_cryptographic_erase_is_verified_once(tmp_path: Path) -> None:
+    spec = NvmeSpec((1, 2), fna=0b100, dlfeat=0)
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        kernel.fail(DRIVE, "format", errno.EIO, nth=2)
+        with pytest.raises(OSError, match="Input/output"):
+            erasing.erase(DRIVE, LEASE, CRYPTO_FORMAT)
+        kernel.lift()
+        noise = kernel.read_medium(DRIVE, 1)
+        # The noise of the first namespace is not compared with itself.
+        assert erasing.erase(DRIVE, LEASE, CRYPTO_FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == noise
+        assert DATA not in kernel.read_medium(DRIVE, 2)
+
+
+def test_a_failed_sanitize_operation_is_started_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.fail_sanitize(DRIVE)
+        with pytest.raises(OSError, match="ended as FAILED, and the drive has data"):
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+
+
+def test_an_error_that_reached_no_caller_is_reported_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        for is_late in (False, True):
+            monkeypatch.setattr(worker, "is_late", lambda is_late=is_late: is_late)
+            kernel.fail(DRIVE, "format", errno.EIO)
+            with pytest.raises(OSError, match="Input/output"):
+                erasing.erase(DRIVE, LEASE, FORMAT)
+            # An error that reached its caller is not reported twice.
+            assert bool(notes.read(DRIVE, LEASE).failure) == is_late
+        kernel.lift()
+        with pytest.raises(OSError, match="Input/output") as caught:
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert caught.value.errno == errno.EIO
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+# -- what an erasure may reach -------------------------------------------------
+
+
+def test_a_vf_that_its_pf_does_not_list_is_not_taken_for_blank(
+    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdminQueue, "secondaries", lambda _queue: ())
+    assert erasing.erase(VF, LEASE, FORMAT) == 1.0
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+
+
+class PagedQueue(AdminQueue):
+    """A controller whose lists have several pages."""
+
+    def _identify(self, cdw10: int, namespace: int = 0) -> bytes:
+        if cdw10 & 0xFF == 0x15:
+            first = cdw10 >> 16
+            numbers = range(first, min(first + 127, 300))
+            entries = (struct.pack("<HHB3xH22x", each, 0, 1, each) for each in numbers)
+            page = bytes([len(numbers)]).ljust(32, b"\0") + b"".join(entries)
+        else:
+            listed = range(namespace + 1, min(namespace + 1025, 1501))
+            page = struct.pack(f"<{len(listed)}I", *listed)
+        return page.ljust(4096, b"\0")
+
+
+def test_lists_are_read_to_their_end() -> None:
+    queue = PagedQueue("/dev/nvme0", "240:0")
+    assert queue.allocated() == tuple(range(1, 1501))
+    assert [each.number for each in queue.secondaries()] == [*range(300)]
+
+
+def test_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = struct.pack("<1024I", *range(1, 1025))
+    full = bytes([127]).ljust(4096, b"\0")
+    most = struct.pack("<2048H", 2047, *range(2047))
+    queue = AdminQueue("/dev/nvme0", "240:0")
+    for answer, ask in (
+        (page, queue.active),
+        (full, queue.secondaries),
+        (most, queue.controllers),
+    ):
+        monkeypatch.setattr(AdminQueue, "_identify", lambda *_args, a=answer: a)
+        with pytest.raises(OSError, match="lists too many") as caught:
+            ask()
+        assert caught.value.errno == errno.EOVERFLOW
+
+
+def test_a_controller_that_was_replaced_gets_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        found = survey.wait_for_queue(DRIVE)
+        looks = iter((found, dataclasses.replace(found, device="240:99")))
+        monkeypatch.setattr(survey, "wait_for_queue", lambda _function: next(looks))
+        with pytest.raises(OSError, match="controller was replaced"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+
+
+def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=0)
+    with kernel_with(tmp_path, spec).installed():
+        answers = iter((None, survey.live_queue(DRIVE)))
+        monkeypatch.setattr(survey, "live_queue", lambda _function: next(answers))
+        with pytest.raises(OSError, match="may have other controllers"):
+            erasing.check(DRIVE, SANITIZE)
+        monkeypatch.setattr(survey, "_read", lambda *_path: "dead")
+        with pytest.raises(OSError, match="the controller is dead"):
+            erasing.check(DRIVE, SANITIZE)
+
+
+def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+
+
+def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
+    tmp_path: Path,
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
+        with pytest.raises(OSError, match="does not support Format"):
+            erasing.check(DRIVE, FORMAT)
+        # Nothing is left that any method reaches.
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
+    target = StepTarget(LEASE, DRIVE, (DRIVE,))
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        os.makedirs(kernel.path(worker.LOCKS), exist_ok=True)
+        identity = functions.identity(DRIVE)
+        assert identity is not None
+        for lease in ("", NEXT):
+            if lease:
+                record.write(record.present(DRIVE, identity, lease, FunctionUse.HOST))
+            with pytest.raises(OSError, match="not on record for lease") as caught:
+                steps.erase.function(target, ("format",))
+            assert caught.value.errno == errno.EPERM
+            assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+        record.write(record.present(DRIVE, identity, LEASE, FunctionUse.HOST))
+        assert steps.erase.function(target, ("format",)) == 1000
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
