@@ -230,3 +230,14 @@ def test_a_plug_that_a_reboot_has_ended_is_erased(host):
     host.restart()
     host.manager.life.replay(1e9)
     check_erased(host)
+
+
+def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
+    host.plug(1, CARD)
+    acme.write_medium(host.root, CARD)
+    Path(host.root, worker.LOCKS, f"{CARD}.lease").unlink()
+    host.unplug(1)
+    assert [
+        each.lease for each in host.manager.catalog.reconciler.records(1e9).values()
+    ]
+    check_erased(host)
