@@ -151,8 +151,9 @@ def test_a_drive_that_does_not_answer_delays_no_other_and_is_reserved_at_once(
     monkeypatch.setattr(worker, "_LOCK_SECONDS", 0.1)
     read(drives)
     drives.kernel.wear_out(OTHER, 0b1000)
+    read(drives, 1)
     drives.kernel.hang(DRIVE, "log")
-    read(drives, 2)
+    read(drives, 1)
     assert reserved(drives, DRIVE) == 1
     assert faults(drives) == {
         f"{DRIVE} {health_steps.STUCK}",
@@ -176,6 +177,24 @@ def test_a_round_begins_behind_the_last_drive_of_the_round_before(drives, monkey
     assert next(reader._in_turn(reader._reads()))[1].bus == 0xDA
     reader.read()
     assert not reader._known
+
+
+def test_a_helper_that_does_not_start_is_logged_once_and_no_fault(
+    drives, monkeypatch, caplog
+):
+    read(drives)
+    start = type(drives.manager.life._helper).start
+
+    def refuse(self, deadline, contexts=()):
+        if any("nvme" in each.pypath for each in contexts):
+            raise exception.HelperUnavailable("sudo: a password is required")
+        start(self, deadline, contexts)
+
+    drives.kernel.wear_out(DRIVE, 0b1000)
+    monkeypatch.setattr(type(drives.manager.life._helper), "start", refuse)
+    read(drives, 3)
+    assert caplog.text.count("sudo: a password is required") == 1
+    assert faults(drives) == {""}
 
 
 def test_a_refused_command_is_no_fault(drives, caplog):
