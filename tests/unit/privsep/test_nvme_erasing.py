@@ -106,6 +106,14 @@ def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path: Path) -> Non
         assert kernel.read_medium(DRIVE, 2) == ZEROES
 
 
+def test_no_namespace_that_is_verified_is_erased_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((1, 2, 3))).installed() as kernel:
+        kernel.fail(DRIVE, "format", errno.EIO, nth=3)
+        with pytest.raises(OSError, match="Input/output"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert notes.read(DRIVE, LEASE).erased == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("method", "command"),
     [(EraseMethod.FORMAT, "format"), (EraseMethod.DEALLOCATE, "discard")],
