@@ -194,6 +194,18 @@ def test_a_shared_subsystem_is_never_sanitized(tmp_path: Path) -> None:
         assert kernel.read_medium(DRIVE, 1) == ZEROES
 
 
+def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(
+    tmp_path: Path,
+) -> None:
+    oacs = 1 << 1 | MANAGES | VIRTUALIZES
+    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=oacs, others=(7,))
+    with (
+        kernel_with(tmp_path, spec).installed(),
+        pytest.raises(OSError, match="which has controller 7"),
+    ):
+        erasing.erase(DRIVE, LEASE, SANITIZE)
+
+
 def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
     spec = NvmeSpec((), unattached=(5,), oacs=1 << 1 | MANAGES)
     with (
@@ -401,9 +413,6 @@ def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
         record.write(record.present(DRIVE, identity, LEASE, FunctionUse.HOST))
         assert steps.erase.function(target, ("format",)) == 1000
         assert kernel.read_medium(DRIVE, 1) == ZEROES
-
-
-# -- commands and disks --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
