@@ -106,6 +106,14 @@ def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path: Path) -> Non
         assert kernel.read_medium(DRIVE, 2) == ZEROES
 
 
+def test_no_namespace_that_is_verified_is_erased_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((1, 2, 3))).installed() as kernel:
+        kernel.fail(DRIVE, "format", errno.EIO, nth=3)
+        with pytest.raises(OSError, match="Input/output"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert notes.read(DRIVE, LEASE).erased == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("method", "command"),
     [(EraseMethod.FORMAT, "format"), (EraseMethod.DEALLOCATE, "discard")],
@@ -184,6 +192,18 @@ def test_a_shared_subsystem_is_never_sanitized(tmp_path: Path) -> None:
             erasing.erase(DRIVE, LEASE, SANITIZE)
         assert erasing.erase(DRIVE, LEASE, (*SANITIZE, *FORMAT)) == 1.0
         assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(
+    tmp_path: Path,
+) -> None:
+    oacs = 1 << 1 | MANAGES | VIRTUALIZES
+    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=oacs, others=(7,))
+    with (
+        kernel_with(tmp_path, spec).installed(),
+        pytest.raises(OSError, match="which has controller 7"),
+    ):
+        erasing.erase(DRIVE, LEASE, SANITIZE)
 
 
 def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
@@ -393,9 +413,6 @@ def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
         record.write(record.present(DRIVE, identity, LEASE, FunctionUse.HOST))
         assert steps.erase.function(target, ("format",)) == 1000
         assert kernel.read_medium(DRIVE, 1) == ZEROES
-
-
-# -- commands and disks --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
