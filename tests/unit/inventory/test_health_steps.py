@@ -114,7 +114,7 @@ def test_a_single_reading_is_no_fault_but_the_first_of_a_service_is(drives):
     assert reserved(drives, DRIVE) == 1
 
 
-def test_a_drive_that_a_guest_has_is_never_read(drives):
+def test_a_drive_that_a_guest_has_is_never_read(drives, caplog):
     drives.plug(1, DRIVE)
     # A command to it would end the helper's child, and be logged.
     drives.kernel.kill(DRIVE, "log", times=None)
@@ -123,6 +123,7 @@ def test_a_drive_that_a_guest_has_is_never_read(drives):
         ("nvme", drives.provider(OTHER).device.address)
     }
     assert reserved(drives, DRIVE) == 0
+    assert "a lease has taken it" not in caplog.text, "not even asked for"
 
 
 def test_the_helper_reads_no_function_that_a_lease_has_taken(drives, caplog):
