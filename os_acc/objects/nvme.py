@@ -18,9 +18,10 @@ IDENTIFY_SIZE = 4096
 #: Size of the log pages SMART / Health Information and Sanitize Status, in bytes.
 LOG_SIZE = 512
 
-_LISTED_NAMESPACES = 1024
-_LISTED_CONTROLLERS = 2047
-_LISTED_SECONDARIES = 127
+#: The largest number of entries in one page of each list.
+LISTED_NAMESPACES = 1024
+LISTED_CONTROLLERS = 2047
+LISTED_SECONDARIES = 127
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -300,7 +301,7 @@ def parse_namespaces(data: bytes) -> tuple[int, ...]:
     :raises InvalidInput: it has another size.
     """
     _check_size(data, IDENTIFY_SIZE)
-    found = (_number(data, 4 * at, 4) for at in range(_LISTED_NAMESPACES))
+    found = (_number(data, 4 * at, 4) for at in range(LISTED_NAMESPACES))
     return tuple(iter(lambda: next(found, 0), 0))
 
 
@@ -311,7 +312,7 @@ def parse_controllers(data: bytes) -> tuple[int, ...]:
     """
     _check_size(data, IDENTIFY_SIZE)
     count = _number(data, 0, 2)
-    if count > _LISTED_CONTROLLERS:
+    if count > LISTED_CONTROLLERS:
         raise InvalidInput(f"a controller list of {count} entries")
     return tuple(_number(data, 2 + 2 * at, 2) for at in range(count))
 
@@ -322,7 +323,7 @@ def parse_secondaries(data: bytes) -> tuple[SecondaryController, ...]:
     :raises InvalidInput: it has another size, or too many entries.
     """
     _check_size(data, IDENTIFY_SIZE)
-    if data[0] > _LISTED_SECONDARIES:
+    if data[0] > LISTED_SECONDARIES:
         raise InvalidInput(f"a secondary controller list of {data[0]} entries")
     return tuple(
         SecondaryController(

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
+import math
 import os
 import select
 import signal
@@ -85,6 +87,9 @@ class ChildRefused(OSError):
     """No descriptor, process or memory was left to create the child."""
 
 
+# Of the call whose child this process is.
+_deadline = math.inf
+
 #: Children that outlived their deadline, to be reaped when they end.
 _stuck: set[int] = set()
 
@@ -118,13 +123,26 @@ def run(
         if refusal is not None:
             return (refusal,) * len(addresses)
         try:
-            return _in_child(len(addresses), deadline, job, (*locks, *files))
+            timed = functools.partial(_timed, deadline, job)
+            return _in_child(len(addresses), deadline, timed, (*locks, *files))
         except ChildRefused as error:
             refusal = CallResult(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
             return (refusal,) * len(addresses)
     finally:
         for fd in locks:
             os.close(fd)
+
+
+def is_late() -> bool:
+    """Return whether no caller waits for this child any more: its deadline passed."""
+    return time.monotonic() > _deadline
+
+
+def _timed(deadline: float, job: Job, index: int) -> CallResult:
+    """Run a job in the child, which has the deadline as a variable of its own."""
+    global _deadline
+    _deadline = deadline
+    return job(index)
 
 
 def _lock_path(address: PciAddress | str) -> str:

@@ -25,7 +25,7 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import VFIO_PCI
+from os_acc.objects.vfio_driver import VFIO_PCI, VfioDriver
 from os_acc.store import schema
 from os_acc.store.errors import StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
@@ -374,7 +374,7 @@ def decode(payload: str) -> Lease:
             former_consumer=fields.get("former_consumer", ""),
             former_uuid=fields.get("former_uuid", ""),
             erased=fields.get("erased", 0.0),
-            driver=fields.get("driver", VFIO_PCI),
+            driver=VfioDriver(fields.get("driver", VFIO_PCI)).value,
             physical_network=fields.get("physical_network", ""),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -157,7 +157,7 @@ class NvmeNodes(DflNodes):
                 return
             pf = _primary(tree, str(address))
             _change(tree, pf, sanitize=1, progress=0xFFFF, is_written=False)
-        self._fill(pf, None)
+        self._fill(pf, None, bytes(MEDIUM))
 
     def fail_sanitize(self, address: object) -> None:
         """Let a running sanitize operation fail."""
@@ -210,28 +210,33 @@ class NvmeNodes(DflNodes):
         if state.sanitize == 2:
             return _SANITIZING
         if opcode == _FORMAT:
-            return self._format(address, spec, number)
+            return self._format(address, spec, number, cdw10 >> 9 & 0b111)
         if opcode == _SANITIZE and spec.sanicap:
             with self._tree.transaction() as tree:
                 _change(tree, address, sanitize=2, progress=0, action=cdw10 & 7)
             return 0
         return _INVALID_OPCODE
 
-    def _format(self, address: str, spec: NvmeSpec, number: int) -> int:
+    def _format(
+        self, address: str, spec: NvmeSpec, number: int, secure_erase: int
+    ) -> int:
         if number not in spec.namespaces:
             return _INVALID_FIELD
         with self._tree.transaction() as tree:
             pf = _primary(tree, address)
-        self._fill(pf, None if spec.fna & 0b11 else number)
+        # Without the old key, the data reads as noise.
+        content = os.urandom(MEDIUM) if secure_erase == 2 else bytes(MEDIUM)
+        self._fill(pf, None if spec.fna & 0b11 else number, content)
         return 0
 
-    def _fill(self, pf: str, number: int | None) -> None:
+    def _fill(self, pf: str, number: int | None, content: bytes) -> None:
         """Erase one namespace of a subsystem, or all."""
+        os.makedirs(self._file(_MEDIA), exist_ok=True)
         for name in os.listdir(self._file(_MEDIA)):
             of, _, its_number = name.rpartition("-")
             if of == pf and number in (None, int(its_number)):
                 with open(self._file(f"{_MEDIA}/{name}"), "r+b") as file:
-                    file.write(bytes(MEDIUM))
+                    file.write(content)
 
     def _identify(
         self, address: str, spec: NvmeSpec, cns: int, number: int

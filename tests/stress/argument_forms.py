@@ -75,3 +75,17 @@ def is_uuid(value: object) -> bool:
     return [len(part) for part in parts] == [8, 4, 4, 4, 12] and set(
         "".join(parts)
     ) <= _HEX
+
+
+def is_call(group: object, epoch: object, milliseconds: object) -> bool:
+    return (
+        is_number(group, 0, 2**31 - 1)
+        and is_number(epoch, 0, 2**63 - 1)
+        and is_number(milliseconds, 1, 600_000)
+    )
+
+
+def is_sysfs_name(name: object) -> bool:
+    if type(name) is not str or not 0 < len(name) <= 96:
+        return False
+    return name[0] in FIRST and set(name) <= FIRST | frozenset(".:+-")

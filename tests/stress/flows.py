@@ -62,6 +62,7 @@ class Flow:
     :ivar more: further functions of the host.
     :ivar device_spec: the devices that the library may use.
     :ivar plugins: the plugins that the library uses.
+    :ivar groups: further options, by group.
     :ivar counts: the numbers of leases that the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
     :ivar unready: consumers with leases that a reboot has invalidated, until
@@ -72,6 +73,7 @@ class Flow:
     more: ClassVar[tuple[FunctionSpec, ...]] = ()
     device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
     plugins: ClassVar[tuple[str, ...]] = OWN_PLUGINS
+    groups: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     counts: ClassVar[frozenset[int]] = frozenset({0, 1})
     strays: ClassVar[frozenset[str]] = frozenset()
     unready: ClassVar[frozenset[str]] = frozenset()
@@ -205,9 +207,7 @@ class ProgramAfterReboot(Program):
     def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
         self._plug(bench.start_here())
-        bench.kernel.reboot()
-        bench.start_here().plug({"uuid": BYSTANDER}, None, None)
-        bench.kernel.hold(BYSTANDERS)
+        reboot(bench)
 
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here()
@@ -265,9 +265,7 @@ class Reboot(HeldFlow):
 
     def prepare(self, bench: TestHost) -> None:
         super().prepare(bench)
-        bench.kernel.reboot()
-        bench.start_here().plug({"uuid": BYSTANDER}, None, None)
-        bench.kernel.hold(BYSTANDERS)
+        reboot(bench)
 
     def act(self, bench: TestHost) -> Iterator[None]:
         manager = bench.start_here()
@@ -477,3 +475,10 @@ def plug_bystander(bench: TestHost) -> Manager:
     plug(manager, BYSTANDER, BYSTANDERS)
     bench.kernel.hold(BYSTANDERS)
     return manager
+
+
+def reboot(bench: TestHost) -> None:
+    """Reboot the host, and start the guest again that runs all the time."""
+    bench.kernel.reboot()
+    bench.start_here().plug({"uuid": BYSTANDER}, None, None)
+    bench.kernel.hold(BYSTANDERS)

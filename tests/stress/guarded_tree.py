@@ -11,9 +11,11 @@ from os_acc.privsep import kernel
 from tests.stress import hostile_tree
 from tests.stress.file_changes import Deed, FileChanges, picture
 from tests.stress.privileged_calls import answer_to, check_answer, let_stuck_ones_end
-from tests.stress.privileged_contract import Arguments, Card, EntryPoint
+from tests.stress.privileged_host import Arguments, Card, EntryPoint
 
 _LOCKS = "run/os_acc"
+#: The directories below with the marks and notes of NVMe functions.
+_OF_NVME = ("erasing", "nvme")
 
 
 class GuardedTree:
@@ -85,9 +87,27 @@ class GuardedTree:
         notes = [
             f"{lock}{suffix}"
             for lock in locks
-            for suffix in (".autoprobe", ".qat", ".lease", ".lease.new")
+            for suffix in (
+                *(".autoprobe", ".qat", ".lease", ".lease.new"),
+                *(".vgpu", ".vgpu.new"),
+            )
         ]
-        return {self._real(_LOCKS), *locks, *notes} if cards else set()
+        of_nvme = [
+            f"{self._real(_LOCKS)}/{name}/{card.name}{suffix}"
+            for card in cards
+            if card.is_nvme
+            for name in _OF_NVME
+            for suffix in ("", ".new")
+        ]
+        directories = self._directories(cards)
+        return {*directories, *locks, *notes, *of_nvme} if cards else set()
+
+    def _directories(self, cards: list[Card]) -> list[str]:
+        """Return the helper's own directories, those within others first."""
+        has_nvme = any(card.is_nvme for card in cards)
+        inner = [f"{_LOCKS}/{name}" for name in _OF_NVME if has_nvme]
+        root = os.path.realpath(self.host.root)
+        return [os.path.join(root, name) for name in (*inner, _LOCKS)]
 
     def _real(self, path: str) -> str:
         directory, name = os.path.split(os.path.join(self.host.root, path))
@@ -97,10 +117,13 @@ class GuardedTree:
         for path in {deed.path for deed in deeds if deed.what == "write"}:
             if path in self._before:
                 self._restore(path)
-        for path in sorted(self._private(cards) - {self._real(_LOCKS)}):
+        directories = self._directories(cards)
+        for path in sorted(self._private(cards) - {*directories}):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        os.rmdir(self._real(_LOCKS))
+        for path in directories:
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(path)
 
     def _restore(self, path: str) -> None:
         content = self._before[path][-1]

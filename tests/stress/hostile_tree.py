@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from tests.stress.privileged_contract import Card, Host
+from tests.stress.privileged_host import Card, Host
 
 _TEXT = "as it was\n"
 _VFIO, _NOUVEAU, _BLANK = "vfio-pci", "nouveau", "i6300ESB timer"
@@ -33,7 +33,11 @@ WIDE = Card((0x10000, 0xFF, 0x1F, 7), (0xFFFF,) * 5, 2**31 - 1, _NOUVEAU)
 LINKED = Card((0, 0x66, 0, 0), (0x1234, 0x11E8, 0, 0, 0x10), 6, _NOUVEAU)
 #: Its driver is a directory of another file system.
 STRAY = Card((0, 0x67, 0, 0), (0x1234, 0x11E8, 0, 0, 0x10), 7, "stray")
-CARDS = (PLAIN, SECOND, TAKEN, PF, BRIDGE, WIDE, LINKED, STRAY)
+#: It is erased by way of a driver that does not come.
+DISK = Card(
+    (0, 0xD9, 0, 0), (0x144D, 0xA824, 0x144D, 0xA801, 0), 8, _NOUVEAU, is_nvme=True
+)
+CARDS = (PLAIN, SECOND, TAKEN, PF, BRIDGE, WIDE, LINKED, STRAY, DISK)
 
 
 def build(place: str, elsewhere: str) -> Host:
@@ -69,6 +73,10 @@ def _card(root: str, card: Card) -> None:
         "class": "0x060400\n" if card.is_bridge else "0x030000\n",
         "driver_override": "(null)\n",
     }
+    if card.is_nvme:
+        texts["class"] = "0x010802\n"
+    if card is PLAIN:
+        texts["nvidia/current_vgpu_type"] = "0\n"
     if card is PF:
         texts.update(dict.fromkeys(_SRIOV, "1\n"))
     for name in _SIBLINGS:

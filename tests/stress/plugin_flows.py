@@ -3,7 +3,8 @@
 """The flows with plugins that prepare and release their devices, or erase them.
 
 The plugins leave a mark on the host: a free device with a mark was never released. A
-file stands for the memory of a device: a free device with data was never erased.
+file stands for the memory of a device: a free device with data was never erased. A
+privileged step of a plugin leaves its mark in an attribute of the function.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost
-from tests.stress.flows import INSTANCE, OWN_PLUGINS, VF, Flow, PlugFlow
+from tests.stress.flows import INSTANCE, OTHER_VF, OWN_PLUGINS, VF, Flow, PlugFlow
 from tests.stress.simulated_host import plug
 from tests.unit import acme
 
@@ -25,6 +26,11 @@ from tests.unit import acme
 MARKS = metadata.EntryPoint("marks", "tests.unit.acme:MarksIntel", plugins.NAMESPACE)
 #: The entry point of the plugin that erases its devices.
 ERASES = metadata.EntryPoint("erases", "tests.unit.acme:ErasesIntel", plugins.NAMESPACE)
+#: The entry point of the plugin with privileged steps.
+STEPS = metadata.EntryPoint(
+    "steps", "tests.unit.vendor_steps:SteppingIntel", plugins.NAMESPACE
+)
+INSTALLED = (MARKS, ERASES, STEPS)
 
 
 class Prepared(PlugFlow):
@@ -64,6 +70,33 @@ class PluginLost(Prepared):
             if lease.state is LeaseState.QUARANTINED:
                 operations.release_device(manager, lease.address, None)
         super().resume(bench, manager)
+
+
+class Stepped(PlugFlow):
+    """Privileged steps of a plugin set the NUMA node of the VF, and set it back."""
+
+    name = "a VF with privileged steps of a plugin"
+    places = (VF,)
+    plugins = (*OWN_PLUGINS, STEPS.name)
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        leased = {str(lease.address) for lease in manager.store.leases(INSTANCE)}
+        assert _set(bench) == leased
+        super().resume(bench, manager)
+        assert _set(bench)
+        manager.unplug({"uuid": INSTANCE})
+        assert not _set(bench)
+
+
+def _set(bench: TestHost) -> set[str]:
+    """Return the VFs whose node the step has set; the card is on node 0."""
+    kernel = bench.kernel
+    place = kernel.path("sys/bus/pci/devices")
+    return {
+        each
+        for each in (VF, OTHER_VF)
+        if kernel.read(f"{place}/{each}/numa_node").strip() == "1"
+    }
 
 
 def advance(manager: Manager) -> bool:
@@ -126,5 +159,5 @@ class Erased(PlugFlow):
 
 
 FLOWS: Mapping[str, Flow] = {
-    flow.name: flow for flow in (Prepared(), PluginLost(), Erased())
+    flow.name: flow for flow in (Prepared(), PluginLost(), Stepped(), Erased())
 }

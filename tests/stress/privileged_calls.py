@@ -17,7 +17,7 @@ from os_acc.privsep.outcome import Outcome
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import RandomValues
 from tests.stress import privileged_contract
-from tests.stress.privileged_contract import Arguments, Card, EntryPoint, Host
+from tests.stress.privileged_host import Arguments, Card, EntryPoint, Host
 
 _ANSWERS = {str(outcome) for outcome in Outcome}
 _FAMILIAR = ("vfio-pci", "nouveau", "0000:17:00.0", "i6300ESB timer")
@@ -47,8 +47,10 @@ def host_of(fake: FakeKernel) -> Host:
         )
         group = fake.group(function.address)
         is_bridge = function.class_code >> 16 == 0x06
+        is_nvme = function.class_code == 0x010802
         assert group is not None
-        cards[place] = Card(place, identity, group, function.driver, is_bridge)
+        driver = function.driver
+        cards[place] = Card(place, identity, group, driver, is_bridge, is_nvme)
     return Host(fake.root, cards)
 
 

@@ -8,8 +8,7 @@ They are stated once more, apart from the code, so that the two can be compared.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from os_acc.privsep import (
@@ -21,26 +20,24 @@ from os_acc.privsep import (
     record,
     rootconf,
     sriov,
-    vgpu,
     xrt,
 )
 from tests.random_values import RandomValues
-from tests.stress import privileged_health, privileged_qat
+from tests.stress import privileged_health, privileged_qat, privileged_steps
 from tests.stress.argument_forms import (
     DIGITS,
-    FIRST,
     are_targets,
+    is_call,
     is_digest,
+    is_driver,
     is_identity,
     is_number,
     is_place,
     is_signature,
+    is_sysfs_name,
     is_uuid,
 )
-from tests.stress.privileged_host import Card, Host
-
-Arguments = tuple[Any, ...]
-Writes = frozenset[tuple[str, str]]
+from tests.stress.privileged_host import Arguments, Card, EntryPoint, Host, Writes
 
 _DEVICES = "sys/bus/pci/devices"
 _VFIO = "vfio-pci"
@@ -50,60 +47,6 @@ _DRIVERS = frozenset(
 )
 _LEASE = "77777777-7777-4777-8777-777777777777"
 _SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EntryPoint:
-    """One entry point.
-
-    :ivar invent: returns arguments that it accepts, for functions of a host or
-        others.
-    :ivar takes: returns whether it accepts arguments.
-    :ivar named: returns the functions in arguments, with their stated identity.
-    :ivar writes: returns the attributes that it may write for such a function,
-        and the texts, if the function is present with this identity.
-    """
-
-    call: Callable[..., Any]
-    invent: Callable[[RandomValues, Host], Arguments]
-    takes: Callable[..., bool]
-    named: Callable[[Arguments], list[Arguments]]
-    writes: Callable[[Card, Arguments, Arguments], Writes]
-
-    def fits(self, arguments: Arguments) -> bool:
-        """Return whether the number of arguments is right."""
-        # A step's function is behind the entry point that wraps it.
-        own = inspect.signature(self._function, follow_wrapped=False)
-        return len(arguments) == len(own.parameters)
-
-    @property
-    def _function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = self.call.args[0]  # type: ignore[attr-defined]
-        return function
-
-    def locked(self, host: Host, arguments: Arguments) -> list[Card]:
-        """Return the functions whose locks a call may leave behind."""
-        if self in (HOLDERS, FORGET) or not self.takes(*arguments):
-            return []
-        found = [host.cards.get(tuple(place)) for place, *_ in self.named(arguments)]
-        return [] if None in found else [card for card in found if card is not None]
-
-    def permitted(self, host: Host, arguments: Arguments) -> Writes:
-        """Return every permitted write of a call: path below the root, and text."""
-        writes: set[tuple[str, str]] = set()
-        for card in self.locked(host, arguments):
-            for target in self.named(arguments):
-                if tuple(target[0]) == card.place:
-                    writes |= self.writes(card, target, arguments)
-        return frozenset(writes)
-
-
-def _is_told(group: object, epoch: object, milliseconds: object) -> bool:
-    return (
-        is_number(group, 0, 2**31 - 1)
-        and is_number(epoch, 0, 2**63 - 1)
-        and is_number(milliseconds, 1, 600_000)
-    )
 
 
 def _as_said(card: Card, identity: Any, group: object) -> bool:
@@ -177,55 +120,17 @@ def _take(rng: RandomValues, host: Host) -> Arguments:
     # Either form of a target is accepted.
     names = (rng.pick(sorted(_DRIVERS)),) if rng.happens(0.5) else ()
     targets = tuple((card.place, card.identity, *names) for card in cards)
+    return *_of_group(rng, cards[0], targets), *_eraser(rng)
+
+
+def _of_group(rng: RandomValues, card: Card, targets: Arguments) -> Arguments:
     epoch = rng.pick((0, 1, 2**62))
-    return cards[0].group, targets, epoch, _patience(rng), _lease(rng)
+    return card.group, targets, epoch, _patience(rng), _lease(rng)
 
 
-def _step(*values: Any) -> Callable[[RandomValues, Host], Arguments]:
-    def invent(rng: RandomValues, host: Host) -> Arguments:
-        cards = _group(rng, host)
-        members = tuple((card.place, card.identity) for card in cards)
-        epoch = rng.pick((0, 1, 2**62))
-        own = (cards[0].place, members, (), epoch, _patience(rng), _lease(rng))
-        return (*own, values)
-
-    return invent
-
-
-def _is_step(*kinds: type) -> Callable[..., bool]:
-    """Return a check of the arguments of a privileged step on a function."""
-
-    def check(
-        place: Any,
-        members: Any,
-        card: Any,
-        epoch: object,
-        milliseconds: object,
-        lease: object,
-        values: Any,
-    ) -> bool:
-        return (
-            is_place(place)
-            and are_targets(members, 0)
-            and any(tuple(each[0]) == tuple(place) for each in members)
-            and (_is_none(card) or are_targets((card,), 0))
-            and _is_told(0, epoch, milliseconds)
-            and is_uuid(lease)
-            and type(values) is tuple
-            and list(map(type, values)) == list(kinds)
-            and all(is_number(each, -(2**63), 2**64 - 1) for each in values)
-        )
-
-    return check
-
-
-def _members(arguments: Arguments) -> list[Arguments]:
-    card = arguments[2]
-    return [*arguments[1], *([] if _is_none(card) else [card])]
-
-
-def _is_none(card: object) -> bool:
-    return isinstance(card, tuple | list) and not card
+def _eraser(rng: RandomValues) -> Arguments:
+    """Return the plugin that has to erase the functions; few calls have one."""
+    return rng.pick(((), (), (), ("",), ("nvme",)))
 
 
 def _lease(rng: RandomValues) -> str:
@@ -239,12 +144,15 @@ def _give_back(rng: RandomValues, host: Host) -> Arguments:
         (card.place, card.identity, rng.pick(names), rng.pick(names)) for card in cards
     )
     epoch, proven = rng.pick((0, 1, 2**62)), rng.happens(0.5)
-    return cards[0].group, targets, epoch, _patience(rng), proven, _lease(rng)
+    call = (cards[0].group, targets, epoch, _patience(rng), proven, _lease(rng))
+    return *call, *_eraser(rng)
 
 
 def _reserve(rng: RandomValues, host: Host) -> Arguments:
-    use = rng.pick(("guest", "host"))
-    return *_take(rng, host), use, rng.pick(("", "unreadable", _LEASE))
+    cards = _group(rng, host)
+    targets = tuple((card.place, card.identity) for card in cards)
+    use, before = rng.pick(("guest", "host")), rng.pick(("", "unreadable", _LEASE))
+    return *_of_group(rng, cards[0], targets), use, before, *_eraser(rng)
 
 
 def _forget(rng: RandomValues, host: Host) -> Arguments:
@@ -297,25 +205,20 @@ def _mdev(rng: RandomValues, host: Host) -> Arguments:
 def _is_mdev(
     parent: object, type_name: object, number: object, uuid: object, *rest: object
 ) -> bool:
-    names = _is_sysfs_name(parent) and _is_sysfs_name(type_name)
+    names = is_sysfs_name(parent) and is_sysfs_name(type_name)
     is_slot = names and is_number(number, 0, 10**9 - 1)
-    return is_slot and is_uuid(uuid) and _is_told(0, *rest)
-
-
-def _is_sysfs_name(name: object) -> bool:
-    if type(name) is not str or not 0 < len(name) <= 96:
-        return False
-    return name[0] in FIRST and set(name) <= FIRST | frozenset(".:+-")
+    return is_slot and is_uuid(uuid) and is_call(0, *rest)
 
 
 TAKE = EntryPoint(
     binding.take,
     _take,
-    lambda group, targets, epoch, milliseconds, lease: (
-        _is_told(group, epoch, milliseconds)
+    lambda group, targets, epoch, milliseconds, lease, eraser="": (
+        is_call(group, epoch, milliseconds)
         and are_targets(targets, 0, 1)
         and all(driver in _DRIVERS for _, _, *names in targets for driver in names)
         and is_uuid(lease)
+        and is_driver(eraser)
     ),
     lambda arguments: list(arguments[1]),
     _taking,
@@ -323,11 +226,12 @@ TAKE = EntryPoint(
 GIVE_BACK = EntryPoint(
     binding.give_back,
     _give_back,
-    lambda group, targets, epoch, milliseconds, proven_free, lease: (
-        _is_told(group, epoch, milliseconds)
+    lambda group, targets, epoch, milliseconds, proven_free, lease, eraser="": (
+        is_call(group, epoch, milliseconds)
         and are_targets(targets, 2)
         and type(proven_free) is bool
         and is_uuid(lease)
+        and is_driver(eraser)
     ),
     lambda arguments: list(arguments[1]),
     _giving_back,
@@ -335,17 +239,18 @@ GIVE_BACK = EntryPoint(
 RESERVE = EntryPoint(
     binding.reserve,
     _reserve,
-    lambda group, targets, epoch, milliseconds, lease, use, instead_of: (
-        _is_told(group, epoch, milliseconds)
+    lambda group, targets, epoch, milliseconds, lease, use, instead_of, eraser="": (
+        is_call(group, epoch, milliseconds)
         and are_targets(targets, 0)
         and is_uuid(lease)
         and type(use) is str
         and use in ("guest", "host")
         and type(instead_of) is str
         and (instead_of in ("", "unreadable") or is_uuid(instead_of))
+        and is_driver(eraser)
     ),
     lambda arguments: list(arguments[1]),
-    lambda _card, _target, _arguments: frozenset(),
+    _nothing,
 )
 FORGET = EntryPoint(
     binding.forget,
@@ -355,11 +260,12 @@ FORGET = EntryPoint(
         and bool(places)
         and all(map(is_place, places))
         and len(set(map(tuple, places))) == len(places)
-        and _is_told(0, epoch, milliseconds)
+        and is_call(0, epoch, milliseconds)
         and is_uuid(lease)
     ),
     lambda arguments: [(place,) for place in arguments[0]],
-    lambda _card, _target, _arguments: frozenset(),
+    _nothing,
+    locks=False,
 )
 CLAIMED = EntryPoint(
     record.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()
@@ -372,7 +278,7 @@ SET_NUM_VFS = EntryPoint(
         is_place(parts)
         and is_identity(identity)
         and is_number(count, 1, 0xFFFF)
-        and _is_told(0, epoch, milliseconds)
+        and is_call(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
     _making_vfs,
@@ -384,7 +290,7 @@ SET_QAT_SERVICES = EntryPoint(
         is_place(parts)
         and is_identity(identity)
         and privileged_qat.are_services(services)
-        and _is_told(0, epoch, milliseconds)
+        and is_call(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
     privileged_qat.permitted,
@@ -398,7 +304,8 @@ HOLDERS = EntryPoint(
         and all(map(is_place, all_parts))
     ),
     lambda arguments: [(place,) for place in arguments[0]],
-    lambda _card, _target, _arguments: frozenset(),
+    _nothing,
+    locks=False,
 )
 PROGRAM = EntryPoint(
     fpga.program,
@@ -411,7 +318,7 @@ PROGRAM = EntryPoint(
         and is_digest(algorithm, digest)
         and is_number(offset, 0, 2**30)
         and is_number(size, 1, 2**30)
-        and _is_told(0, *rest[:2])
+        and is_call(0, *rest[:2])
         and is_signature(rest[2])
     ),
     lambda arguments: [arguments[:2]],
@@ -424,7 +331,7 @@ RELEASE_PORTS = EntryPoint(
         is_place(parts)
         and is_identity(identity)
         and is_number(count, 0, 7)
-        and _is_told(0, epoch, milliseconds)
+        and is_call(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -433,7 +340,7 @@ ASSIGN_PORTS = EntryPoint(
     fpga.assign_ports,
     lambda rng, host: (*_release_ports(rng, host)[:2], 1, _patience(rng)),
     lambda parts, identity, epoch, milliseconds: (
-        is_place(parts) and is_identity(identity) and _is_told(0, epoch, milliseconds)
+        is_place(parts) and is_identity(identity) and is_call(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -448,7 +355,7 @@ LOAD = EntryPoint(
         and number != parts[3]
         and is_uuid(interface)
         and is_digest(algorithm, digest)
-        and _is_told(0, *rest[:2])
+        and is_call(0, *rest[:2])
         and is_signature(rest[2])
     ),
     lambda arguments: [arguments[:2]],
@@ -459,22 +366,15 @@ REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
 MDEV_HOLDERS = EntryPoint(
     holders.mdev_holders, lambda *_: (_LEASE,), is_uuid, lambda _all: [], _nothing
 )
-# The cards of these tests have no vGPUs.
-CREATE_VGPU = EntryPoint(
-    vgpu.create_vgpu.entry, _step(1154), _is_step(int), _members, _nothing
-)
-DELETE_VGPU = EntryPoint(
-    vgpu.delete_vgpu.entry, _step(), _is_step(), _members, _nothing
-)
 _HEALTH = privileged_health.rows(EntryPoint, _some, _patience)
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
     *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
-    *(CREATE_MDEV, REMOVE_MDEV, CREATE_VGPU, DELETE_VGPU, *_HEALTH.values()),
+    *(CREATE_MDEV, REMOVE_MDEV, *_HEALTH.values(), *privileged_steps.ALL.values()),
 )
 #: Entry points that return the holders of a device.
 HOLDING = (HOLDERS, MDEV_HOLDERS)
-ALL: Mapping[str, EntryPoint] = {
+OWN: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
     "binding.reserve": RESERVE,
@@ -485,8 +385,6 @@ ALL: Mapping[str, EntryPoint] = {
     "qat.set_qat_services": SET_QAT_SERVICES,
     "mdev.create": CREATE_MDEV,
     "mdev.remove": REMOVE_MDEV,
-    "vgpu.create_vgpu": CREATE_VGPU,
-    "vgpu.delete_vgpu": DELETE_VGPU,
     "holders.holders": HOLDERS,
     "holders.mdev_holders": MDEV_HOLDERS,
     "fpga.program": PROGRAM,
@@ -494,4 +392,7 @@ ALL: Mapping[str, EntryPoint] = {
     "fpga.assign_ports": ASSIGN_PORTS,
     "xrt.program": LOAD,
     **_HEALTH,
+    **privileged_steps.OWN,
 }
+#: Those of a vendor as well.
+ALL: Mapping[str, EntryPoint] = {**OWN, **privileged_steps.VENDOR}

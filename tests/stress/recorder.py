@@ -33,6 +33,7 @@ from os_acc.privsep import kernel as privsep_kernel
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult
 from os_acc.testing import FakeKernel
+from os_acc.testing.nvme import NAMES
 
 _CHANGES = frozenset(
     {
@@ -43,6 +44,8 @@ _CHANGES = frozenset(
 # These belong to the connection alone; other PRAGMA statements change the file.
 _SETTINGS = ("SELECT", "BEGIN", "PRAGMA journal_mode", "PRAGMA synchronous")
 _READING = re.compile(r"PRAGMA [^=]*")
+#: NVMe admin commands that change nothing.
+_ASKING = ("log", "identify")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -214,6 +217,24 @@ class _Watched(FakeKernel):
         self._recorder.touch(f"ioctl {request:#x}")
         with self._recorder.quiet():
             super().ioctl(fd, request, argument)
+
+    def open_disk(self, path: str, device: str) -> int:
+        with self._recorder.quiet():
+            return super().open_disk(path, device)
+
+    def nvme_admin(
+        self, path: str, device: str, command: Callable[[int], bytes], size: int
+    ) -> tuple[int, bytes]:
+        opcode = command(1)[0]
+        if opcode in NAMES and NAMES[opcode] not in _ASKING:
+            self._recorder.touch(f"NVMe {NAMES[opcode]}")
+        with self._recorder.quiet():
+            return super().nvme_admin(path, device, command, size)
+
+    def write_medium(self, address: object, number: int, data: bytes) -> None:
+        self._recorder.touch("a guest writes")
+        with self._recorder.quiet():
+            super().write_medium(address, number, data)
 
     def read(self, path: str) -> str:
         with self._recorder.quiet():

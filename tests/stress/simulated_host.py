@@ -26,16 +26,21 @@ _OPTIONS: Mapping[str, object] = {
 
 
 def simulated_host(
-    directory: str, spec: HostSpec | None = None, **options: object
+    directory: str,
+    spec: HostSpec | None = None,
+    *,
+    groups: Mapping[str, Mapping[str, object]] | None = None,
+    **options: object,
 ) -> TestHost:
     """Return a host; its service has long timeouts and reads device profiles.
 
     :param spec: the hardware; None: the directory has a host already.
+    :param groups: the options of further groups.
     :param options: of ``[os_acc]``.
     """
     catalogue = {"catalogue": os.path.join(directory, "profiles")}
-    groups = {profiles.GROUP.name: catalogue}
-    return TestHost(directory, spec, groups=groups, **{**_OPTIONS, **options})
+    every = {profiles.GROUP.name: catalogue, **(groups or {})}
+    return TestHost(directory, spec, groups=every, **{**_OPTIONS, **options})
 
 
 def request(

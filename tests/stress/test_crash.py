@@ -22,16 +22,16 @@ from os_acc.privsep import worker
 from os_acc.testing import Snapshot, TestHost
 from tests.shares import Share
 from tests.stress import (
+    created_flows,
+    family_flows,
     flows,
     in_process_calls,
     kills,
-    mdev_flows,
     plugin_flows,
     processes,
     recovery_checks,
     region_flows,
     request_flows,
-    vgpu_flows,
 )
 from tests.stress.flows import BYSTANDERS, Flow
 from tests.stress.kills import Trial, Way
@@ -46,8 +46,8 @@ FLOWS = {
     **request_flows.FLOWS,
     **region_flows.FLOWS,
     **plugin_flows.FLOWS,
-    **mdev_flows.FLOWS,
-    **vgpu_flows.FLOWS,
+    **created_flows.FLOWS,
+    **family_flows.FLOWS,
 }
 
 
@@ -67,12 +67,12 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the plugins that prepare and erase devices beside those of os_acc."""
+    """Install the plugins of :mod:`.plugin_flows` beside those of os_acc."""
     own = metadata.entry_points(group=plugins.NAMESPACE)
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,
-        [*own, plugin_flows.MARKS, plugin_flows.ERASES],
+        [*own, *plugin_flows.INSTALLED],
     )
 
 
@@ -84,6 +84,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
         flows.host(flow.more),
         device_spec=list(flow.device_spec),
         enabled_plugins=list(flow.plugins),
+        groups=flow.groups,
     )
     pristine = bench.kernel.snapshot()
     prepared = processes.call(lambda: flow.prepare(bench))

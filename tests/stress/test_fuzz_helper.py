@@ -32,19 +32,13 @@ from tests.stress.hostile_client import (
     pack,
 )
 from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
-from tests.stress.privileged_contract import Arguments, EntryPoint, Host
+from tests.stress.privileged_host import Arguments, EntryPoint, Host
 
 #: The number of calls of each entry point.
 CALLS = 750
 #: The number of random messages, in all.
 MESSAGES = 2_000
-CONTEXTS = {
-    **dict.fromkeys(privileged_contract.ALL, "base"),
-    "holders.holders": "inspect",
-    "holders.mdev_holders": "inspect",
-    "fpga.program": "image",
-    "xrt.program": "image",
-}
+CONTEXTS = {each.context for each in privileged_contract.OWN.values()}
 PING = (1,)
 _NO_MODULE = "builtins.ModuleNotFoundError"
 
@@ -81,11 +75,11 @@ def test_calls_through_the_channel_write_nothing_else(
 ):
     entry_point, host, done = privileged_contract.ALL[name], host_of(fake), 0
     calls = share.select(range(CALLS), SHARES)
-    with connected(CONTEXTS[name], fake.root) as client:
+    with connected(entry_point.context, fake.root) as client:
         for number in calls:
             given = sendable(name, host, seed, number)
             with told(seed, number, name + shown(given)):
-                kind, *rest = client.call(f"os_acc.privsep.{name}", *given)
+                kind, *rest = client.call(entry_point.name, *given)
                 if not entry_point.fits(given):
                     assert (kind, rest[0]) == (REFUSED, "builtins.TypeError")
                     continue
@@ -160,11 +154,12 @@ OTHERS: dict[str, Callable[[str], Arguments]] = {
 }
 
 
-@pytest.mark.parametrize("context", ["base", "inspect", "image"])
+@pytest.mark.parametrize("context", sorted(CONTEXTS))
 def test_only_entry_points_of_this_context_are_called(
     fake: FakeKernel, nothing_is_run: str, fuzzed: Fuzzed, context: str
 ):
-    mine = {f"os_acc.privsep.{n}" for n, where in CONTEXTS.items() if where == context}
+    rows = privileged_contract.ALL.values()
+    mine = {each.name for each in rows if each.context == context}
     names = [(name, (nothing_is_run, "changed")) for name in own_names()]
     names += [(name, make(nothing_is_run)) for name, make in OTHERS.items()]
     asked = 0

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from os_acc import privsep
+from os_acc.cmd import privileges
 from os_acc.objects.epoch import DAY
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import shown
@@ -52,14 +53,20 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_every_entry_point_is_fuzzed():
     found = set()
-    for module in pkgutil.iter_modules(privsep.__path__):
-        held = importlib.import_module(f"{privsep.__name__}.{module.name}")
+    prefix = f"{privsep.__name__}."
+    for module in pkgutil.walk_packages(privsep.__path__, prefix):
+        held = importlib.import_module(module.name)
         for name, value in vars(held).items():
-            contexts = (privsep.base, privsep.inspect, privsep.image)
-            if any(context.is_entrypoint(value) for context in contexts):
-                found.add(f"{module.name}.{name}")
-    # Packages below have steps.
-    assert found == {each for each in privileged_contract.ALL if each.count(".") == 1}
+            if any(context.is_entrypoint(value) for context in privsep.contexts()):
+                found.add(f"{module.name.removeprefix(prefix)}.{name}")
+    assert found == set(privileged_contract.OWN)
+
+
+def test_each_context_has_an_entry_point_that_is_fuzzed():
+    """A context that no row has would have entry points that the test above missed."""
+    fuzzed = {each.context for each in privileged_contract.OWN.values()}
+    ours = {each.pypath for each in privileges.own_contexts()}
+    assert fuzzed == ours
 
 
 @pytest.mark.parametrize("name", privileged_contract.ALL)

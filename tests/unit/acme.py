@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import AttachHandle, Device
-from os_acc.plugins import base
+from os_acc.plugins import base, pci
 
 XILINX = 0x10EE
 
@@ -96,14 +96,10 @@ class Erases(Marks):
 
     def erase(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> float:
         self.calls.append(("erase", handle))
-        medium = medium_of(self.root, str(handle.address))
-        blocks = medium.read_text() if medium.exists() else ""
-        left = blocks.strip("0")
-        medium.parent.mkdir(parents=True, exist_ok=True)
-        medium.write_text(("0" * BLOCKS + left[1:])[-BLOCKS:])
+        done = erase_block(self.root, str(handle.address))
         if self.fault is not None:
             raise self.fault
-        return 1.0 - len(left[1:]) / BLOCKS if self.answer is None else self.answer
+        return done if self.answer is None else self.answer
 
 
 class ErasesIntel(Erases):
@@ -112,8 +108,47 @@ class ErasesIntel(Erases):
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0x8086),)
 
 
+class ErasesPci(pci.PciPlugin):
+    """Offers the functions of a vendor, or all, as ``pci`` does, and erases them."""
+
+    contract_version = (1, 4)
+    is_fallback = False
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0),)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        own = dataclasses.replace(
+            candidates,
+            usable=tuple(filter(self._is_own, candidates.usable)),
+            matched=tuple(filter(self._is_own, candidates.matched)),
+        )
+        for found in super().discover(own):
+            yield dataclasses.replace(found, erasure=base.Erasure.PLUGIN)
+
+    def erase(self, handle: AttachHandle, steps: base.PrivilegedSteps) -> float:
+        return erase_block(self.root, str(handle.address))
+
+    def _is_own(self, candidate: UsableFunction | base.MatchedFunction) -> bool:
+        return self.conf.vendor in (0, candidate.function.identity.vendor)
+
+
+class ErasesXilinx(ErasesPci):
+    """Does so for the functions of one vendor."""
+
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
+
+
 #: The blocks of a medium; each call of :class:`Erases` erases one.
 BLOCKS: Final = 4
+
+
+def erase_block(root: str, address: str) -> float:
+    """Erase one more block of the memory of a device; return the part that is done."""
+    medium = medium_of(root, address)
+    blocks = medium.read_text() if medium.exists() else ""
+    left = blocks.strip("0")
+    medium.parent.mkdir(parents=True, exist_ok=True)
+    medium.write_text(("0" * BLOCKS + left[1:])[-BLOCKS:])
+    return 1.0 - len(left[1:]) / BLOCKS
 
 
 def medium_of(root: str, address: str) -> Path:

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from oslo_config import cfg
+
 from os_acc import privsep
 from os_acc.plugins import base
 from tests.unit import acme
@@ -97,6 +99,12 @@ class Stepping(acme.Acme):
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         self.results.append(steps.run(*self.to_release))
+
+
+class SteppingIntel(Stepping):
+    """Does the same for the functions of another vendor."""
+
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0x8086),)
 
 
 def wrongly_typed() -> Sequence[Callable[[], object]]:

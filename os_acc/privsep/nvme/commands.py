@@ -28,6 +28,8 @@ _ALL_NAMESPACES = 0xFFFF_FFFF
 # The CNS field of Identify.
 _NAMESPACE, _CONTROLLER, _ACTIVE, _ALLOCATED = 0x00, 0x01, 0x02, 0x10
 _ATTACHED, _CONTROLLERS, _SECONDARIES = 0x12, 0x13, 0x15
+# A controller that repeats a page never ends its list.
+_PAGES = 16
 # The LID field of Get Log Page.
 _HEALTH, _SANITIZE_STATUS = 0x02, 0x81
 # struct nvme_passthru_cmd: opcode, flags, rsvd1, nsid, cdw2, cdw3, metadata, addr,
@@ -91,11 +93,11 @@ class AdminQueue:
 
     def active(self) -> tuple[int, ...]:
         """Return the NSIDs of the namespaces attached to the controller."""
-        return nvme.parse_namespaces(self._identify(_ACTIVE))
+        return self._namespaces(_ACTIVE)
 
     def allocated(self) -> tuple[int, ...]:
         """Return the NSIDs of all namespaces of the subsystem."""
-        return nvme.parse_namespaces(self._identify(_ALLOCATED))
+        return self._namespaces(_ALLOCATED)
 
     def attached(self, number: int) -> frozenset[int]:
         """Return the controllers to which a namespace is attached, by CNTLID."""
@@ -107,11 +109,19 @@ class AdminQueue:
 
     def secondaries(self) -> tuple[SecondaryController, ...]:
         """Return the secondary controllers of this primary controller."""
-        data = self._identify(_SECONDARIES)
-        try:
-            return nvme.parse_secondaries(data)
-        except InvalidInput as error:
-            raise OSError(errno.EPROTO, str(error), self.node) from error
+        found: list[SecondaryController] = []
+        for _ in range(_PAGES):
+            # The list begins with the CNTID of Command Dword 10.
+            first = found[-1].number + 1 if found else 0
+            data = self._identify(_SECONDARIES | first << 16)
+            try:
+                page = nvme.parse_secondaries(data)
+            except InvalidInput as error:
+                raise OSError(errno.EPROTO, str(error), self.node) from error
+            found += page
+            if len(page) < nvme.LISTED_SECONDARIES:
+                return tuple(found)
+        raise self._too_many("secondary controllers")
 
     def health(self) -> NvmeHealth:
         """Return the SMART / Health Information of the controller."""
@@ -140,15 +150,32 @@ class AdminQueue:
         one_pass = 1 << 4 if action is SanitizeAction.OVERWRITE else 0
         self._send(AdminCommand(_SANITIZE, cdw10=action | one_pass))
 
+    def _namespaces(self, cns: int) -> tuple[int, ...]:
+        """Return all pages of a list: each begins behind the NSID of the command."""
+        found: list[int] = []
+        for _ in range(_PAGES):
+            page = nvme.parse_namespaces(self._identify(cns, found[-1] if found else 0))
+            found += page
+            if len(page) < nvme.LISTED_NAMESPACES:
+                return tuple(found)
+        raise self._too_many("namespaces")
+
     def _controllers(self, cns: int, namespace: int = 0) -> frozenset[int]:
         data = self._identify(cns, namespace)
         try:
-            return frozenset(nvme.parse_controllers(data))
+            found = nvme.parse_controllers(data)
         except InvalidInput as error:
             raise OSError(errno.EPROTO, str(error), self.node) from error
+        if len(found) == nvme.LISTED_CONTROLLERS:
+            raise self._too_many("controllers")
+        return frozenset(found)
 
-    def _identify(self, cns: int, namespace: int = 0) -> bytes:
-        return self._send(AdminCommand(_IDENTIFY, namespace, cns, nvme.IDENTIFY_SIZE))
+    def _too_many(self, what: str) -> OSError:
+        # A part of a list would hide what an erasure reaches.
+        return OSError(errno.EOVERFLOW, f"lists too many {what}", self.node)
+
+    def _identify(self, cdw10: int, namespace: int = 0) -> bytes:
+        return self._send(AdminCommand(_IDENTIFY, namespace, cdw10, nvme.IDENTIFY_SIZE))
 
     def _log(self, number: int) -> bytes:
         # NUMDL in bits 31:16 is the number of dwords, less one.

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel
+from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep.nvme import notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk
@@ -28,11 +28,12 @@ from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 def check(function: PciAddress, methods: Sequence[EraseMethod]) -> None:
     """Check that the rules allow a method for a function that is on its driver.
 
-    A VF without a driver is checked once it has been used.
+    A function without the driver is checked once it has been used.
 
-    :raises OSError: EPERM: they allow none; the text names the rules.
+    :raises OSError: EPERM: they allow none; the text names the rules. ENODEV,
+        ETIMEDOUT: its controller does not answer.
     """
-    if survey.live_queue(function) is None:
+    if functions.driver(function) != survey.DRIVER:
         return
     queue = survey.wait_for_queue(function)
     _choose(survey.survey(function, queue), methods)
@@ -49,6 +50,9 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
 
     A format returns when it is done; a sanitize operation goes on in the drive.
 
+    After an error the next call begins again, except for the namespaces that are erased
+    and verified.
+
     :param methods: the operator's, in the order of preference.
     :raises OSError: EPERM: the rules allow none of them; EIO: the verification
         failed; EREMOTEIO: the controller refused a command.
@@ -57,6 +61,24 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
     note = notes.read(function, lease)
     if note.is_done:
         return 1.0
+    if note.failure:
+        notes.write(function, dataclasses.replace(note, failure=()))
+        raise OSError(*note.failure)
+    try:
+        return _erase(function, note, methods)
+    except OSError as error:
+        if worker.is_late():
+            # The caller of a format that took hours is gone: the next one is told.
+            number, name = error.errno or errno.EIO, str(error.filename or "")
+            why = (number, str(error.strerror or error), name)
+            note = notes.read(function, lease)
+            notes.write(function, dataclasses.replace(note, failure=why))
+        raise
+
+
+def _erase(
+    function: PciAddress, note: EraseNote, methods: Sequence[EraseMethod]
+) -> float:
     # 1. Keep udev away, also from a function that was never marked.
     notes.mark(function)
     if functions.count_vfs(function):
@@ -65,7 +87,8 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
     if not _is_blank_vf(function):
         # 2. Bind the driver, if the function has another one; undone at the end.
         with _on_driver(function, note):
-            done = _erase_bound(function, notes.read(function, lease), methods)
+            note = notes.read(function, note.lease)
+            done = _erase_bound(function, note, methods)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
         notes.write(function, dataclasses.replace(note, is_done=True))
@@ -83,13 +106,16 @@ def _is_blank_vf(function: PciAddress) -> bool:
 def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
     """Bind a function to the nvme driver, and restore its binding."""
     if functions.driver(function) != survey.DRIVER:
-        note = dataclasses.replace(
-            note,
-            driver=functions.driver(function),
-            override=functions.override(function),
-            is_rebound=True,
-        )
-        notes.write(function, note)
+        # A killed worker may have left the function between two drivers: its note
+        # alone has the binding to restore.
+        if not note.is_rebound:
+            note = dataclasses.replace(
+                note,
+                driver=functions.driver(function),
+                override=functions.override(function),
+                is_rebound=True,
+            )
+            notes.write(function, note)
         functions.rebind(function, survey.DRIVER)
     try:
         yield
@@ -114,38 +140,35 @@ def _erase_bound(
 ) -> float:
     queue = survey.wait_for_queue(function)
     device = survey.survey(function, queue)
-    if device.is_blank:
+    method = choose(device, methods).method
+    action = method.sanitize_action if method else None
+    if device.is_blank and action is None:
+        # Only Sanitize reaches the data of namespaces that a guest has deleted.
         return 1.0
-    method = _choose(device, methods)
-    action = method.sanitize_action
     if action is not None:
         return _sanitize(function, queue, device, note, action)
-    with _held(function, device) as disks:
-        if method is EraseMethod.DEALLOCATE:
-            for disk in disks:
-                disk.deallocate()
-        else:
-            _format(function, queue, disks, note, method, device)
-        for disk in disks:
-            disk.verify(method)
-            disk.forget_partitions()
+    _erase_namespaces(function, queue, device, note, _choose(device, methods))
     return 1.0
 
 
 def _choose(device: NvmeDevice, methods: Sequence[EraseMethod]) -> EraseMethod:
     choice = choose(device, methods)
     if choice.method is None:
-        if device.is_blank:
-            return EraseMethod.FORMAT
         raise OSError(errno.EPERM, f"it cannot be erased: {choice}", "erase_methods")
     return choice.method
 
 
 @contextlib.contextmanager
-def _held(function: PciAddress, device: NvmeDevice) -> Iterator[list[HeldDisk]]:
+def _held(
+    function: PciAddress, queue: AdminQueue, device: NvmeDevice
+) -> Iterator[list[HeldDisk]]:
     """Claim all disks of a function, so that the host can use none of them.
 
+    :param queue: of the function. While its disks are open, the kernel gives the
+        numbers of the controller and of the disks to no other one (nvme_free_ctrl()
+        in drivers/nvme/host/core.c).
     :raises CallRefused: the host uses one already.
+    :raises OSError: ENODEV: the controller was replaced since the survey.
     """
     numbers = tuple(each.number for each in device.namespaces)
     found = survey.wait_for_disks(function, numbers)
@@ -163,25 +186,36 @@ def _held(function: PciAddress, device: NvmeDevice) -> Iterator[list[HeldDisk]]:
                 raise CallRefused(refusal) from error
             claims.callback(os.close, fd)
             held.append(HeldDisk.of(fd, namespace))
+        now = survey.wait_for_disks(function, numbers)
+        if survey.wait_for_queue(function) != queue or now != found:
+            raise OSError(errno.ENODEV, "the controller was replaced", "nvme")
         yield held
 
 
-def _format(
+def _erase_namespaces(
     function: PciAddress,
     queue: AdminQueue,
-    disks: Sequence[HeldDisk],
+    device: NvmeDevice,
     note: EraseNote,
     method: EraseMethod,
-    device: NvmeDevice,
 ) -> None:
-    for disk in disks:
-        number = disk.namespace.number
-        if number in note.formatted:
-            continue
-        queue.format(disk.namespace, method.secure_erase)
-        _check_format(disk.namespace, queue.namespace(number))
-        note = dataclasses.replace(note, formatted=(*note.formatted, number))
-        notes.write(function, note)
+    with _held(function, queue, device) as disks:
+        for disk in disks:
+            number = disk.namespace.number
+            if number in note.erased:
+                continue
+            # 1. Erase it.
+            if method is EraseMethod.DEALLOCATE:
+                disk.deallocate()
+            else:
+                queue.format(disk.namespace, method.secure_erase)
+                _check_format(disk.namespace, queue.namespace(number))
+            # 2. Verify it, with the samples of before: another call has none.
+            disk.verify(method)
+            disk.forget_partitions()
+            # 3. Record that, so that no call repeats it.
+            note = dataclasses.replace(note, erased=(*note.erased, number))
+            notes.write(function, note)
 
 
 def _check_format(before: NvmeNamespace, after: NvmeNamespace) -> None:
@@ -203,14 +237,16 @@ def _sanitize(
     if status.is_running:
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
-        with _held(function, device) as disks:
+        with _held(function, queue, device) as disks:
             for disk in disks:
                 disk.forget_partitions()
         return 1.0
     if note.sanitizes:
-        text = f"the sanitize operation ended with state {status.state}, and data"
+        notes.write(function, dataclasses.replace(note, sanitizes=False))
+        state = "an unknown state" if status.state is None else status.state.name
+        text = f"the sanitize operation ended as {state}, and the drive has data"
         raise OSError(errno.EIO, text, "sanitize status")
-    with _held(function, device):
+    with _held(function, queue, device):
         queue.sanitize(action)
         notes.write(function, dataclasses.replace(note, sanitizes=True))
     return 0.0

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import mmap
@@ -71,9 +70,13 @@ class HeldDisk:
         :raises OSError: the kernel refused to drop the data.
         """
         kernel.current.ioctl(self.fd, _FLUSH_BUFFERS, b"")
-        # EINVAL: a disk without partitions (GENHD_FL_NO_PART).
-        with contextlib.suppress(OSError):
+        try:
             kernel.current.ioctl(self.fd, _RESCAN_PARTITIONS, b"")
+        except OSError as error:
+            # A disk without partitions (GENHD_FL_NO_PART), or a process that still
+            # has one of them open: it reads what is erased.
+            if error.errno not in (errno.EINVAL, errno.EBUSY):
+                raise
 
 
 def _expected(value: ReadValue, method: EraseMethod) -> frozenset[int]:

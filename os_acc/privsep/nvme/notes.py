@@ -28,20 +28,22 @@ class EraseNote:
 
     :ivar lease: UUID of the lease whose data is erased.
     :ivar sanitizes: a sanitize operation was started.
-    :ivar formatted: the namespaces that are formatted, by NSID.
+    :ivar erased: the namespaces that are erased and verified, by NSID.
     :ivar is_done: all is erased and verified.
     :ivar driver: the driver to restore, if it was changed; '' for none.
     :ivar override: the ``driver_override`` to restore with it.
     :ivar is_rebound: the driver was changed.
+    :ivar failure: number, text and object of an error that reached no caller.
     """
 
     lease: str
     sanitizes: bool = False
-    formatted: tuple[int, ...] = ()
+    erased: tuple[int, ...] = ()
     is_done: bool = False
     driver: str = ""
     override: str = ""
     is_rebound: bool = False
+    failure: tuple[int, str, str] | tuple[()] = ()
 
 
 def mark(function: PciAddress) -> None:
@@ -69,7 +71,8 @@ def read(function: PciAddress, lease: str) -> EraseNote:
     try:
         with open(_path(_NOTES, function), encoding="utf-8") as file:
             found = json.load(file)
-        note = EraseNote(**{**found, "formatted": tuple(found["formatted"])})
+        lists = {name: tuple(found[name]) for name in ("erased", "failure")}
+        note = EraseNote(**{**found, **lists})
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         # A damaged note: the erasure begins again.
         return EraseNote(lease)

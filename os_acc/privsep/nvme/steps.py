@@ -11,7 +11,7 @@ import errno
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import HealthReading, StepTarget, functions
+from os_acc.privsep import HealthReading, StepTarget, functions, record
 from os_acc.privsep.nvme import context, erasing, notes
 
 #: PCI Code and ID Assignment Specification: an NVM Express I/O controller.
@@ -42,14 +42,29 @@ def release(target: StepTarget) -> None:
 def erase(target: StepTarget, methods: tuple[str, ...]) -> int:
     """Start or continue to erase the functions; return the part done, in thousandths.
 
-    :raises OSError: see :func:`.erasing.erase`; EINVAL: a method is unknown.
+    :raises OSError: see :func:`.erasing.erase`; EINVAL: a method is unknown; EPERM: the
+        helper has no record of a function for the lease.
     """
     chosen = _parse(methods)
+    for function in _nvme_functions(target):
+        _check_recorded(function, target.lease)
     done = [
         erasing.erase(function, target.lease, chosen)
         for function in _nvme_functions(target)
     ]
     return int(min(done, default=1.0) * 1000)
+
+
+def _check_recorded(function: PciAddress, lease: str) -> None:
+    """Check that the helper has a function on record for a lease.
+
+    Without it, a caller could have any free drive erased that root's configuration
+    allows, without the checks that come with the record.
+    """
+    identity = functions.identity(function)
+    if identity is None or record.lease_of(function, identity) != lease:
+        text = f"the helper has {function} not on record for lease {lease}"
+        raise OSError(errno.EPERM, text, "record")
 
 
 @context.health_step

@@ -44,9 +44,17 @@ class NvmeDisk:
 def wait_for_queue(function: PciAddress) -> AdminQueue:
     """Return the admin queue of a function on the nvme driver, once it is live.
 
-    :raises OSError: ENODEV: it has no controller; ETIMEDOUT: it does not become live.
+    :raises OSError: ENODEV: it has no controller, or a dead one; ETIMEDOUT: it does not
+        become live.
     """
-    return _wait("controller", function, lambda: live_queue(function))
+
+    def find() -> AdminQueue | None:
+        directory = _controller_directory(function)
+        if directory is not None and _read(directory, "state") == "dead":
+            raise OSError(errno.ENODEV, "the controller is dead", "state")
+        return live_queue(function)
+
+    return _wait("controller", function, find)
 
 
 def live_queue(function: PciAddress) -> AdminQueue | None:
@@ -125,7 +133,7 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
     """Return the NSIDs attached to a VF, from its PF.
 
     :param manager: the admin queue of its PF.
-    :returns: None: the PF does not list them.
+    :returns: None: the PF does not list them, or not the VF itself.
     :raises OSError: the controller does not answer.
     """
     physical = manager.controller()
@@ -133,6 +141,8 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
         return None
     number = _vf_number(function)
     own = {each.number for each in manager.secondaries() if each.vf_number == number}
+    if not own:
+        return None
     return tuple(nsid for nsid in manager.allocated() if manager.attached(nsid) & own)
 
 

@@ -68,7 +68,7 @@ def test_a_drive_is_erased_by_default(host: TestHost) -> None:
     assert DATA in host.kernel.read_medium(DRIVE, 1)
     advance(host)
     assert erasing(host) == []
-    assert host.kernel.read_medium(DRIVE, 1) == ZEROES
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
     host.plug(2, DRIVE)
 
 
@@ -110,6 +110,11 @@ def test_a_drive_that_nothing_erases_is_offered_by_tag_alone(
 ) -> None:
     with host_with(tmp_path, NvmeSpec(), groups=groups, **options) as host:
         assert host.rejected(DRIVE).reason is RejectReason.NO_ERASE
+        context = CheckContext(host.config(), host.root, None)
+        found = {each.what: each.hint for each in devices.others(context)}
+        hint = found[f"not offered (cannot be erased between guests): {DRIVE}"]
+        assert "erase_methods" in hint
+        assert "allow_no_erase" in hint
         host.restart(device_spec=[KEPT])
         assert host.provider(DRIVE).device.plugin == "pci"
         assert host.provider(DRIVE).device.erasure is Erasure.NONE
@@ -235,3 +240,20 @@ def test_missing_udev_rules_are_reported_where_drives_are_offered(
     host.options["device_spec"] = [KEPT]
     host.restart()
     assert findings() == []
+
+
+def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
+    host.plug(1, DRIVE)
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    host.unplug(1)
+    mounts = Path(host.kernel.path("proc/self/mounts"))
+    before = mounts.read_text()
+    mounts.write_text(f"{before}/dev/nvme1n1 /srv ext4 rw 0 0\n")
+    advance(host)
+    (lease,) = [each for each in host.manager.store.leases() if each.is_over]
+    assert lease.state is LeaseState.ERASING
+    assert "the host uses nvme1n1 (unmount it" in lease.reason
+    assert DATA in host.kernel.read_medium(DRIVE, 1)
+    mounts.write_text(before)
+    advance(host)
+    assert erasing(host) == []

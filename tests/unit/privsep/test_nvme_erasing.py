@@ -7,15 +7,20 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep.nvme import erasing, notes
+from os_acc.privsep import StepTarget, functions, record, worker
+from os_acc.privsep.nvme import erasing, notes, steps, survey
+from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.nvme_specs import (
     BLOCK,
@@ -31,7 +36,7 @@ DRIVE, PF = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x41, 0, 0)
 VF, OTHER_VF = PciAddress(0, 0x41, 0, 1), PciAddress(0, 0x41, 0, 2)
 LEASE = "11111111-1111-4111-8111-111111111111"
 NEXT = "22222222-1111-4111-8111-111111111111"
-FORMAT = (EraseMethod.FORMAT,)
+FORMAT, CRYPTO_FORMAT = (EraseMethod.FORMAT,), (EraseMethod.FORMAT_CRYPTO,)
 SANITIZE = (EraseMethod.SANITIZE_CRYPTO, EraseMethod.SANITIZE_BLOCK)
 DATA = b"data of a guest." * 512
 ZEROES = bytes(1 << 16)
@@ -140,6 +145,17 @@ def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
         assert not is_marked(kernel, DRIVE)
 
 
+def test_an_operation_goes_on_after_a_reboot(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        shutil.rmtree(kernel.path(worker.LOCKS))
+        kernel.advance_sanitize(DRIVE, 0.5)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
 def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
         kernel.advance_sanitize(DRIVE, 1.0)
@@ -188,6 +204,23 @@ def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None
     assert (state.driver, state.driver_override) == (None, None)
 
 
+# The second write of the override clears it, after the driver has left.
+@pytest.mark.parametrize(
+    ("attribute", "nth"), [("drivers_probe", 1), ("driver_override", 2)]
+)
+def test_a_vf_left_between_two_drivers_gets_its_own_binding_back(
+    with_vfs: FakeKernel, attribute: str, nth: int
+) -> None:
+    with_vfs.fail(VF, attribute, errno.EIO, nth=nth)
+    with pytest.raises(OSError, match="Input/output"):
+        erasing.erase(VF, LEASE, FORMAT)
+    assert with_vfs.state(VF).driver_override == "nvme"
+    assert erasing.erase(VF, LEASE, FORMAT) == 1.0
+    state = with_vfs.state(VF)
+    assert (state.driver, state.driver_override) == (None, None)
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+
+
 def test_a_vf_without_namespaces_stays_without_driver(with_vfs: FakeKernel) -> None:
     third = PciAddress(0, 0x41, 0, 3)
     before = len(with_vfs.writes())
@@ -231,3 +264,220 @@ def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
         worn = erasing.health(DRIVE)
         assert worn is not None
         assert (worn.fault, worn.media_errors) == ("its media are read-only", 9)
+
+
+# -- calls after an error ------------------------------------------------------
+
+
+def test_a_format_that_failed_the_verification_is_repeated(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        kernel.ignore(DRIVE, "format")
+        with pytest.raises(OSError, match="still shows data"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        kernel.lift()
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_cryptographic_erase_is_verified_once(tmp_path: Path) -> None:
+    spec = NvmeSpec((1, 2), fna=0b100, dlfeat=0)
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        kernel.fail(DRIVE, "format", errno.EIO, nth=2)
+        with pytest.raises(OSError, match="Input/output"):
+            erasing.erase(DRIVE, LEASE, CRYPTO_FORMAT)
+        kernel.lift()
+        noise = kernel.read_medium(DRIVE, 1)
+        # The noise of the first namespace is not compared with itself.
+        assert erasing.erase(DRIVE, LEASE, CRYPTO_FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == noise
+        assert DATA not in kernel.read_medium(DRIVE, 2)
+
+
+def test_a_failed_sanitize_operation_is_started_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.fail_sanitize(DRIVE)
+        with pytest.raises(OSError, match="ended as FAILED, and the drive has data"):
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+
+
+def test_an_error_that_reached_no_caller_is_reported_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        for is_late in (False, True):
+            monkeypatch.setattr(worker, "is_late", lambda is_late=is_late: is_late)
+            kernel.fail(DRIVE, "format", errno.EIO)
+            with pytest.raises(OSError, match="Input/output"):
+                erasing.erase(DRIVE, LEASE, FORMAT)
+            # An error that reached its caller is not reported twice.
+            assert bool(notes.read(DRIVE, LEASE).failure) == is_late
+        kernel.lift()
+        with pytest.raises(OSError, match="Input/output") as caught:
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert caught.value.errno == errno.EIO
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+# -- what an erasure may reach -------------------------------------------------
+
+
+def test_a_vf_that_its_pf_does_not_list_is_not_taken_for_blank(
+    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdminQueue, "secondaries", lambda _queue: ())
+    assert erasing.erase(VF, LEASE, FORMAT) == 1.0
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+
+
+def test_a_controller_that_was_replaced_gets_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        found = survey.wait_for_queue(DRIVE)
+        looks = iter((found, dataclasses.replace(found, device="240:99")))
+        monkeypatch.setattr(survey, "wait_for_queue", lambda _function: next(looks))
+        with pytest.raises(OSError, match="controller was replaced"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+
+
+def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=0)
+    with kernel_with(tmp_path, spec).installed():
+        answers = iter((None, survey.live_queue(DRIVE)))
+        monkeypatch.setattr(survey, "live_queue", lambda _function: next(answers))
+        with pytest.raises(OSError, match="may have other controllers"):
+            erasing.check(DRIVE, SANITIZE)
+        monkeypatch.setattr(survey, "_read", lambda *_path: "dead")
+        with pytest.raises(OSError, match="the controller is dead"):
+            erasing.check(DRIVE, SANITIZE)
+
+
+def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+
+
+def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
+    tmp_path: Path,
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
+        with pytest.raises(OSError, match="does not support Format"):
+            erasing.check(DRIVE, FORMAT)
+        # Nothing is left that any method reaches.
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
+    target = StepTarget(LEASE, DRIVE, (DRIVE,))
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        os.makedirs(kernel.path(worker.LOCKS), exist_ok=True)
+        identity = functions.identity(DRIVE)
+        assert identity is not None
+        for lease in ("", NEXT):
+            if lease:
+                record.write(record.present(DRIVE, identity, lease, FunctionUse.HOST))
+            with pytest.raises(OSError, match="not on record for lease") as caught:
+                steps.erase.function(target, ("format",))
+            assert caught.value.errno == errno.EPERM
+            assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+        record.write(record.present(DRIVE, identity, LEASE, FunctionUse.HOST))
+        assert steps.erase.function(target, ("format",)) == 1000
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+# -- commands and disks --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"formatted": 0.5}, "a format still runs"), ({"blocks": 64}, "has 64 blocks")],
+    ids=["running", "size"],
+)
+def test_a_namespace_keeps_its_size_and_its_format(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    why: str,
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed():
+        before = survey.wait_for_queue(DRIVE).namespace(1)
+        answers = iter((before, dataclasses.replace(before, **change)))
+        monkeypatch.setattr(AdminQueue, "namespace", lambda *_args: next(answers))
+        with pytest.raises(OSError, match=why):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert not notes.read(DRIVE, LEASE).erased
+
+
+def test_a_disk_that_was_replaced_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        found = survey.wait_for_disks(DRIVE, (1,))
+        looks = iter((found, {1: dataclasses.replace(found[1], device="259:99")}))
+        monkeypatch.setattr(survey, "wait_for_disks", lambda *_args: next(looks))
+        with pytest.raises(OSError, match="controller was replaced"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert fake.read_medium(DRIVE, 1).startswith(DATA)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EBUSY, errno.EIO])
+def test_an_old_partition_table_is_forgotten_or_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        pass_on = type(fake).ioctl
+
+        def ioctl(self: FakeKernel, fd: int, request: int, argument: bytes) -> None:
+            if request == 0x125F:
+                raise OSError(number, os.strerror(number))
+            pass_on(self, fd, request, argument)
+
+        monkeypatch.setattr(type(fake), "ioctl", ioctl)
+        if number == errno.EIO:
+            with pytest.raises(OSError, match="Input/output"):
+                erasing.erase(DRIVE, LEASE, FORMAT)
+        else:
+            assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        directory = survey._controller_directory(DRIVE)
+        assert directory is not None
+        assert survey.live_queue(DRIVE) is not None
+        Path(fake.path(directory, "state")).write_text("resetting\n")
+        assert survey.live_queue(DRIVE) is None
+
+
+def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
+    os.makedirs(with_vfs.path(worker.LOCKS), exist_ok=True)
+    for function in (VF, OTHER_VF):
+        identity = functions.identity(function)
+        assert identity is not None
+        record.write(record.present(function, identity, LEASE, FunctionUse.HOST))
+    target = StepTarget(LEASE, VF, (VF, OTHER_VF))
+    assert steps.erase.function(target, ("format",)) == 1000
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+    assert with_vfs.read_medium(OTHER_VF, 3) == ZEROES
+
+
+def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        notes.mark(DRIVE)
+        functions.rebind(DRIVE, "vfio-pci")
+        functions.rebind(DRIVE, "nvme")
+        notes.unmark_unused(DRIVE)
+        assert is_marked(fake, DRIVE)
+        notes.mark(DRIVE)
+        notes.unmark_unused(DRIVE)
+        assert not is_marked(fake, DRIVE)

@@ -81,6 +81,17 @@ def test_a_job_has_the_files_that_it_needs(fake, tmp_path):
         os.fstat(file.fileno())
 
 
+def test_a_child_knows_when_its_caller_waits_no_more(fake):
+    def look(_index):
+        before = worker.is_late()
+        worker._deadline -= 60
+        return CallResult(Outcome.OK, 0, f"{before} {worker.is_late()}")
+
+    (answer,) = worker.run([FIRST], 1, 30, look)
+    assert answer.step == "False True"
+    assert not worker.is_late()
+
+
 def test_a_child_that_dies_has_given_no_answer(fake):
     answers = worker.run(
         [FIRST, SECOND], 1, 30, lambda index: os.kill(os.getpid(), signal.SIGKILL)
