@@ -349,3 +349,18 @@ def test_one_round_in_a_minute_without_any_wait(drives):
     again = reader.begin()
     assert again not in (None, running)
     again.result(60)
+
+
+def test_each_step_runs_in_the_helper_of_its_context(tmp_path):
+    """A module that the helper has not preloaded would fail there alone."""
+    spec = HostSpec((hosts.nvme_disk("0000:d9", 1), CARD))
+    groups = {"os_acc_nvme": {"erase_methods": ["format"]}}
+    with TestHost(tmp_path, spec, groups=groups, separate_helper=True) as host:
+        host.kernel.wear_out(DRIVE, 0b1000)
+        host.kernel.stop_heartbeat(PF)
+        read(host, 1)
+        assert faults(host) == {
+            f"{DRIVE} is out of order: its media are read-only",
+            f"{PF} does not respond to its heartbeat",
+        }
+        assert not host.manager.health_steps.defects
