@@ -114,7 +114,7 @@ def test_a_single_reading_is_no_fault_but_the_first_of_a_service_is(drives):
     assert reserved(drives, DRIVE) == 1
 
 
-def test_a_drive_that_a_guest_has_is_never_read(drives):
+def test_a_drive_that_a_guest_has_is_never_read(drives, caplog):
     drives.plug(1, DRIVE)
     # A command to it would end the helper's child, and be logged.
     drives.kernel.kill(DRIVE, "log", times=None)
@@ -123,6 +123,7 @@ def test_a_drive_that_a_guest_has_is_never_read(drives):
         ("nvme", drives.provider(OTHER).device.address)
     }
     assert reserved(drives, DRIVE) == 0
+    assert "a lease has taken it" not in caplog.text, "not even asked for"
 
 
 def test_the_helper_reads_no_function_that_a_lease_has_taken(drives, caplog):
@@ -348,3 +349,18 @@ def test_one_round_in_a_minute_without_any_wait(drives):
     again = reader.begin()
     assert again not in (None, running)
     again.result(60)
+
+
+def test_each_step_runs_in_the_helper_of_its_context(tmp_path):
+    """A module that the helper has not preloaded would fail there alone."""
+    spec = HostSpec((hosts.nvme_disk("0000:d9", 1), CARD))
+    groups = {"os_acc_nvme": {"erase_methods": ["format"]}}
+    with TestHost(tmp_path, spec, groups=groups, separate_helper=True) as host:
+        host.kernel.wear_out(DRIVE, 0b1000)
+        host.kernel.stop_heartbeat(PF)
+        read(host, 1)
+        assert faults(host) == {
+            f"{DRIVE} is out of order: its media are read-only",
+            f"{PF} does not respond to its heartbeat",
+        }
+        assert not host.manager.health_steps.defects
