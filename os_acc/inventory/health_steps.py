@@ -103,6 +103,7 @@ class HealthStepReader:
         self._known: dict[_Place, HealthReading] = {}
         self._stuck: set[_Place] = set()
         self._logged: dict[_Place, str] = {}
+        self._refused: dict[Context, str] = {}
         #: The defect of a health step that the last reading of a function has found.
         self.defects: dict[_Place, str] = {}
         self.forget_parent()
@@ -168,11 +169,11 @@ class HealthStepReader:
 
     def _read_each(self, reads: Mapping[_Place, object]) -> None:
         deadline = time.monotonic() + ROUND_SECONDS
-        refused: set[Context] = set()
+        refused: dict[Context, str] = {}
         for place in self._in_turn(reads):
             if time.monotonic() >= deadline:
                 LOG.warning("the health of further devices is read in the next round")
-                return
+                break
             self._last = _order(place)
             step = self._steps[place[0]]
             if step.context in refused:
@@ -181,10 +182,12 @@ class HealthStepReader:
                 # The first start of a helper takes longer than a step.
                 self._helper.start(deadline, [step.context])
             except exception.OsAccError as error:
-                LOG.warning("cannot read the health of devices as root: %s", error)
-                refused.add(step.context)
+                refused[step.context] = str(error)
+                if self._refused.get(step.context) != str(error):
+                    LOG.warning("cannot read the health of devices as root: %s", error)
                 continue
             self._read_one(place, step)
+        self._refused = refused
 
     def _in_turn(self, reads: Mapping[_Place, object]) -> Iterator[_Place]:
         """Yield the places, at first those behind the last one of the round before."""

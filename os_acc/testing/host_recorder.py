@@ -29,7 +29,7 @@ from os_acc.host.class_devices import ClassDevice, class_devices
 from os_acc.host.view import Host
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
 from os_acc.testing import functions
 from os_acc.testing.attribute_specs import AttributeSpec
 from os_acc.testing.specs import (
@@ -93,13 +93,9 @@ class _Recorder:
         """Return the specification of a function that is no VF."""
         found = self.host.functions[address]
         identity = found.identity
-        parent = self.parents.get(address)
-        group = self.host.groups.get(
-            -1 if found.iommu_group is None else found.iommu_group
-        )
-        members = sorted(group.members) if group else [address]
-        # The fake kernel adds functions by address.
-        first = members[0] if members[0] < address else None
+        parent, group = self.parents.get(address), self._group(found)
+        # The fake kernel adds functions by address: the first one makes the group.
+        first = min(group.members) if group else address
         return FunctionSpec(
             str(address),
             identity.vendor,
@@ -111,15 +107,9 @@ class _Recorder:
             revision=identity.revision,
             numa_node=-1 if found.numa_node is None else found.numa_node,
             parent=str(parent) if parent and parent < address else "",
-            group_of=str(first) if first else "",
+            group_of=str(first) if first < address else "",
             isolated=group is not None,
-            reserved=()
-            if first or group is None
-            else tuple(
-                f"0x{start:016x} 0x{end:016x} {kind}"
-                for start, end, kind in group.reserved
-                if kind != "msi"
-            ),
+            reserved=_reserved(group) if group and first == address else (),
             reset_methods=found.reset_methods,
             boot_vga=found.class_code >> 8 == 0x0300
             and (address in self.in_use or self._text(address, "boot_vga") == "1"),
@@ -153,6 +143,10 @@ class _Recorder:
         )
         return MdevParentSpec(name, capacity, tuple(types))
 
+    def _group(self, function: PciFunction) -> IommuGroup | None:
+        number = function.iommu_group
+        return None if number is None else self.host.groups.get(number)
+
     def _sriov(self, pf: PciFunction) -> SriovSpec | None:
         if not pf.total_vfs:
             return None
@@ -164,7 +158,7 @@ class _Recorder:
         return SriovSpec(
             pf.total_vfs,
             int(product, 16) if product else 0,
-            driver=(_own_driver(first) or "") if first else "",
+            driver=_own_driver(first) if first else "",
             offset=int(self._text(pf.address, "sriov_offset") or 0),
             stride=int(self._text(pf.address, "sriov_stride") or 0) or 1,
             boot_vfs=len(vfs),
@@ -175,17 +169,7 @@ class _Recorder:
 
     def _netdev_pattern(self, vfs: Iterable[PciFunction]) -> str:
         """Return the names of the VFs' interfaces, ``{}`` for the index; '': others."""
-        names = [
-            next(
-                (
-                    e.name
-                    for e in self.devices.get(vf.address, ())
-                    if e.subsystem == "net"
-                ),
-                "",
-            )
-            for vf in vfs
-        ]
+        names = [_interface(self.devices.get(vf.address, ())) for vf in vfs]
         pattern = re.sub(r"0(?!.*0)", "{}", names[0]) if names else ""
         expected = [pattern.format(index) for index in range(len(names))]
         return pattern if names == expected else ""
@@ -252,6 +236,8 @@ def record_host(
     :raises HostStepFailed: the kernel refuses a read that the record needs.
     """
     host = pci.scan(root)
+    for name, error in host.unreadable.items():
+        LOG.warning("%s is not recorded: %s", name, error)
     blocks = {address for address, _ in usage.block_uses(root)}
     networks = {address for address, _ in usage.network_uses(root)}
     displays = {address for address, _ in usage.display_uses(root, host)}
@@ -291,6 +277,20 @@ def _own_driver(function: PciFunction) -> str:
     """Return the host driver of a function; '' for none, and for a VFIO driver."""
     driver = function.driver or ""
     return "" if vfio.is_vfio_driver(driver) else driver
+
+
+def _reserved(group: IommuGroup) -> tuple[str, ...]:
+    """Return lines of ``reserved_regions``, without the one that each group has."""
+    return tuple(
+        f"0x{start:016x} 0x{end:016x} {kind}"
+        for start, end, kind in group.reserved
+        if kind != "msi"
+    )
+
+
+def _interface(devices: Iterable[ClassDeviceSpec]) -> str:
+    """Return the name of the network interface of a function; '': it has none."""
+    return next((each.name for each in devices if each.subsystem == "net"), "")
 
 
 def _files(directory: str) -> Iterator[tuple[str, str]]:

@@ -55,19 +55,23 @@ def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 def _revive(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        fields = _fields(kind)
-        return kind(
-            **{
-                name: _revive(hint, value[name])
-                for name, hint in fields
-                if name in value
-            }
-        )
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is no mapping")
+        found = {
+            name: _revive(hint, value[name])
+            for name, hint in _fields(kind)
+            if name in value
+        }
+        return kind(**found)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is no list")
         return tuple(_revive(arguments[0], item) for item in value)
     if origin is types.UnionType and value is not None:
         return _revive(arguments[0], value)
     if origin is collections.abc.Callable:
         return pkgutil.resolve_name(value)
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
     return value

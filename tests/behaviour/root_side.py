@@ -158,6 +158,10 @@ class RootSide:
         """Insert it again."""
         self._slot().insert()
 
+    def set_power(self, on: bool) -> None:
+        """Switch the power of the slot."""
+        self._slot().set_power(on)
+
     def pcie_error(self) -> None:
         """Let the root port of the PF report a harmless error."""
         self._slot().pcie_error(lane.PORT_ID_OF_PF)

@@ -85,7 +85,7 @@ def test_each_file_of_output_has_the_test_that_writes_it():
         for path in _GOLDEN.findall(page.read_text(encoding="utf-8"))
     }
     assert len(shown) > 20
-    # tests/unit/test_quickstart.py follows the page to these.
+    # tests/functional/manual/test_quickstart.py follows the page to these.
     by_page = {each for each in shown if each.startswith("quickstart-")}
     unwritten = {each for each in shown - by_page if f'"{each}' not in tests}
     assert not unwritten

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import os_acc
 from tools import public_api
@@ -48,3 +51,49 @@ def test_a_removed_name_and_a_changed_signature_are_incompatible() -> None:
 
 def test_an_addition_is_compatible() -> None:
     assert public_api.incompatible(FOUND, FOUND | {"os_acc.more": "()"}) == []
+
+
+# -- deprecation --------------------------------------------------------------------
+
+MANUAL = public_api.TOP / "doc/source"
+SAYS_NOTHING = {
+    "reference/compatibility.rst": "Nothing is deprecated in this release.",
+    "contributor/plugins.rst": "Nothing of contract 1 is deprecated",
+}
+#: The marks of a deprecation, each with the directory and the names of its files.
+MARKS = {
+    "code": (
+        public_api.TOP / "os_acc",
+        "*.py",
+        r"\bDeprecationWarning\b|\bdeprecated_(?:for_removal|name|group|opts)=",
+    ),
+    "manual": (MANUAL, "*.rst", r"^ *\.\. deprecated::"),
+    "release note": (
+        public_api.TOP / "releasenotes/notes",
+        "*.yaml",
+        r"^deprecations:",
+    ),
+}
+#: It reads options of Nova, with their earlier names.
+OF_NOVA = public_api.TOP / "os_acc/cmd/configuration.py"
+
+
+def marked(kind: str) -> Iterator[Path]:
+    """Yield the files that have a mark of a deprecation."""
+    top, pattern, mark = MARKS[kind]
+    for path in top.rglob(pattern):
+        if path != OF_NOVA and re.search(mark, path.read_text("utf-8"), re.MULTILINE):
+            yield path
+
+
+def test_a_deprecation_is_in_the_code_the_manual_and_the_release_note() -> None:
+    found = {kind: sorted(marked(kind)) for kind in MARKS}
+    texts = {
+        page: " ".join((MANUAL / page).read_text("utf-8").split())
+        for page in SAYS_NOTHING
+    }
+    silent = all(SAYS_NOTHING[page] in text for page, text in texts.items())
+    if silent:
+        assert not any(found.values()), found
+    else:
+        assert all(found.values()), found

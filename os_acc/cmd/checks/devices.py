@@ -54,7 +54,8 @@ _TAG = "tag the device {} in [os_acc] device_spec, if " + (
 )
 _TAGS = {
     RejectReason.NO_RESET: _TAG.format("allow_no_reset"),
-    RejectReason.NO_ERASE: _TAG.format("allow_no_erase"),
+    RejectReason.NO_ERASE: _TAG.format("allow_no_erase")
+    + "; NVMe devices are erased by the plugin nvme with [os_acc_nvme] erase_methods",
 }
 _NOT_MEANT = (
     "see 'os-acc device list --state refused', and remove "

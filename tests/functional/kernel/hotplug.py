@@ -9,6 +9,7 @@ connected to QEMU's monitor.
 from __future__ import annotations
 
 import os
+import struct
 import time
 
 import pyudev
@@ -17,6 +18,9 @@ from . import lane, sysfs
 from .qmp import DEADLINE, Qmp
 
 PORT = f"/dev/virtio-ports/{lane.QMP_PORT}"
+#: Slot Control in the PCI Express capability: the power controller and indicator.
+_SLOT_CONTROL = 0x18
+_POWER_OFF, _INDICATOR, _INDICATOR_ON = 1 << 10, 0b11 << 8, 0b01 << 8
 
 
 class Hotplug:
@@ -59,6 +63,26 @@ class Hotplug:
                 return
         raise TimeoutError(f"{self.address} did not come back")
 
+    def set_power(self, on: bool) -> None:
+        """Switch the power of the slot, without a request to the kernel.
+
+        The power controller of the root port: Slot Control, bits 10 and 9:8 (PCI
+        Express Base Specification 5.0, 7.5.3.10). The power indicator stays on: QEMU
+        would remove the device otherwise (pcie_cap_slot_write_config() in
+        hw/pci/pcie.c).
+        """
+        path = sysfs.DEVICES / lane.PORT_HOTPLUG / "config"
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            place = _express(os.pread(fd, 256, 0)) + _SLOT_CONTROL
+            (before,) = struct.unpack("<H", os.pread(fd, 2, place))
+            now = before & ~(_POWER_OFF | _INDICATOR) | _INDICATOR_ON
+            if not on:
+                now |= _POWER_OFF
+            os.pwrite(fd, struct.pack("<H", now), place)
+        finally:
+            os.close(fd)
+
     def pcie_error(self, port: str) -> None:
         """Let a root port report an uncorrectable error that is not fatal.
 
@@ -74,3 +98,11 @@ class Hotplug:
         if not sysfs.exists(self.address):
             self.insert()
         self._qmp.close()
+
+
+def _express(config: bytes) -> int:
+    """Return the offset of the PCI Express capability in a configuration space."""
+    offset = config[0x34]
+    while config[offset] != 0x10:
+        offset = config[offset + 1]
+    return offset

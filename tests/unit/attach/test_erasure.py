@@ -182,6 +182,7 @@ def test_a_lasting_failure_quarantines_until_an_operator_starts_it_again(
     (lease,) = erasing(host)
     assert lease.state is LeaseState.QUARANTINED
     assert "worn out" in lease.reason
+    assert host.manager.life.eraser.due(1e9) == []
     advance(host)
     check_kept(host)
     assert reserved(host) == (1, 1)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import os
@@ -215,3 +216,59 @@ def test_a_call_of_the_plugin_that_keeps_the_lock_is_no_failure(host):
         advance(host, 1)
     (lease,) = erasing(host)
     assert (lease.reason, lease.erased) == ("", 2 / acme.BLOCKS)
+
+
+def test_a_plug_that_a_reboot_has_ended_is_erased(host):
+    host.plug(1, CARD)
+    acme.write_medium(host.root, CARD)
+    (lease,) = host.manager.store.leases()
+    # The process ended between the guest's start and the commit.
+    half = dataclasses.replace(lease, state=LeaseState.PREPARING)
+    host.manager.store.replace([half])
+    # The helper's record is gone: it does not tell that no guest had the card.
+    host.kernel.reboot()
+    host.restart()
+    host.manager.life.replay(1e9)
+    check_erased(host)
+
+
+def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
+    host.plug(1, CARD)
+    acme.write_medium(host.root, CARD)
+    Path(host.root, worker.LOCKS, f"{CARD}.lease").unlink()
+    host.unplug(1)
+    assert [
+        each.lease for each in host.manager.catalog.reconciler.records(1e9).values()
+    ]
+    check_erased(host)
+
+
+def test_an_erasure_follows_the_epochs_of_the_helper(host):
+    def raise_epoch() -> None:
+        path = Path(host.root, worker.LOCKS, CARD)
+        seen = int(path.read_bytes().partition(b" ")[0])
+        path.write_bytes(worker._record(b"%020d" % (seen + 3_600_000_000)))
+
+    use(host)
+    raise_epoch()
+    advance(host, 1)
+    (lease,) = erasing(host)
+    assert (lease.erased, lease.reason) == (1 / acme.BLOCKS, "")
+    raise_epoch()
+    advance(host, acme.BLOCKS - 1)
+    assert erasing(host) == []
+
+
+def test_force_begins_no_erasure_of_a_card_that_is_not_back(host):
+    host.plug(1, CARD)
+    acme.write_medium(host.root, CARD)
+    host.kernel.fail(CARD, "unbind", errno.EIO)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    host.kernel.fail(CARD, "unbind", errno.EIO)
+    release(host, force=True)
+    host.kernel.lift()
+    assert host.manager.store.leases() == ()
+    check_unknown(host)
+    release(host)
+    check_erased(host)

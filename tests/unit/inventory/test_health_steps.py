@@ -114,7 +114,7 @@ def test_a_single_reading_is_no_fault_but_the_first_of_a_service_is(drives):
     assert reserved(drives, DRIVE) == 1
 
 
-def test_a_drive_that_a_guest_has_is_never_read(drives):
+def test_a_drive_that_a_guest_has_is_never_read(drives, caplog):
     drives.plug(1, DRIVE)
     # A command to it would end the helper's child, and be logged.
     drives.kernel.kill(DRIVE, "log", times=None)
@@ -123,6 +123,7 @@ def test_a_drive_that_a_guest_has_is_never_read(drives):
         ("nvme", drives.provider(OTHER).device.address)
     }
     assert reserved(drives, DRIVE) == 0
+    assert "a lease has taken it" not in caplog.text, "not even asked for"
 
 
 def test_the_helper_reads_no_function_that_a_lease_has_taken(drives, caplog):
@@ -151,8 +152,9 @@ def test_a_drive_that_does_not_answer_delays_no_other_and_is_reserved_at_once(
     monkeypatch.setattr(worker, "_LOCK_SECONDS", 0.1)
     read(drives)
     drives.kernel.wear_out(OTHER, 0b1000)
+    read(drives, 1)
     drives.kernel.hang(DRIVE, "log")
-    read(drives, 2)
+    read(drives, 1)
     assert reserved(drives, DRIVE) == 1
     assert faults(drives) == {
         f"{DRIVE} {health_steps.STUCK}",
@@ -176,6 +178,24 @@ def test_a_round_begins_behind_the_last_drive_of_the_round_before(drives, monkey
     assert next(reader._in_turn(reader._reads()))[1].bus == 0xDA
     reader.read()
     assert not reader._known
+
+
+def test_a_helper_that_does_not_start_is_logged_once_and_no_fault(
+    drives, monkeypatch, caplog
+):
+    read(drives)
+    start = type(drives.manager.life._helper).start
+
+    def refuse(self, deadline, contexts=()):
+        if any("nvme" in each.pypath for each in contexts):
+            raise exception.HelperUnavailable("sudo: a password is required")
+        start(self, deadline, contexts)
+
+    drives.kernel.wear_out(DRIVE, 0b1000)
+    monkeypatch.setattr(type(drives.manager.life._helper), "start", refuse)
+    read(drives, 3)
+    assert caplog.text.count("sudo: a password is required") == 1
+    assert faults(drives) == {""}
 
 
 def test_a_refused_command_is_no_fault(drives, caplog):
@@ -329,3 +349,18 @@ def test_one_round_in_a_minute_without_any_wait(drives):
     again = reader.begin()
     assert again not in (None, running)
     again.result(60)
+
+
+def test_each_step_runs_in_the_helper_of_its_context(tmp_path):
+    """A module that the helper has not preloaded would fail there alone."""
+    spec = HostSpec((hosts.nvme_disk("0000:d9", 1), CARD))
+    groups = {"os_acc_nvme": {"erase_methods": ["format"]}}
+    with TestHost(tmp_path, spec, groups=groups, separate_helper=True) as host:
+        host.kernel.wear_out(DRIVE, 0b1000)
+        host.kernel.stop_heartbeat(PF)
+        read(host, 1)
+        assert faults(host) == {
+            f"{DRIVE} is out of order: its media are read-only",
+            f"{PF} does not respond to its heartbeat",
+        }
+        assert not host.manager.health_steps.defects

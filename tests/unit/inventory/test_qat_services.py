@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,8 @@ def test_a_pf_is_stopped_configured_and_started_before_it_has_vfs(make_bench):
     assert numvfs in done[3:]
     assert shown(bench) == ("up", "dc")
     assert "CUSTOM_QAT_DC" in bench.provider(PF).device.traits
+    # A later change would restore services from it.
+    assert not list(Path(bench.root, "run/os_acc").glob("*.qat"))
     bench.restart()
     assert writes(bench) == done
 
@@ -180,6 +184,20 @@ def test_the_helper_refuses_a_pf_with_vfs_and_other_cards(make_bench):
         answer = qat.set_qat_services(place, identity, 4, epoch, 30_000)
         assert CallResult(*answer).outcome == outcome
     assert shown(bench) == ("up", "sym;asym")
+
+
+def test_the_helper_configures_no_function_of_another_kind(make_bench):
+    """It has attributes of these names, and is no PF that can be configured."""
+    other = dataclasses.replace(CARD, product=0x37C8, driver_attributes=attributes())
+    bench = make_bench(HostSpec((other,)))
+    identity = (0x8086, 0x37C8, 0, 0, 0)
+    epoch = bench.manager.store.next_epoch()
+    answer = qat.set_qat_services(
+        PciAddress.parse(PF).parts, identity, 4, epoch, 30_000
+    )
+    assert CallResult(*answer)[:2] == (Outcome.REFUSED, errno.EOPNOTSUPP)
+    assert shown(bench) == ("up", "sym;asym")
+    assert bench.kernel.writes() == []
 
 
 @pytest.mark.parametrize(("allowed", "outcome"), [("dc", "dc"), ("sym", "sym;asym")])

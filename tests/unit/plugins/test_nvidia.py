@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import time
@@ -298,3 +299,61 @@ def test_a_type_that_the_card_cannot_create_is_refused(
         vgpu.create_vgpu.function(target, kind)
     assert type_of(host, VFS[0]) == 0
     assert not list(Path(host.root, "run/os_acc").glob("*.vgpu"))
+
+
+def test_a_step_of_another_lease_deletes_nothing(host: TestHost) -> None:
+    """The helper's record of functions may have been lost."""
+    own = target_of(host, VFS[0], VFS[0])
+    other = dataclasses.replace(own, lease="88888888-8888-4888-8888-888888888888")
+    with host.kernel.installed():
+        vgpu.create_vgpu.function(own, HALF)
+        vgpu.delete_vgpu.function(other)
+        assert type_of(host, VFS[0]) == HALF
+        with pytest.raises(OSError, match=f"is a vGPU of type {HALF} already"):
+            vgpu.create_vgpu.function(other, HALF)
+        vgpu.create_vgpu.function(own, HALF)
+        vgpu.delete_vgpu.function(own)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_held_vgpu_is_not_even_written(host: TestHost) -> None:
+    """A driver of another version may delete it."""
+    target = target_of(host, VFS[0], VFS[0])
+    with host.kernel.installed():
+        vgpu.create_vgpu.function(target, HALF)
+        host.kernel.hold(VFS[0])
+        before = len(host.kernel.writes())
+        with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
+            vgpu.delete_vgpu.function(target)
+    assert not host.kernel.writes(before)
+
+
+def test_a_deleted_vgpu_leaves_no_mark(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    place = Path(host.root, "run/os_acc")
+    assert [each.name for each in place.glob("*.vgpu*")] == [f"{VFS[0]}.vgpu"]
+    host.unplug(1)
+    assert not list(place.glob("*.vgpu*"))
+
+
+def test_a_provider_keeps_its_vf_when_lower_ones_join(host: TestHost) -> None:
+    host.restart(device_spec=tagged(*VFS[1:]))
+    (before,) = providers(host)
+    host.restart(device_spec=tagged(*VFS))
+    (after,) = providers(host)
+    assert str(after.device.address) == VFS[1]
+    assert (after.name, after.uuid) == (before.name, before.uuid)
+    assert len(after.device.handles) == 4
+
+
+def test_a_guest_whose_type_is_no_longer_configured_does_not_start(
+    host: TestHost,
+) -> None:
+    host.plug(1, VFS[0])
+    host.kernel.reboot()
+    manager = host.restart(device_spec=tagged(*VFS[1:]))
+    with pytest.raises(exception.HostStepFailed, match="any more"):
+        manager.plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == 0
+    host.restart(device_spec=tagged(*VFS)).plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF

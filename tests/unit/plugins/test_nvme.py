@@ -110,6 +110,11 @@ def test_a_drive_that_nothing_erases_is_offered_by_tag_alone(
 ) -> None:
     with host_with(tmp_path, NvmeSpec(), groups=groups, **options) as host:
         assert host.rejected(DRIVE).reason is RejectReason.NO_ERASE
+        context = CheckContext(host.config(), host.root, None)
+        found = {each.what: each.hint for each in devices.others(context)}
+        hint = found[f"not offered (cannot be erased between guests): {DRIVE}"]
+        assert "erase_methods" in hint
+        assert "allow_no_erase" in hint
         host.restart(device_spec=[KEPT])
         assert host.provider(DRIVE).device.plugin == "pci"
         assert host.provider(DRIVE).device.erasure is Erasure.NONE

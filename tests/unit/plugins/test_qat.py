@@ -70,6 +70,18 @@ def test_a_pf_that_goes_down_reserves_its_vfs_until_it_is_up(make_bench):
     assert bench.manager.providers() == (before,)
 
 
+def test_a_pf_in_a_state_of_a_later_kernel_reserves_its_vfs(make_bench):
+    bench = make_bench(HostSpec((CARD,)), device_spec=[ALL])
+    bench.manager.providers()
+    place = Path(bench.root, "sys/bus/pci/devices", PF, "qat/state")
+    place.unlink()
+    place.write_text("resetting\n")
+    (provider,) = bench.manager.providers()
+    assert {each.fault for each in provider.device.handles} == {
+        f"its PF {PF} is resetting (qat/state)"
+    }
+
+
 def test_a_pf_that_cannot_be_read_reserves_its_vfs(make_bench):
     bench = make_bench(HostSpec((CARD,)), device_spec=[ALL])
     bench.manager.providers()

@@ -7,9 +7,10 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import struct
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,14 @@ def test_a_refused_format_leaves_the_mark_and_is_repeated(tmp_path: Path) -> Non
         assert kernel.read_medium(DRIVE, 2) == ZEROES
 
 
+def test_no_namespace_that_is_verified_is_erased_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((1, 2, 3))).installed() as kernel:
+        kernel.fail(DRIVE, "format", errno.EIO, nth=3)
+        with pytest.raises(OSError, match="Input/output"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert notes.read(DRIVE, LEASE).erased == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("method", "command"),
     [(EraseMethod.FORMAT, "format"), (EraseMethod.DEALLOCATE, "discard")],
@@ -144,6 +153,17 @@ def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
         assert not is_marked(kernel, DRIVE)
 
 
+def test_an_operation_goes_on_after_a_reboot(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        shutil.rmtree(kernel.path(worker.LOCKS))
+        kernel.advance_sanitize(DRIVE, 0.5)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+        assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
 def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
         kernel.advance_sanitize(DRIVE, 1.0)
@@ -172,6 +192,18 @@ def test_a_shared_subsystem_is_never_sanitized(tmp_path: Path) -> None:
             erasing.erase(DRIVE, LEASE, SANITIZE)
         assert erasing.erase(DRIVE, LEASE, (*SANITIZE, *FORMAT)) == 1.0
         assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(
+    tmp_path: Path,
+) -> None:
+    oacs = 1 << 1 | MANAGES | VIRTUALIZES
+    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=oacs, others=(7,))
+    with (
+        kernel_with(tmp_path, spec).installed(),
+        pytest.raises(OSError, match="which has controller 7"),
+    ):
+        erasing.erase(DRIVE, LEASE, SANITIZE)
 
 
 def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
@@ -322,43 +354,6 @@ def test_a_vf_that_its_pf_does_not_list_is_not_taken_for_blank(
     assert with_vfs.read_medium(VF, 2) == ZEROES
 
 
-class PagedQueue(AdminQueue):
-    """A controller whose lists have several pages."""
-
-    def _identify(self, cdw10: int, namespace: int = 0) -> bytes:
-        if cdw10 & 0xFF == 0x15:
-            first = cdw10 >> 16
-            numbers = range(first, min(first + 127, 300))
-            entries = (struct.pack("<HHB3xH22x", each, 0, 1, each) for each in numbers)
-            page = bytes([len(numbers)]).ljust(32, b"\0") + b"".join(entries)
-        else:
-            listed = range(namespace + 1, min(namespace + 1025, 1501))
-            page = struct.pack(f"<{len(listed)}I", *listed)
-        return page.ljust(4096, b"\0")
-
-
-def test_lists_are_read_to_their_end() -> None:
-    queue = PagedQueue("/dev/nvme0", "240:0")
-    assert queue.allocated() == tuple(range(1, 1501))
-    assert [each.number for each in queue.secondaries()] == [*range(300)]
-
-
-def test_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = struct.pack("<1024I", *range(1, 1025))
-    full = bytes([127]).ljust(4096, b"\0")
-    most = struct.pack("<2048H", 2047, *range(2047))
-    queue = AdminQueue("/dev/nvme0", "240:0")
-    for answer, ask in (
-        (page, queue.active),
-        (full, queue.secondaries),
-        (most, queue.controllers),
-    ):
-        monkeypatch.setattr(AdminQueue, "_identify", lambda *_args, a=answer: a)
-        with pytest.raises(OSError, match="lists too many") as caught:
-            ask()
-        assert caught.value.errno == errno.EOVERFLOW
-
-
 def test_a_controller_that_was_replaced_gets_no_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,3 +413,88 @@ def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
         record.write(record.present(DRIVE, identity, LEASE, FunctionUse.HOST))
         assert steps.erase.function(target, ("format",)) == 1000
         assert kernel.read_medium(DRIVE, 1) == ZEROES
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"formatted": 0.5}, "a format still runs"), ({"blocks": 64}, "has 64 blocks")],
+    ids=["running", "size"],
+)
+def test_a_namespace_keeps_its_size_and_its_format(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    why: str,
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed():
+        before = survey.wait_for_queue(DRIVE).namespace(1)
+        answers = iter((before, dataclasses.replace(before, **change)))
+        monkeypatch.setattr(AdminQueue, "namespace", lambda *_args: next(answers))
+        with pytest.raises(OSError, match=why):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert not notes.read(DRIVE, LEASE).erased
+
+
+def test_a_disk_that_was_replaced_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        found = survey.wait_for_disks(DRIVE, (1,))
+        looks = iter((found, {1: dataclasses.replace(found[1], device="259:99")}))
+        monkeypatch.setattr(survey, "wait_for_disks", lambda *_args: next(looks))
+        with pytest.raises(OSError, match="controller was replaced"):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        assert fake.read_medium(DRIVE, 1).startswith(DATA)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EBUSY, errno.EIO])
+def test_an_old_partition_table_is_forgotten_or_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        pass_on = type(fake).ioctl
+
+        def ioctl(self: FakeKernel, fd: int, request: int, argument: bytes) -> None:
+            if request == 0x125F:
+                raise OSError(number, os.strerror(number))
+            pass_on(self, fd, request, argument)
+
+        monkeypatch.setattr(type(fake), "ioctl", ioctl)
+        if number == errno.EIO:
+            with pytest.raises(OSError, match="Input/output"):
+                erasing.erase(DRIVE, LEASE, FORMAT)
+        else:
+            assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        directory = survey._controller_directory(DRIVE)
+        assert directory is not None
+        assert survey.live_queue(DRIVE) is not None
+        Path(fake.path(directory, "state")).write_text("resetting\n")
+        assert survey.live_queue(DRIVE) is None
+
+
+def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
+    os.makedirs(with_vfs.path(worker.LOCKS), exist_ok=True)
+    for function in (VF, OTHER_VF):
+        identity = functions.identity(function)
+        assert identity is not None
+        record.write(record.present(function, identity, LEASE, FunctionUse.HOST))
+    target = StepTarget(LEASE, VF, (VF, OTHER_VF))
+    assert steps.erase.function(target, ("format",)) == 1000
+    assert with_vfs.read_medium(VF, 2) == ZEROES
+    assert with_vfs.read_medium(OTHER_VF, 3) == ZEROES
+
+
+def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        notes.mark(DRIVE)
+        functions.rebind(DRIVE, "vfio-pci")
+        functions.rebind(DRIVE, "nvme")
+        notes.unmark_unused(DRIVE)
+        assert is_marked(fake, DRIVE)
+        notes.mark(DRIVE)
+        notes.unmark_unused(DRIVE)
+        assert not is_marked(fake, DRIVE)

@@ -282,7 +282,9 @@ def test_the_tree_of_a_virtual_machine_is_simulated(tmp_path: Path) -> None:
         ('{"format": 2, "host": {}}', "in format 1"),
         ('{"format": 1}', "'host'"),
         ('{"format": 1, "host": {"functions": [{"address": "x"}]}}', "vendor"),
-        ('{"format": 1, "host": {"functions": 7}}', "not iterable"),
+        ('{"format": 1, "host": {"functions": 7}}', "7 is no list"),
+        ('{"format": 1, "host": {"vfio": "yes"}}', "'yes' is no bool"),
+        ('{"format": 1, "host": {"nodes": ["0-7"]}}', "no mapping"),
     ],
 )
 def test_another_file_is_rejected(text: str, why: str, tmp_path: Path) -> None:
