@@ -90,6 +90,8 @@ _BY_VENDOR: Final[Mapping[tuple[int, int | None, int | None], Family]] = (
 _BY_CLASS: Final[Mapping[tuple[int, int | None], Family]] = MappingProxyType(
     {
         (0x01, 0x08): Family("SSD", keeps_data=True),
+        # Mass storage of other interfaces: the disks behind it, or its own.
+        (0x01, None): Family("PCI", keeps_data=True),
         (0x02, None): Family("NIC"),
         (0x03, None): Family("GPU"),
         # Communications synchronization plus time and frequency test/measurement.

@@ -15,7 +15,7 @@ from os_acc.plugins import base, cards
 class PciPlugin(base.PluginBase):
     """One provider for each card; its functions are the capacity.
 
-    Nothing erases NVMe functions, which are offered with ``allow_no_erase`` alone.
+    Nothing erases mass storage, which is offered with ``allow_no_erase`` alone.
     """
 
     contract_version: ClassVar[tuple[int, int]] = (1, 4)

@@ -88,7 +88,8 @@ def test_each_quickassist_pf_and_vf_is_known():
     }
 
 
+@pytest.mark.parametrize("class_code", [NVME, 0x010400, 0x010601, 0x010700])
 @pytest.mark.parametrize("vendor", [0x144D, 0x1BD4], ids=["any vendor", "Inspur"])
-def test_an_nvme_function_keeps_the_data_of_a_guest(vendor):
-    assert families.family_of(function(vendor, 0x1001, NVME)).keeps_data
+def test_mass_storage_keeps_the_data_of_a_guest(vendor, class_code):
+    assert families.family_of(function(vendor, 0x1001, class_code)).keeps_data
     assert not families.family_of(function(vendor, 0x1001, DISPLAY)).keeps_data
