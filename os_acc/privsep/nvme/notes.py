@@ -2,7 +2,7 @@
 
 """Files below ``/run/os_acc`` that outlive a worker: marks for udev, and progress.
 
-While a function has a mark, ``70-os-acc.rules`` keeps udev, LVM and RAID away from its
+While a function has a mark, ``50-os-acc.rules`` keeps udev, LVM and RAID away from its
 disks. The note of an erasure lets another worker continue it. A reboot removes both:
 the erasure then begins again.
 """
