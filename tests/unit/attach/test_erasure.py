@@ -152,16 +152,7 @@ def test_a_device_that_a_reset_erases_is_free_at_once(host):
 
 
 def test_a_device_that_stays_with_the_host_is_erased_as_well(host):
-    provider = host.provider(CARD)
-    specs = {
-        "resources1:CUSTOM_ACCELERATOR_ACME": "1",
-        "accel1:attach_target": "none",
-    }
-    selected = {
-        "allocations": {provider.uuid: {"resources": {"CUSTOM_ACCELERATOR_ACME": 1}}},
-        "mappings": {"1": [provider.uuid]},
-    }
-    host.manager.plug(instance(1), selected, specs)
+    host.plug(1, CARD, attach_target="none")
     acme.write_medium(host.root, CARD)
     host.unplug(1)
     check_kept(host)

@@ -87,16 +87,7 @@ def test_a_store_that_is_lost_before_the_first_call_leaves_the_card_unknown(host
 
 
 def test_a_card_that_stayed_with_the_host_is_on_record_as_well(host):
-    provider = host.provider(CARD)
-    specs = {
-        "resources1:CUSTOM_ACCELERATOR_ACME": "1",
-        "accel1:attach_target": "none",
-    }
-    selected = {
-        "allocations": {provider.uuid: {"resources": {"CUSTOM_ACCELERATOR_ACME": 1}}},
-        "mappings": {"1": [provider.uuid]},
-    }
-    host.manager.plug(instance(1), selected, specs)
+    host.plug(1, CARD, attach_target="none")
     acme.write_medium(host.root, CARD)
     host.unplug(1)
     lose_store(host)
