@@ -35,7 +35,7 @@ DIVISORS = {
     "tests/functional/nova/test_driver": 12,
     "tests/functional/nova/": 4,
     "tests/functional/openstack/": 6,
-    "tests/stress/test_fault_": 5,
+    "tests/stress/test_fault_": 10,
 }
 
 _OPTION = "--share"

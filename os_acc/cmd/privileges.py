@@ -31,7 +31,7 @@ _SUDOERS: Final = """\
 # nova-rootwrap is not used. 'os-acc privileges sudoers' prints this file, with the
 # helpers of vendors' plugins, and for other users and paths. It needs sudo 1.9.10 or
 # newer: older versions know no regular expressions, and a plain "*" in sudoers
-# matches spaces and slashes, by which any Python code could be run as root. To check
+# matches spaces and slashes, with which any Python code could run as root. To check
 # it: visudo -c -f <this file>
 #
 # Where the configuration of nova-compute can be written by nova-compute's user

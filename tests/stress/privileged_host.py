@@ -81,7 +81,7 @@ class EntryPoint:
 
     @property
     def name(self) -> str:
-        """The name by which a client calls it."""
+        """The name in the call of a client."""
         return f"{self._function.__module__}.{self._function.__name__}"
 
     @property

@@ -149,21 +149,6 @@ def _setting_the_type(card: Card, target: Arguments, arguments: Arguments) -> Wr
     return frozenset({(attribute, str(arguments[6][0]))})
 
 
-def _borrowing_it(card: Card, target: Arguments, arguments: Arguments) -> Writes:
-    """Permit the nvme driver for an NVMe function, and the return to its own."""
-    if not _is_member(card, target, arguments) or not card.is_nvme:
-        return _NO_WRITES
-    place = f"{_DEVICES}/{card.name}"
-    return frozenset(
-        {
-            *((f"{place}/driver_override", text) for text in ("nvme", card.driver)),
-            (f"{place}/driver_override", "\n"),
-            (f"{place}/driver/unbind", card.name),
-            ("sys/bus/pci/drivers_probe", card.name),
-        }
-    )
-
-
 def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
     return _NO_WRITES
 
@@ -205,7 +190,8 @@ OWN: Mapping[str, EntryPoint] = {
     "vgpu.delete_vgpu": _row(vgpu.delete_vgpu, lambda _rng: (), ()),
     "nvme.steps.prepare": _row(nvme.prepare, _methods, (_ARE_METHODS,)),
     "nvme.steps.release": _row(nvme.release, lambda _rng: (), ()),
-    "nvme.steps.erase": _row(nvme.erase, _methods, (_ARE_METHODS,), _borrowing_it),
+    # Nothing is erased without the helper's own record of the lease.
+    "nvme.steps.erase": _row(nvme.erase, _methods, (_ARE_METHODS,)),
 }
 #: The steps of a vendor: one that writes, and one with a parameter of each type.
 VENDOR: Mapping[str, EntryPoint] = {

@@ -16,7 +16,7 @@ from tests.stress.bit_flips import Flips
 from tests.stress.result_tables import Count, Counting
 
 #: 20,000 bits in all.
-PARTS, BITS = 20, 1_000
+PARTS, BITS = 40, 500
 #: The header of the file.
 HEADER = 100 * 8
 
@@ -39,7 +39,7 @@ def survive(
 # The shares are of one size: each has the same number of parts.
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(part, marks=pytest.mark.share(20, part)) for part in range(PARTS)],
+    [pytest.param(part, marks=pytest.mark.share(PARTS, part)) for part in range(PARTS)],
 )
 def test_a_random_bit_may_be_wrong(flips: Flips, counting: Counting, part: int) -> None:
     survive(flips, counting, f"part {part:02}", flips.bits(part, BITS))

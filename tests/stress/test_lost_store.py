@@ -27,12 +27,12 @@ RIVAL, OTHER = consumer(99), consumer(98)
 #: The points of each plug are divided among so many shares.
 SHARES = 10
 #: The random moments are spread over parts, and these among so many shares.
-PARTS, PART_SHARES = 20, 20
+PARTS, PART_SHARES = 40, 40
 #: The store is lost at every n-th point, by the profile of Hypothesis.
 _EVERY = {"stress": 1, "shrink": 1}
 _SELDOM = 16
 #: The number of random moments in a part, by the same profile.
-_MOMENTS = {"stress": 50, "shrink": 50}
+_MOMENTS = {"stress": 25, "shrink": 25}
 _FEW = 1
 #: The approximate number of touches of a plug in the process of its service.
 _TOUCHES = 60

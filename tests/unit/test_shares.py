@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 #: The folders of tests with long kinds that are divided into shares.
 LANES = ("tests/unit", "tests/stress", "tests/functional/kernel")
 #: A multiple of each divisor.
-ROUND = 180
+ROUND = 360
 
 #: A plugin for a run that only collects; it records the place of each test.
 _PLACES = """

@@ -68,7 +68,7 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
         return _erase(function, note, methods)
     except OSError as error:
         if worker.is_late():
-            # The caller of a format that took hours is gone: the next one is told.
+            # The caller of a format that took hours is gone: the next call raises it.
             number, name = error.errno or errno.EIO, str(error.filename or "")
             why = (number, str(error.strerror or error), name)
             note = notes.read(function, lease)

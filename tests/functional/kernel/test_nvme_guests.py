@@ -155,6 +155,6 @@ def test_the_plugin_conforms_on_the_drive_as_on_hardware(
 
 
 # Minutes: each killed process has started three helpers.
-@pytest.mark.share(21)
+@pytest.mark.share(45)
 def test_kills_on_the_drive_lose_nothing(ordinary_user: OrdinaryUser) -> None:
     conforms(ordinary_user, KILLS)

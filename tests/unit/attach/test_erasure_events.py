@@ -26,7 +26,7 @@ REQUIRED = {"accel1:numa_policy": "required"}
 
 @pytest.fixture
 def host(make_bench, install_plugins) -> TestHost:
-    """Return the two-socket host, of which every device is erased by a plugin."""
+    """Return the two-socket host; a plugin erases every device."""
     install_plugins(acme="tests.unit.acme:ErasesPci")
     return make_bench()
 

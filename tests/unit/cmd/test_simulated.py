@@ -35,6 +35,8 @@ ARGUMENTS = {
     "profile apply": ("gzip", "fpga.small"),
     "profile show": ("gzip",),
     "plug": ("--instance", uuid_of(1)),
+    "plugin new": ("tutorial",),
+    "privileges": ("sudoers",),
     "region program": (FPGA, "--image", "gzip.gbs"),
     "region verify": (FPGA,),
     "request notify": (uuid_of(1),),
@@ -97,7 +99,11 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_runs_on_the_simulated_host(kept: Path, command: str) -> None:
+def test_each_command_runs_on_the_simulated_host(
+    kept: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One of them writes to the current directory.
+    monkeypatch.chdir(kept)
     with watched() as paths:
         ran = run(
             "--simulated", str(kept), *command.split(), *ARGUMENTS.get(command, ())
