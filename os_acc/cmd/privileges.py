@@ -15,6 +15,8 @@ from os_acc import conf, exception, privsep
 from os_acc.cmd import base
 from os_acc.plugins import Plugins
 from os_acc.privsep import Context
+
+# Its context is among those of the process once it is imported.
 from os_acc.privsep import nvme as nvme
 
 _USER: Final = "nova"

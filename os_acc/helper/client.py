@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
@@ -312,8 +312,10 @@ class Helper:
         """Change a card as a whole."""
         turn = self._turn(privsep.base, deadline)
         target = (card.address.parts, card.identity.numbers)
-        changed = turn.ask(entrypoint, *target, *numbers, epoch, turn.milliseconds)
-        return cast(Sequence[Any], changed)
+        answer: Sequence[Any] = turn.ask(
+            entrypoint, *target, *numbers, epoch, turn.milliseconds
+        )
+        return answer
 
     def program(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float

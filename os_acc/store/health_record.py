@@ -26,6 +26,11 @@ from os_acc.store import errors
 MAX_AGE: Final = 300.0
 _FILE: Final = "health"
 _LONGEST: Final = 1 << 22
+#: The errors of a file that is no record; OverflowError: JSON may have Infinity.
+_UNUSABLE: Final = (
+    *(OSError, ValueError, TypeError, AttributeError, KeyError),
+    *(OverflowError, RecursionError),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,9 +84,7 @@ def recorded(state_path: str, root: str) -> HealthRecord:
         with open(os.open(path, flags), "rb") as file:
             return _parse(json.loads(file.read(_LONGEST)), attributes.boot_id(root))
     # A record is no part of the state: without it the health is unknown.
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return HealthRecord()
-    except InvalidInput:
+    except (*_UNUSABLE, InvalidInput):
         return HealthRecord()
 
 

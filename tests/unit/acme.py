@@ -14,7 +14,9 @@ from oslo_config import cfg
 
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import AttachHandle, Device
+from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base, pci
+from os_acc.testing import TestHost
 
 XILINX = 0x10EE
 
@@ -292,3 +294,16 @@ class HangsInItsMaking(Acme):
     def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         NeverReturns.gate.wait()
         super().__init__(name, conf, root)
+
+
+def erasing(host: TestHost) -> list[str]:
+    """Return the devices that are being erased."""
+    leases = host.manager.store.leases()
+    return [str(each.address) for each in leases if each.state is LeaseState.ERASING]
+
+
+def advance(host: TestHost, times: int = BLOCKS) -> None:
+    """Do as that many rounds of the service."""
+    for _ in range(times):
+        for attempt in host.manager.retrier.continue_erasures():
+            attempt.result(60)

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -20,11 +19,12 @@ from pathlib import Path
 
 import pytest
 from oslo_config import cfg, generator
-from oslo_privsep import priv_context
 from oslo_rootwrap import filters, wrapper
 
 import os_acc
 from os_acc.cmd import privileges
+from os_acc.privsep import Context
+from tests.unit.helper_commands import as_started
 
 ROOT = Path(__file__).parents[2]
 #: The package under test: installed from a wheel by ``tox -e py3``, else the checkout.
@@ -257,20 +257,11 @@ def allows(loaded: list[filters.CommandFilter], command: list[str]) -> bool:
     return True
 
 
-def helper_command(
-    monkeypatch: pytest.MonkeyPatch, context: str, *config_files: str
-) -> list[str]:
-    """Return the command that oslo.privsep runs through the root helper as a user."""
-    module, _, name = context.rpartition(".")
-    pctxt: priv_context.PrivContext = getattr(importlib.import_module(module), name)
-    monkeypatch.setattr(priv_context, "_HELPER_COMMAND_PREFIX", [])
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    conf = cfg.ConfigOpts()
-    conf([], project="nothing", default_config_files=[], default_config_dirs=[])
-    conf.set_override("config_file", list(config_files))
-    conf.register_opts(priv_context.OPTS, group=pctxt.cfg_section)
-    monkeypatch.setattr(cfg, "CONF", conf)
-    return pctxt.helper_command("/tmp/tmpq2_x/privsep.sock")
+def context_of(path: str) -> Context:
+    """Return a context by its path."""
+    module, _, name = path.rpartition(".")
+    found: Context = getattr(importlib.import_module(module), name)
+    return found
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -288,7 +279,7 @@ def test_rootwrap_lets_each_context_start_as_privsep_starts_it(
     context: str,
     config_files: list[str],
 ) -> None:
-    assert allows(rootwrap, helper_command(monkeypatch, context, *config_files))
+    assert allows(rootwrap, as_started(monkeypatch, context_of(context), *config_files))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +329,7 @@ def allowed_by_sudo(configuration: str, arguments: str) -> bool:
 def test_sudoers_lets_each_context_start(
     monkeypatch: pytest.MonkeyPatch, context: str, configuration: str
 ) -> None:
-    command = helper_command(monkeypatch, context, configuration)
+    command = as_started(monkeypatch, context_of(context), configuration)
     assert allowed_by_sudo(configuration, " ".join(command[1:]))
 
 

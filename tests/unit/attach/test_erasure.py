@@ -21,6 +21,7 @@ from os_acc.store import records
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.unit import acme
+from tests.unit.acme import advance
 
 CARD, OTHER = "0000:5e:00.0", "0000:e3:00.0"
 GPU = "0000:17:00.0"
@@ -46,13 +47,6 @@ def use(host: TestHost, number: int = 1, address: str = CARD) -> None:
 def erasing(host: TestHost) -> list[Lease]:
     """Return the leases of devices whose consumers have given them back."""
     return [each for each in host.manager.store.leases() if each.is_over]
-
-
-def advance(host: TestHost, times: int = acme.BLOCKS) -> None:
-    """Do as that many rounds of the service."""
-    for _ in range(times):
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
 
 
 def reserved(host: TestHost, address: str = CARD) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record, worker
 from os_acc.testing import TestHost, instance
 from tests.unit import acme
+from tests.unit.acme import advance
 from tests.unit.store import store_files
 
 CARD = "0000:5e:00.0"
@@ -55,13 +56,6 @@ def release(host: TestHost, *, force: bool = False) -> None:
 
 def erasing(host: TestHost) -> list[Lease]:
     return [each for each in host.manager.store.leases() if each.is_over]
-
-
-def advance(host: TestHost, times: int = acme.BLOCKS) -> None:
-    """Do as that many rounds of the service."""
-    for _ in range(times):
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
 
 
 def check_unknown(host: TestHost) -> None:

@@ -10,6 +10,7 @@ from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.unit import acme
+from tests.unit.acme import advance, erasing
 from tests.unit.attach.numa_host import (
     CARD,
     FAR,
@@ -38,19 +39,6 @@ def of_vfs(make_bench, install_plugins) -> TestHost:
     host = make_bench(VF_SPEC)
     set_nodes(host, VF_NODES)
     return host
-
-
-def erasing(host: TestHost) -> list[str]:
-    """Return the devices that are being erased."""
-    leases = host.manager.store.leases()
-    return [str(each.address) for each in leases if each.state is LeaseState.ERASING]
-
-
-def advance(host: TestHost, times: int = acme.BLOCKS) -> None:
-    """Do as that many rounds of the service."""
-    for _ in range(times):
-        for attempt in host.manager.retrier.continue_erasures():
-            attempt.result(60)
 
 
 def held(host: TestHost, number: int) -> list[Lease]:

@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
-from oslo_privsep import priv_context
 from oslo_rootwrap import filters, wrapper
 
 from os_acc.cmd import privileges
@@ -20,6 +17,7 @@ from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import Context
 from tests.unit import vendor_steps
 from tests.unit.cmd.console import Console
+from tests.unit.helper_commands import as_started
 
 ETC = Path(__file__).parents[3] / "etc/os-acc"
 SHIPPED = {
@@ -33,20 +31,6 @@ def rules(console: Console, *arguments: str) -> str:
     ran = console.run("privileges", *arguments)
     assert (ran.status, ran.err) == (0, "")
     return ran.out
-
-
-def as_started(
-    monkeypatch: pytest.MonkeyPatch, context: Context, *config_files: str
-) -> list[str]:
-    """Return the command of oslo.privsep for an ordinary user."""
-    monkeypatch.setattr(priv_context, "_HELPER_COMMAND_PREFIX", [])
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    conf = cfg.ConfigOpts()
-    conf([], project="nothing", default_config_files=[], default_config_dirs=[])
-    conf.set_override("config_file", list(config_files))
-    conf.register_opts(priv_context.OPTS, group=context.cfg_section)
-    monkeypatch.setattr(cfg, "CONF", conf)
-    return context.helper_command("/tmp/tmpq2_x/privsep.sock")
 
 
 def allowed_by_sudo(text: str, command: list[str]) -> bool:

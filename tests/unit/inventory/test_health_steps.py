@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -226,6 +227,34 @@ def test_a_damaged_record_states_nothing(drives, damage):
     Path(drives.state_path, "health").write_text(damage)
     found = health_record.recorded(drives.state_path, drives.root)
     assert found == health_record.HealthRecord()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"faults": None},
+        {"faults": {"no address": "x"}},
+        {"readings": {DRIVE: {"used_percent": float("inf")}}},
+        {"readings": {DRIVE: {"used_percent": {}}}},
+    ],
+)
+def test_a_record_with_a_wrong_value_states_nothing(drives, change):
+    read(drives)
+    place = Path(drives.state_path, "health")
+    place.write_text(json.dumps({**json.loads(place.read_text()), **change}))
+    found = health_record.recorded(drives.state_path, drives.root)
+    assert found == health_record.HealthRecord()
+
+
+@pytest.mark.parametrize("name", ["faults", "readings"])
+def test_an_incomplete_record_states_nothing(drives, name):
+    read(drives)
+    place = Path(drives.state_path, "health")
+    found = json.loads(place.read_text())
+    del found[name]
+    place.write_text(json.dumps(found))
+    recorded = health_record.recorded(drives.state_path, drives.root)
+    assert recorded == health_record.HealthRecord()
 
 
 def test_a_record_counts_in_its_boot_and_for_a_while(drives, monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import RequestState
-from os_acc.objects.lease import LeaseState
 from os_acc.testing import uuid_of
 from tests.unit import acme
+from tests.unit.acme import advance, erasing
 from tests.unit.requests.request_states import GPU, bind, states
 
 OTHER = "0000:b1:00.0"
@@ -19,17 +19,6 @@ OTHER = "0000:b1:00.0"
 @pytest.fixture(autouse=True)
 def _erases(install_plugins):
     install_plugins(acme="tests.unit.acme:ErasesPci")
-
-
-def erasing(bench):
-    leases = bench.manager.store.leases()
-    return [str(each.address) for each in leases if each.state is LeaseState.ERASING]
-
-
-def advance(bench):
-    for _ in range(acme.BLOCKS):
-        for attempt in bench.manager.retrier.continue_erasures():
-            attempt.result(60)
 
 
 def test_a_request_is_bound_again_to_a_device_that_is_erased(bench, book, one):
