@@ -388,6 +388,8 @@ class _Discovered:
         self.refused.extend(answer.refused)
         self.broken_rules.extend(answer.broken)
         taken = answer.taken
+        if not taken:
+            return
         self.offered |= dict.fromkeys(
             taken.union(each.address for each in answer.devices), name
         )
@@ -397,6 +399,20 @@ class _Discovered:
         self.left_types = tuple(
             each for each in self.left_types if each.type not in taken
         )
+
+    def without(
+        self, addresses: Collection[DeviceAddress]
+    ) -> tuple[tuple[UsableFunction, ...], tuple[OfferedType, ...]]:
+        """Return the functions and types that are left, without these."""
+        if not addresses:
+            return self.left, self.left_types
+        usable = (each for each in self.left if each.function.address not in addresses)
+        types = (
+            each
+            for each in self.left_types
+            if not any(handle.address in addresses for handle in each.handles)
+        )
+        return tuple(usable), tuple(types)
 
 
 def _discover(
@@ -418,14 +434,9 @@ def _discover(
         regions = _leased_regions(root, recorded, plugin.name)
         # A function that a plugin has to release is offered by no other one.
         others = {address for address, name in owed.items() if name != plugin.name}
-        mine = tuple(each for each in found.left if each.function.address not in others)
-        types = tuple(
-            each
-            for each in found.left_types
-            if not any(handle.address in others for handle in each.handles)
-        )
+        usable, types = found.without(others)
         given = dataclasses.replace(
-            candidates, usable=mine, leased_regions=regions, mdev_types=types
+            candidates, usable=usable, leased_regions=regions, mdev_types=types
         )
         around = answers.Surroundings(host.functions, found.offered)
         try:

@@ -138,10 +138,10 @@ def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """Reject a function that cannot have another driver than vfio-pci for a guest."""
+    """Reject a function that cannot have its driver for a guest."""
     driver = _driver(evidence, function)
     if driver == VFIO_PCI:
-        return None
+        return _vfio_pci(evidence, function)
     if _stays(evidence, function):
         detail, reason = (
             vfio_drivers.without_vgpus(evidence.root, function),
@@ -162,17 +162,10 @@ def _vfio_driver(
     return _no(function, RejectReason.MANAGED, detail)
 
 
-def _denylist(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if _driver(evidence, function) != VFIO_PCI:
-        return None
+def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    """Reject a function that vfio-pci refuses, or does not reset."""
     if vfio.denylisted(evidence.root, function):
         return _no(function, RejectReason.DENYLISTED)
-    return None
-
-
-def _reset(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if _driver(evidence, function) != VFIO_PCI:
-        return None
     if (
         not function.reset_methods
         and not evidence.named[function.address].allow_no_reset
@@ -298,8 +291,6 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
     claims_of_nova,
     _iommu,
     _vfio_driver,
-    _denylist,
-    _reset,
     _host_uses,
     _unknown,
     _otherwise_leased,

@@ -119,6 +119,9 @@ def ask(
             f"discover() returned more than {most} devices for "
             f"{count} functions and types"
         )
+    if not found:
+        # Most plugins recognise no device of a host.
+        return PluginAnswer((), (), ())
     return _Review(plugin, candidates, around, found).answer()
 
 
@@ -286,12 +289,14 @@ class _Review:
                 f"AttachHandle.address {handle.address} is not a usable candidate"
             )
         values.expect_text("AttachHandle.fault", handle.fault)
-        ours = dataclasses.replace(own, fault=handle.fault or own.fault)
-        if dataclasses.replace(handle, fault=ours.fault) != ours:
-            raise ValueError(
-                f"the handle of {handle.address} was altered: a plugin changes its "
-                "fault alone"
-            )
+        ours = own
+        if handle != own:
+            ours = dataclasses.replace(own, fault=handle.fault or own.fault)
+            if dataclasses.replace(handle, fault=ours.fault) != ours:
+                raise ValueError(
+                    f"the handle of {handle.address} was altered: a plugin changes "
+                    "its fault alone"
+                )
         if handle.address in self._offered:
             other = self._offered[handle.address].address
             raise ValueError(f"{handle.address} is offered twice, also by {other}")
