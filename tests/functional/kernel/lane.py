@@ -334,8 +334,20 @@ def boot_once(kernel: Kernel, job: Job) -> Attempt:
         machine.end()
 
 
+def open_to_users(environment: Path) -> None:
+    """Let every user reach an environment inside the checkout.
+
+    tox keeps its directory to its own user; ordinary users of the machine run programs
+    of the environment.
+    """
+    for folder in environment.parents:
+        if folder.is_relative_to(CHECKOUT):
+            folder.chmod(folder.stat().st_mode | 0o055)
+
+
 def boot(kernel: Kernel, job: Job) -> Attempt:
     """Boot the machine, and a second time if the job has not even begun."""
+    open_to_users(Path(sys.prefix))
     # The machine sees the host's files read-only, and emulation compiles slowly.
     for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests"):
         compileall.compile_dir(folder, quiet=2, workers=0)
