@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import itertools
 import logging
@@ -49,6 +50,7 @@ class OsAcc(app.App):
         #: The words of the command line, less the options that precede the command.
         self.words: list[str] = []
         self._handlers: list[logging.Handler] = []
+        self._at_the_end = contextlib.ExitStack()
         super().__init__(
             description="Look after the accelerators of this compute node.",
             version=metadata.version("os-acc"),
@@ -149,12 +151,14 @@ class OsAcc(app.App):
         self.root = host.root
         configuration.load(self.config, [host.config_file], [], self.root)
         host.check(conf.Settings.load(self.config).state_path)
+        self._at_the_end.enter_context(host.helpers())
 
     def run(self, argv: list[str]) -> int:
         """Run one command; return its exit status."""
         before = logging.getLogger().level
         try:
-            return super().run(argv)
+            with self._at_the_end:
+                return super().run(argv)
         finally:
             for handler in self._handlers:
                 logging.getLogger().removeHandler(handler)

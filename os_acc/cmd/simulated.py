@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Self
@@ -69,3 +70,13 @@ class SimulatedHost:
                 f"{state_path}",
                 hint=f"a simulated host cannot be moved or copied; {_MAKE}",
             )
+
+    def helpers(self) -> contextlib.AbstractContextManager[None]:
+        """Keep all helpers on this host, also those that its configuration omits.
+
+        A helper that is started as on a real host would reach the real kernel, as root.
+        """
+        from os_acc.testing import helper, privileged
+
+        command = helper.command(self.root, self.config_file)
+        return privileged.helpers_started_by(command)

@@ -65,6 +65,37 @@ def privileged_by(
 
 
 @contextlib.contextmanager
+def helpers_started_by(command: str) -> Iterator[None]:
+    """Start the helpers of all contexts with a command, also those of plugins.
+
+    Whether a context uses a helper stays as it is.
+
+    :param command: see :func:`privileged_by`.
+    """
+    started: list[privsep.Context] = []
+    before = privsep.on_creation
+
+    def set_command(context: privsep.Context) -> None:
+        started.append(context)
+        cfg.CONF.set_override("helper_command", command, context.cfg_section)
+
+    def on_creation(context: privsep.Context) -> None:
+        if before is not None:
+            before(context)
+        set_command(context)
+
+    try:
+        privsep.on_creation = on_creation
+        for context in privsep.contexts():
+            set_command(context)
+        yield
+    finally:
+        privsep.on_creation = before
+        for context in started:
+            cfg.CONF.clear_override("helper_command", context.cfg_section)
+
+
+@contextlib.contextmanager
 def _changed(
     contexts: Sequence[privsep.Context] | None,
     change: Callable[[privsep.Context], None],

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
+from os_acc import privsep
 from os_acc.cmd import identity
 from os_acc.cmd.app import OsAcc
 from os_acc.testing import FakeKernel, uuid_of
@@ -114,6 +115,27 @@ def test_each_command_runs_on_the_simulated_host(
     else:
         assert ran.status == 0, ran.err
     assert [each for each in paths if each.startswith(REAL)] == []
+
+
+def test_no_helper_reaches_the_real_kernel(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: dict[str, str] = {}
+
+    def note(self: OsAcc, argv: list[str]) -> int:
+        self.configure()
+        # As the import of a plugin with privileged steps does.
+        privsep.Context("vendor.privsep.context", "vendor_helper", [])
+        for each in privsep.contexts():
+            commands[each.cfg_section] = each.conf.helper_command or ""
+        return 0
+
+    monkeypatch.setattr(OsAcc, "run_subcommand", note)
+    monkeypatch.setattr(privsep, "_contexts", [*privsep.contexts()])
+    assert run("--simulated", str(kept), "device", "list").status == 0
+    assert {"os_acc_base", "os_acc_nvme_helper", "vendor_helper"} <= commands.keys()
+    assert [name for name, text in commands.items() if "--fake-root" not in text] == []
+    assert not any(each.conf.helper_command for each in privsep.contexts())
 
 
 def test_a_device_goes_to_an_instance_and_comes_back(kept: Path) -> None:

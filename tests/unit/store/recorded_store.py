@@ -19,21 +19,32 @@ from os_acc.objects.lease import LeaseState
 from os_acc.store import schema
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mtty
+from os_acc.testing.nvme_specs import NvmeSpec
 
 RECORDED = Path(__file__).parent / "recorded"
 MDEVS = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
 GPU = "0000:17:00.0"
-#: The devices that each instance has in a recorded store, as providers name them.
-HELD = {1: GPU, 2: "mtty/mtty-1"}
+DRIVE, ERASED = "0000:d9:00.0", "0000:da:00.0"
+#: The devices that each instance has in a recorded store, as providers name them. Its
+#: plugin erases the drive.
+HELD = {1: GPU, 2: "mtty/mtty-1", 4: DRIVE}
 #: The instance whose device could not be returned.
 QUARANTINED = 3
 LEFT = "0000:18:00.0"
+#: The instance whose device is being erased.
+FORMER = 5
 
 
 def spec() -> HostSpec:
-    """Return a host with two GPUs, each with an audio function, and mtty."""
+    """Return a host with two GPUs and their audio functions, two drives, and mtty."""
     gpus = (*hosts.gpu("0000:17"), *hosts.gpu("0000:18"))
-    return HostSpec(gpus, mdev_parents=(mtty(),))
+    drives = (
+        dataclasses.replace(
+            hosts.nvme_disk(address.removesuffix(":00.0"), number), nvme=NvmeSpec()
+        )
+        for number, address in enumerate((DRIVE, ERASED))
+    )
+    return HostSpec((*gpus, *drives), mdev_parents=(mtty(),))
 
 
 def options() -> dict[str, object]:
@@ -81,6 +92,8 @@ def main(version: str) -> None:
         for number, device in HELD.items():
             plug(host, number, device)
         plug(host, QUARANTINED, LEFT)
+        plug(host, FORMER, ERASED)
+        host.unplug(FORMER)
         store = host.manager.store
         (lease,) = store.leases(str(instance(QUARANTINED)["uuid"]))
         broken = {"state": LeaseState.QUARANTINED, "reason": "its driver failed"}

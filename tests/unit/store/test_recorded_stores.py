@@ -8,20 +8,24 @@ as well, which has no version: see the manual's page on upgrades.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.objects.lease import LeaseState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.store import schema
+from os_acc.store import records, schema
 from os_acc.testing import TestHost, instance, uuid_of
+from tests.unit import acme
 from tests.unit.store import recorded_store
 from tests.unit.store.store_files import file_in, rows
 
+DATA = b"data of a guest."
 VERSIONS = sorted(path.stem for path in recorded_store.RECORDED.glob("*.sql"))
 
 
@@ -39,13 +43,29 @@ def test_there_is_a_store_of_this_schema(host: TestHost) -> None:
     ]
 
 
+def test_the_newest_store_has_each_field_of_a_lease(
+    tmp_path: Path, make_lease: Callable[..., Lease]
+) -> None:
+    recorded_store.load(VERSIONS[-1], str(tmp_path))
+    payloads = rows(file_in(str(tmp_path)), "SELECT payload FROM leases")
+    expected = json.loads(records.encode(make_lease(1))).keys()
+    assert [json.loads(str(text)).keys() for (text,) in payloads] == (
+        [expected] * len(payloads)
+    ), "record the store of this version: python -m tests.unit.store.recorded_store"
+
+
 def test_the_leases_are_listed(host: TestHost) -> None:
     attached = host.manager.attached(None)
+    holders = (*recorded_store.HELD, recorded_store.QUARANTINED)
     assert {uuid: len(entries) for uuid, entries in attached.items()} == {
-        uuid_of(number): 1 for number in (1, 2, 3)
+        uuid_of(number): 1 for number in holders
     }
-    states = [lease.state for lease in host.manager.store.leases()]
-    assert states == [LeaseState.HELD, LeaseState.HELD, LeaseState.QUARANTINED]
+    states = Counter(lease.state for lease in host.manager.store.leases())
+    assert states == {
+        LeaseState.HELD: len(recorded_store.HELD),
+        LeaseState.QUARANTINED: 1,
+        LeaseState.ERASING: 1,
+    }
     assert host.manager.store.damaged == ()
 
 
@@ -56,13 +76,15 @@ def test_the_devices_are_offered_to_no_other_guest(host: TestHost) -> None:
         for function in lease.functions
     }
     assert PciAddress.parse(recorded_store.GPU) in taken
-    for device in (recorded_store.GPU, recorded_store.LEFT):
+    for device in (recorded_store.GPU, recorded_store.LEFT, recorded_store.ERASED):
         with pytest.raises(exception.NoDeviceAvailable):
             recorded_store.plug(host, 9, device)
 
 
 def test_the_devices_are_plugged_again_and_released(host: TestHost) -> None:
     before = host.kernel.snapshot()
+    for drive in (recorded_store.DRIVE, recorded_store.ERASED):
+        host.kernel.write_medium(drive, 1, DATA)
     for number, device in recorded_store.HELD.items():
         recorded_store.plug(host, number, device)
     assert host.drivers(recorded_store.GPU) == ["vfio-pci"]
@@ -70,5 +92,8 @@ def test_the_devices_are_plugged_again_and_released(host: TestHost) -> None:
         assert host.manager.unplug(instance(number)) == 1
     left = PciAddress.parse(recorded_store.LEFT)
     operations.release_device(host.manager, left, None)
+    acme.advance(host)
+    for drive in (recorded_store.DRIVE, recorded_store.ERASED):
+        assert DATA not in host.kernel.read_medium(drive, 1)
     assert host.manager.store.leases() == ()
     assert host.kernel.snapshot() == before
