@@ -4,13 +4,15 @@
 
 ``--share=NUMBER`` divides each kind of long test by the divisor of its kind. As
 many consecutive numbers as the divisor select everything, each item once. The
-same number selects the same items, on any machine and in any order.
+same number selects the same items, on any machine and in any order. The environment
+variable ``OS_ACC_SHARE`` gives the number to a command without arguments.
 
 :data:`DIVISORS` divides the tests of whole folders. The mark
 ``@pytest.mark.share(2)`` divides single tests, and ``share(1)`` selects a test
 always. The place of a test among the shares follows from its node id, so that
 adding, removing or reordering other tests moves nothing; ``share(10, place=3)``
-sets the place, if a few tests of a kind have to be spread evenly. A test that
+sets the place, if a few tests of a kind have to be spread evenly. ``--divisor=10``
+divides the tests that neither divides, in a lane that runs few of them. A test that
 divides its own items calls :meth:`Share.select`. Without the option all tests
 and all items are selected.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -27,8 +30,6 @@ import pytest
 _T = TypeVar("_T")
 #: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
-    # The lane of the lowest versions; all others run all unit tests.
-    "tests/unit/": 10,
     # Odd: consecutive numbers alternate between two kernels.
     "tests/functional/kernel/": 9,
     # Each starts Nova's services: five seconds.
@@ -38,7 +39,8 @@ DIVISORS = {
     "tests/stress/test_fault_": 10,
 }
 
-_OPTION = "--share"
+_OPTION, _DIVISOR = "--share", "--divisor"
+_VARIABLE = "OS_ACC_SHARE"
 _SELECTED = pytest.StashKey[tuple[int, int]]()
 _KEY = "share"
 
@@ -91,6 +93,8 @@ def place_and_divisor(item: pytest.Item) -> tuple[int, int]:
         divisor, place = _read(*mark.args, **mark.kwargs)
     else:
         divisor, place = _divisor_of(item.nodeid), None
+    # A short test runs no more often than a long one.
+    divisor = max(divisor, item.config.getoption(_DIVISOR))
     return place_of(item.nodeid) if place is None else place, divisor
 
 
@@ -115,12 +119,19 @@ def share(pytestconfig: pytest.Config) -> Share:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
+    """Add the options."""
     parser.addoption(
         _OPTION,
         type=int,
         metavar="NUMBER",
+        default=os.environ.get(_VARIABLE),
         help="run the share of each long kind of test that has this number",
+    )
+    parser.addoption(
+        _DIVISOR,
+        type=int,
+        default=1,
+        help="run a share of all tests: one of so many",
     )
 
 
@@ -136,6 +147,8 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Deselect the tests of the other shares."""
+    # The variable is not for runs of pytest that a test starts.
+    os.environ.pop(_VARIABLE, None)
     share = of(config)
     if share.number is None:
         return

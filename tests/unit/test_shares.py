@@ -71,7 +71,14 @@ def test_the_place_of_a_test_follows_from_its_name_alone():
     assert place % 10**6 == 270381
 
 
-@pytest.fixture(scope="module", params=LANES)
+# Collecting a lane takes seconds: a run has one of them.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(lane, marks=pytest.mark.share(len(LANES), place=place))
+        for place, lane in enumerate(LANES)
+    ],
+)
 def selected(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[int]]:
@@ -115,7 +122,8 @@ def test_each_share_has_about_its_part(selected: dict[str, list[int]]):
     assert max(sizes) < 2 * min(sizes), sizes
 
 
-@pytest.mark.parametrize("selected", ["tests/functional/kernel"], indirect=True)
+@pytest.mark.parametrize("selected", LANES[2:], indirect=True)
+@pytest.mark.share(len(LANES), place=2)
 def test_consecutive_shares_run_every_test_on_every_kernel(
     selected: dict[str, list[int]],
 ):
@@ -211,7 +219,7 @@ def test_always():
 """
 
 
-def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[set[str], str]:
     """Return the names of the tests that passed, and the output."""
     (folder / "test_file.py").write_text(_TESTS)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.shares"]
@@ -219,6 +227,7 @@ def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
     done = subprocess.run(
         [*command, *arguments, str(folder)],
         cwd=ROOT,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -228,6 +237,7 @@ def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
     return {word.split("::")[1] for word in words}, done.stdout
 
 
+@pytest.mark.share(4)
 def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
     everything, _ = run(tmp_path)
     first, printed = run(tmp_path, "--share=3")
@@ -243,3 +253,20 @@ def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
     assert first & second == {"test_always"}
     assert "test_placed[3]" in first
     assert "test_placed[4]" in second
+
+
+@pytest.mark.share(4)
+def test_a_variable_gives_the_share_to_a_command_without_arguments(tmp_path: Path):
+    by_option, printed = run(tmp_path, "--share=3")
+    by_variable, _ = run(tmp_path, OS_ACC_SHARE="3")
+    by_workers, _ = run(tmp_path, "-n", "2", OS_ACC_SHARE="3")
+    by_both, _ = run(tmp_path, "--share=3", OS_ACC_SHARE="4")
+    assert "share 3" in printed
+    assert by_option == by_variable == by_workers == by_both
+
+
+@pytest.mark.share(4)
+def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path: Path):
+    met = [run(tmp_path, "--divisor=4", f"--share={number}")[0] for number in range(4)]
+    selected = [name for names in met for name in names if "placed" not in name]
+    assert len(selected) == len(set(selected)) == 21

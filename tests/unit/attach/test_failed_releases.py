@@ -282,6 +282,7 @@ def test_each_of_many_consumers_has_its_turn(bench, monkeypatch):
     assert [*begun] == waiting
 
 
+@pytest.mark.share(4)
 def test_the_last_of_many_failed_releases_is_retried(make_bench):
     nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=40, boot_vfs=40)
     card = make_bench(HostSpec((nic,)), device_spec=[FOUR_VFS.replace("4", "40")])

@@ -110,6 +110,7 @@ def test_a_write_without_effect_in_a_plug_is_found_and_undone(
 
 
 @pytest.mark.parametrize(("address", "attribute"), TAKE)
+@pytest.mark.share(3)
 def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attribute):
     before = bench.kernel.snapshot()
     selected = bench.provider(GPU)
@@ -132,6 +133,7 @@ def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attri
 
 
 @pytest.mark.parametrize(("address", "attribute", "nth"), GIVE_BACK)
+@pytest.mark.share(3)
 def test_a_write_that_fails_in_an_unplug_puts_the_device_in_quarantine(
     bench, address, attribute, nth
 ):
@@ -187,6 +189,7 @@ def test_a_probe_without_effect_is_repeated(bench, address):
 
 
 @pytest.mark.parametrize(("address", "attribute", "nth"), GIVE_BACK)
+@pytest.mark.share(3)
 def test_a_write_that_hangs_in_an_unplug_keeps_the_lease(
     bench, address, attribute, nth
 ):

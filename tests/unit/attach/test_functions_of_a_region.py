@@ -134,6 +134,7 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", PLACES, ids=NAMES.get)
+@pytest.mark.share(3)
 def test_a_request_for_one_function_never_returns_the_other_s_pci_function(
     region, programmed, way, function
 ):

@@ -69,6 +69,7 @@ def instance_error(shown: str) -> tuple[type[exception.OsAccError], str]:
         ),
     ],
 )
+@pytest.mark.share(4)
 def test_an_instance_has_a_uuid(value, shown):
     for call in (os_acc.plug, os_acc.unplug, os_acc.attached):
         is_told(lambda call=call: call({"uuid": value}), *instance_error(shown))
@@ -101,6 +102,7 @@ def test_unplug_reads_the_uuid_only(api: TestHost, wrong: dict[str, object]) -> 
     ("value", "shown"),
     [each for each in WRONG if each.id not in ("None", "text", "surrogate", "long")],
 )
+@pytest.mark.share(6)
 def test_what_else_is_said_of_an_instance_is_text(key, value, shown):
     error = is_told(
         lambda: os_acc.plug({"uuid": uuid_of(1), key: value}), *instance_error(shown)
@@ -421,6 +423,7 @@ def test_accelerator_requests_are_asked_for_by_uuids(value, shown):
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("value", "shown"), WRONG)
 @pytest.mark.parametrize("field", ["hostname", "device_rp_uuid", "instance_uuid"])
+@pytest.mark.share(6)
 def test_a_binding_is_three_texts(field, value, shown):
     binding = {
         "hostname": "node1",

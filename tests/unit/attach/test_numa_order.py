@@ -49,6 +49,7 @@ def affinities(host: TestHost) -> list[str | None]:
 @pytest.mark.parametrize("address", NODES)
 @pytest.mark.parametrize("by", ["request", "record"])
 @pytest.mark.parametrize("between", ["nothing", "restart", "reboot"])
+@pytest.mark.share(4)
 def test_numa_affinity_is_true_once_the_cells_are_known(host, address, by, between):
     (first,) = plug(host, address, cells=None, **PREFERRED)
     assert first["numa_affinity"] is None
@@ -92,6 +93,7 @@ def test_without_cells_the_affinity_to_the_known_ones_stays(host):
 
 @pytest.mark.parametrize("address", NODES)
 @pytest.mark.parametrize("policy", NUMAPolicy)
+@pytest.mark.share(4)
 def test_a_policy_is_kept_once_the_cells_are_known(host, policy, address):
     """Each provider has one device, so no other one can be taken."""
     specs = {"accel1:numa_policy": policy.value}

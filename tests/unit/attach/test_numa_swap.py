@@ -73,6 +73,7 @@ def check_restored(host: TestHost, *free: str) -> None:
 @pytest.mark.parametrize("policy", NUMAPolicy)
 @pytest.mark.parametrize("by", ["request", "record"])
 @pytest.mark.parametrize("between", ["nothing", "restart", "reboot"])
+@pytest.mark.share(4)
 def test_required_takes_another_device_once_the_cells_are_known(
     host, policy, by, between
 ):

@@ -407,6 +407,7 @@ def killed(fpgas, images, request) -> Entries:
 
 @pytest.mark.parametrize("image", ["", CRYPTO])
 @pytest.mark.parametrize("reboot", [False, True])
+@pytest.mark.share(8)
 def test_a_rebuild_that_is_killed_is_finished_by_the_next_plug(
     fpgas, images, killed, image, reboot
 ):
@@ -422,6 +423,7 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next_plug(
     assert len(fpgas.programmings()) == count
 
 
+@pytest.mark.share(4)
 def test_after_a_killed_rebuild_the_first_image_has_its_function(fpgas, images, killed):
     assert plug(fpgas, images[GZIP]) == killed
     assert held(fpgas) == GZIP
@@ -429,6 +431,7 @@ def test_after_a_killed_rebuild_the_first_image_has_its_function(fpgas, images, 
     assert not is_unknown(fpgas)
 
 
+@pytest.mark.share(4)
 def test_after_a_killed_rebuild_the_device_goes_back_to_the_host(fpgas, killed):
     assert fpgas.unplug(1) == 1
     assert fpgas.drivers(CARD) == ["dfl-pci"]

@@ -51,6 +51,7 @@ def by_id(host: TestHost, number: int, function: str) -> list[Any]:
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("way", [as_it_is, by_id, by_trait])
 @pytest.mark.parametrize("function", [GZIP, CRYPTO])
+@pytest.mark.share(6)
 def test_a_region_of_a_rebuild_that_was_killed_is_not_given_to_another_guest(
     two_functions, images, restart, way, function
 ):

@@ -80,6 +80,7 @@ def test_a_provider_with_the_wrong_traits_is_refused(
     ],
     ids=["none", "required", "forbidden", "foreign", "foreign forbidden"],
 )
+@pytest.mark.share(4)
 def test_a_provider_with_the_right_traits_serves(
     bench, provider, selected, suffix, traits
 ):

@@ -148,6 +148,7 @@ def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
         ("driver_override", 2),
     ],
 )
+@pytest.mark.share(4)
 def test_an_unplug_that_is_killed_at_any_write_lets_no_other_driver_in(
     contested: TestHost, attribute: str, nth: int, after: bool
 ) -> None:
@@ -255,6 +256,7 @@ def test_the_plug_after_an_error_lets_no_other_driver_in(
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.share(4)
 def test_a_renewal_that_is_killed_at_any_write_is_undone(
     failed: TestHost, attribute: str, nth: int, after: bool
 ) -> None:
@@ -315,6 +317,7 @@ def check_restored(fpgas: TestHost, before: Snapshot) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.share(4)
 def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
     rebooted: Callable[..., tuple[TestHost, Snapshot]],
     attribute: str,
@@ -330,6 +333,7 @@ def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.share(4)
 def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
     rebooted: Callable[..., tuple[TestHost, Snapshot]],
     attribute: str,

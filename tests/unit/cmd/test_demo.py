@@ -59,6 +59,7 @@ def steps(demo: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+@pytest.mark.share(4)
 def test_it_ends_well_and_is_silent_on_stderr(demo):
     assert (demo.returncode, demo.stderr) == (0, "")
 
@@ -134,6 +135,7 @@ def documented():
     return set(re.findall(r"``(/\w+)``", row))
 
 
+@pytest.mark.share(6)
 def test_what_is_kept_can_be_used(tmp_path):
     place = tmp_path / "the host's $1 copy"
     kept = run("--keep", str(place), scratch=tmp_path)

@@ -84,6 +84,7 @@ def test_a_card_that_was_idle_for_a_year_is_served(bench, time_of_day):
 
 @pytest.mark.parametrize("jump", [YEAR, -YEAR])
 @pytest.mark.parametrize("again", ["nothing", "the helper", "the service", "the host"])
+@pytest.mark.share(4)
 def test_a_clock_that_moves_by_a_year_stops_no_service(bench, time_of_day, jump, again):
     """Devices leased meanwhile, and devices never used before, are served as well."""
     before = bench.kernel.snapshot()

@@ -34,6 +34,7 @@ def kinds(found):
 # -- cost in requests --------------------------------------------------------------
 
 
+@pytest.mark.share(4)
 def test_one_of_64_devices_that_has_changed_costs_one_write(double, service):
     before = [capacity(number) for number in range(64)]
     service.sync(*before)
@@ -177,6 +178,7 @@ def test_a_change_that_fails_blocks_no_other(double, service, status):
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
 @pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.share(4)
 def test_a_change_that_fails_once_is_made_up_for(double, service, method, path, done):
     """The result is the same whether the failed request was carried out or not."""
     double.trouble(method, path, 500, done=done)
@@ -204,6 +206,7 @@ def test_what_passes_soon_is_asked_again(double, service, status):
 
 @pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
 @pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.share(3)
 def test_an_answer_that_is_lost_is_made_up_for(double, service, method, path):
     """The request was carried out, but the response was lost."""
     double.trouble(method, path, done=True)

@@ -21,6 +21,7 @@ _CHECKS = [check for check in conformance.CHECKS if check not in _OF_STRESS]
 
 @pytest.mark.parametrize("check", _CHECKS, ids=conformance.name_of)
 @pytest.mark.parametrize("case", HOSTS)
+@pytest.mark.share(3)
 def test_the_plugin_conforms(
     case: str, check: conformance.Check, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def logged(caplog, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("plugin", RULES)
+@pytest.mark.share(5)
 def test_a_wrong_device_is_rejected_with_its_rule_and_all_others_are_offered(
     make_host, initialize, caplog, plugin
 ):
@@ -142,6 +143,7 @@ def test_a_wrong_device_is_rejected_with_its_rule_and_all_others_are_offered(
 
 
 @pytest.mark.parametrize("plugin", RULES)
+@pytest.mark.share(5)
 def test_every_command_works_beside_a_wrong_device_and_shows_the_rule(
     make_host, tmp_path, plugin
 ):

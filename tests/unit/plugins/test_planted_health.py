@@ -55,6 +55,7 @@ def offered(host: TestHost) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("plugin", HEALTH)
+@pytest.mark.share(4)
 def test_a_wrong_health_step_is_reported_and_costs_no_device(
     make_host, tmp_path, caplog, plugin
 ):

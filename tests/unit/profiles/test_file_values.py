@@ -150,6 +150,7 @@ def test_an_amount_of_thousands_of_digits_hides_none_of_the_others(place, sign, 
         "%s",
     ],
 )
+@pytest.mark.share(6)
 def test_a_number_of_thousands_of_digits_hides_none_of_the_others(
     place, entry, digits, number
 ):

@@ -155,6 +155,7 @@ def peak() -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("name", UNAVAILABLE)
+@pytest.mark.share(3)
 def test_an_answer_that_unpacks_to_more_than_it_may_is_not_read(
     server: Server, name: str, peak: Callable[[], int]
 ) -> None:
@@ -250,6 +251,7 @@ def test_what_python_does_not_read_is_told(
 
 
 @pytest.mark.parametrize("name", UNAVAILABLE)
+@pytest.mark.share(3)
 def test_a_refusal_of_megabytes_is_told_in_a_line(server: Server, name: str) -> None:
     text = "no " * MEBIBYTE
     for body in (
@@ -264,6 +266,7 @@ def test_a_refusal_of_megabytes_is_told_in_a_line(server: Server, name: str) -> 
 
 
 @pytest.mark.parametrize("status", [200, 206, 400, 404, 500])
+@pytest.mark.share(3)
 def test_the_data_of_an_image_are_not_unpacked(
     server: Server, status: int, peak: Callable[[], int]
 ) -> None:

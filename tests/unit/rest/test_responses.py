@@ -241,6 +241,7 @@ RECORD = {"total": 4, "reserved": 0}
         ("profiles", "/auth/tokens", [], "list the device profiles"),
     ],
 )
+@pytest.mark.share(3)
 def test_a_malformed_answer_is_told(
     cloud: Cloud, call: str, path: str, body: object, wording: str
 ) -> None:
@@ -305,6 +306,7 @@ def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
     ],
 )
 @pytest.mark.parametrize("number", [5000 * "1", "-" + 60_000 * "1", "1e999", "NaN"])
+@pytest.mark.share(3)
 def test_one_number_that_cannot_be_used_hides_no_other(
     cloud: Cloud, wrong: str, number: str
 ) -> None:

@@ -107,6 +107,7 @@ def _closed_gate() -> None:
 
 
 @pytest.mark.parametrize("vfs", [False, True], ids=["card", "VFs"])
+@pytest.mark.share(2)
 def test_a_sound_plugin_conforms(make_host: MakeHost, vfs: bool) -> None:
     host = make_host("Sound", vfs=vfs)
     for check in conformance.CHECKS:
@@ -120,6 +121,7 @@ def test_a_sound_plugin_conforms(make_host: MakeHost, vfs: bool) -> None:
 
 
 @pytest.mark.parametrize(("check", "plugin", "rule"), CASES)
+@pytest.mark.share(4)
 def test_a_bug_fails_the_check_for_it(
     check: conformance.Check, plugin: str, rule: str, make_host: MakeHost
 ) -> None:

@@ -262,6 +262,7 @@ def test_what_is_no_xclbin_never_reaches_a_tool(cards):
         ({"xbutil": "lies"}, "an unknown xclbin is loaded"),
     ],
 )
+@pytest.mark.share(3)
 def test_a_tool_that_fails_is_told_in_its_own_words(cards, behaviours, excerpt):
     cards.upload()
     cards.upload("cipher", CIPHER)
