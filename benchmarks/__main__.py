@@ -17,7 +17,7 @@ from tests.shares import Share
 
 _OUTPUT = os.path.join("build", "benchmarks")
 #: The number of shares among which the benchmarks are divided.
-SHARES = 8
+SHARES = 12
 
 
 def main(argv: Sequence[str] | None = None) -> int:

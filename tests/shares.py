@@ -31,12 +31,12 @@ _T = TypeVar("_T")
 #: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
     # Odd: consecutive numbers alternate between two kernels.
-    "tests/functional/kernel/": 9,
+    "tests/functional/kernel/": 13,
     # Each starts Nova's services: five seconds.
-    "tests/functional/nova/test_driver": 12,
-    "tests/functional/nova/": 4,
-    "tests/functional/openstack/": 6,
-    "tests/stress/test_fault_": 10,
+    "tests/functional/nova/test_driver": 18,
+    "tests/functional/nova/": 6,
+    "tests/functional/openstack/": 9,
+    "tests/stress/test_fault_": 15,
 }
 
 _OPTION, _DIVISOR = "--share", "--divisor"

@@ -15,7 +15,7 @@ from tests.shares import Share
 from tests.unit.plugins.conforming_hosts import HOSTS
 
 #: The kills and the refused writes of each device are divided among so many shares.
-SHARES = 8
+SHARES = 12
 LONG = (failures.crashes_lose_nothing, failures.refused_writes_lose_nothing)
 
 

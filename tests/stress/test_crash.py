@@ -39,7 +39,7 @@ from tests.stress.result_tables import NoteKills
 from tests.stress.simulated_host import simulated_host
 
 #: The recorded points of each flow are divided among so many shares.
-SHARES = 8
+SHARES = 12
 
 FLOWS = {
     **flows.FLOWS,
