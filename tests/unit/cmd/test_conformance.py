@@ -8,12 +8,15 @@ import datetime
 import io
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from os_acc import exception
+from os_acc.objects import mdev
 from os_acc.plugins import base
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
@@ -162,6 +165,63 @@ def test_the_next_run_gives_back_what_an_interrupted_one_held(console: Console) 
     assert ran.status == 0
     assert console.bench.drivers(GPU) == ["nouveau"]
     assert console.bench.manager.store.leases() == ()
+
+
+def run_in_a_process(console: Console) -> int:
+    """Return a process that has plugged the GPU for its run, and stays so."""
+    ready, begun = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(begun)
+        assert os.read(ready, 1) == b"1"
+        os.close(ready)
+        return pid
+    try:
+        with hardware.Bench.alone(console.bench.start, hardware_address(GPU)) as bench:
+            bench.plug()
+            os.write(begun, b"1")
+            signal.pause()
+    finally:
+        os._exit(1)
+
+
+def test_a_second_run_takes_no_device_from_the_first(console: Console) -> None:
+    first = run_in_a_process(console)
+    try:
+        seen = len(console.bench.kernel.writes())
+        ran = conformance(console, "--device", GPU, *QUICK)
+
+        assert ran.status == 1
+        assert f"another conformance run is at work on {GPU}" in ran.err
+        assert "hint: wait until it ends" in ran.err
+        assert console.bench.kernel.writes(seen) == []
+        assert console.bench.drivers(GPU) == ["vfio-pci"]
+    finally:
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+    # The lock ends with the process; its lease does not.
+    assert len(console.bench.manager.store.leases()) == 1
+    assert conformance(console, "--device", GPU, *QUICK).status == 0
+    assert console.bench.drivers(GPU) == ["nouveau"]
+    assert console.bench.manager.store.leases() == ()
+
+
+def test_runs_on_one_parent_of_mediated_devices_exclude_each_other(
+    tmp_path: Path,
+) -> None:
+    slots = [mdev.parse_address(f"mtty/mtty-2/{each}") for each in range(2)]
+    spec = '{"mdev_parent": "mtty", "mdev_types": "mtty-2"}'
+    with TestHost(
+        tmp_path, HostSpec(mdev_parents=(mtty(),)), device_spec=[spec]
+    ) as host:
+        with (
+            hardware.Bench.alone(host.start, slots[0]),
+            pytest.raises(exception.Conflict, match=r"at work on mtty \("),
+            hardware.Bench.alone(host.start, slots[1]),
+        ):
+            pytest.fail("two runs are at work on one parent")
+        with hardware.Bench.alone(host.start, slots[1]) as bench:
+            assert bench.address == slots[1]
 
 
 def test_an_interrupt_gives_the_device_back(
