@@ -13,11 +13,13 @@ import errno
 import os
 import string
 import tomllib
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from os_acc import exception
+from os_acc import conf, exception, privsep
 from os_acc.cmd import plugin_package
 from os_acc.cmd.plugin_package import PluginPackage
 from tests.unit.cmd.console import Console
@@ -117,6 +119,63 @@ def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -
 def test_the_name_of_an_installed_plugin_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(exception.InvalidInput, match=r"os.acc has a plugin named nvme"):
         PluginPackage("nvme")
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        *((each, f"os_acc_{each}") for each in ("placement", "nova", "glance")),
+        *((each, f"os_acc_{each}") for each in ("driver", "scheduler", "profiles")),
+        *((each, f"os_acc_{each}") for each in ("base", "inspect", "image")),
+        ("nvme_helper", "os_acc_nvme_helper"),
+    ],
+)
+def test_a_name_whose_options_are_those_of_os_acc_is_rejected(
+    console: Console, tmp_path: Path, name: str, section: str
+) -> None:
+    ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", name)
+    assert ran.status == 1
+    assert ran.err == (
+        f"os-acc: {name} cannot name a plugin: [{section}] is an option group of "
+        "os_acc or of an installed plugin\n"
+        f"hint: choose another name: os_acc_{name} and os_acc_{name}_helper have to be "
+        "groups of the new plugin alone\n"
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_group_of_options_can_be_that_of_a_new_plugin() -> None:
+    groups = [getattr(group, "name", group) for group, _options in conf.list_opts()]
+    sections = [each.cfg_section for each in privsep.contexts()]
+    for group in {*groups, *sections}:
+        name = group.removeprefix("os_acc_")
+        if name not in (group, ""):
+            with pytest.raises(exception.InvalidInput):
+                PluginPackage(name)
+
+
+@pytest.mark.parametrize("name", ["acme", "acme_helper"])
+def test_a_name_whose_options_are_those_of_a_vendor_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    PluginPackage(name)
+    helper = SimpleNamespace(cfg_section="os_acc_acme_helper")
+    monkeypatch.setattr(privsep, "_contexts", [*privsep.contexts(), helper])
+    with pytest.raises(exception.InvalidInput, match=r"\[os_acc_acme_helper\] is an"):
+        PluginPackage(name)
+
+
+def test_the_helper_has_no_group_of_an_installed_plugin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A plugin without options has its group as well.
+    installed = metadata.EntryPoint("acme_helper", "acme:Plugin", "os_acc")
+    found = metadata.EntryPoints((installed,))
+    source = SimpleNamespace(entry_points=found.select)
+    monkeypatch.setattr(plugin_package, "metadata", source)
+    with pytest.raises(exception.InvalidInput, match=r"\[os_acc_acme_helper\] is an"):
+        PluginPackage("acme")
+    assert PluginPackage("acme2").sections == ("os_acc_acme2", "os_acc_acme2_helper")
 
 
 def test_no_existing_directory_is_changed(console: Console, tmp_path: Path) -> None:
