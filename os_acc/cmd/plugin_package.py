@@ -15,6 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from os_acc import conf, exception, plugins, privsep
+from os_acc.host import vfio
 
 _TEMPLATES: Final = Path(__file__).with_name("plugin_template")
 #: A name for entry points, options and modules; the limit leaves room in sysfs' names
@@ -51,6 +52,12 @@ class PluginPackage:
                 f"{exception.show(self.name)} cannot name a plugin",
                 hint="use lower-case letters, digits and single underscores, such as "
                 f"acme_fpga: {_LONGEST} characters at most",
+            )
+        if vfio.is_vfio_driver(self.name):
+            raise exception.InvalidInput(
+                f"{self.name} cannot name a plugin: the simulated device has a host "
+                "driver of this name, and drivers with the word vfio are for guests",
+                hint="choose a name without the word vfio",
             )
         for point in metadata.entry_points(group=plugins.NAMESPACE, name=self.name):
             owner = point.dist.name if point.dist else point.value
