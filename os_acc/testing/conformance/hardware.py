@@ -30,6 +30,7 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.testing.conformance import unoffered
 from os_acc.testing.conformance.rules import (
     RuleBroken,
     finish_erasures,
@@ -356,12 +357,7 @@ def _free_unit(
             if handle.address == address:
                 _check_free(inventory, handle)
                 return provider, handle
-    reasons = [str(each) for each in inventory.refused if each.address == address]
-    raise exception.NotFound(
-        f"{address} is not offered: {reasons[0] if reasons else 'unknown'}",
-        hint="name it in [os_acc] device_spec; 'os-acc device list' has the reason",
-        kind=exception.ObjectKind.DEVICE,
-    )
+    raise unoffered.error_of(manager, inventory, address)
 
 
 def _check_free(inventory: Inventory, handle: AttachHandle) -> None:
