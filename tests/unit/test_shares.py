@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -243,3 +244,30 @@ def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
     assert first & second == {"test_always"}
     assert "test_placed[3]" in first
     assert "test_placed[4]" in second
+
+
+def test_the_table_of_lanes_has_those_that_run_a_share():
+    script = (ROOT / ".ci/run").read_text()
+    lanes = re.findall(r"^lane_\w+\(\) \{ prepared (\w+)(.*) \}$", script, re.M)
+    assert lanes
+    table = dict(
+        re.findall(
+            r"^``(\w+)`` .* (all|a share|a share, on one)$",
+            (ROOT / "CONTRIBUTING.rst").read_text(),
+            re.M,
+        )
+    )
+    divided = {name for name, options in lanes if "--share=" in options}
+    assert {name for name, part in table.items() if part != "all"} == divided
+    assert {name for name, _options in lanes} <= table.keys()
+
+
+def test_each_kind_of_test_that_the_manual_divides_exists():
+    page = (ROOT / "doc/source/contributor/testing.rst").read_text()
+    _, _, section = page.partition(".. _shares:")
+    table = section.partition("How many shares")[0]
+    files = re.findall(r"\(``(test_\w*\*?\.py)``\)", table)
+    assert files
+    for name in files:
+        found = list((ROOT / "tests/stress").glob(name))
+        assert found, name
