@@ -26,8 +26,9 @@ class Conformance(base.Listing):
 
     Plugs and unplugs the device for instances of its own, kills processes meanwhile,
     and leaves the device as it was. One that its plugin erases loses its data. A device
-    in use is refused, and no other device is touched. After an interruption, run the
-    command again: it first gives the device back. Ends with 1 if a check failed.
+    in use, also by another run, is refused, and no other device is touched. After an
+    interruption, run the command again: it first gives the device back. Ends with 1 if
+    a check failed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -73,7 +74,13 @@ class Conformance(base.Listing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        bench = Bench(self.manager, parsed_args.device, parsed_args.plugin)
+        device, plugin = parsed_args.device, parsed_args.plugin
+        with Bench.alone(self.manager, device, plugin) as bench:
+            return self._run(bench, parsed_args)
+
+    def _run(
+        self, bench: Bench, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not parsed_args.yes:
             self._confirm(bench)
         names = parsed_args.check or tuple(_CHECKS)

@@ -12,7 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from os_acc import exception
+from oslo_config import cfg
+
+from os_acc import conf, exception, plugins, privsep
+from os_acc.host import vfio
 
 _TEMPLATES: Final = Path(__file__).with_name("plugin_template")
 #: A name for entry points, options and modules; the limit leaves room in sysfs' names
@@ -37,7 +40,8 @@ class PluginPackage:
     """The names in a plugin's package.
 
     :ivar name: of the entry point, such as ``acme``, and of the plugin.
-    :raises InvalidInput: the name cannot be used, or an installed plugin has it.
+    :raises InvalidInput: the name cannot be used, an installed plugin has it, or
+        os_acc or such a plugin has one of its option groups.
     """
 
     name: str
@@ -49,12 +53,31 @@ class PluginPackage:
                 hint="use lower-case letters, digits and single underscores, such as "
                 f"acme_fpga: {_LONGEST} characters at most",
             )
-        for point in metadata.entry_points(group="os_acc", name=self.name):
+        if vfio.is_vfio_driver(self.name):
+            raise exception.InvalidInput(
+                f"{self.name} cannot name a plugin: the simulated device has a host "
+                "driver of this name, and drivers with the word vfio are for guests",
+                hint="choose a name without the word vfio",
+            )
+        for point in metadata.entry_points(group=plugins.NAMESPACE, name=self.name):
             owner = point.dist.name if point.dist else point.value
             raise exception.InvalidInput(
                 f"{owner} has a plugin named {self.name}",
                 hint="choose another name: entry points of plugins are unique",
             )
+        taken = sorted(_taken_sections().intersection(self.sections))
+        if taken:
+            raise exception.InvalidInput(
+                f"{self.name} cannot name a plugin: [{taken[0]}] is an option group of "
+                "os_acc or of an installed plugin",
+                hint=f"choose another name: {' and '.join(self.sections)} have to be "
+                "groups of the new plugin alone",
+            )
+
+    @property
+    def sections(self) -> tuple[str, str]:
+        """The option groups of the plugin and of its privileged helper."""
+        return self.package, f"{self.package}_helper"
 
     @property
     def distribution(self) -> str:
@@ -99,6 +122,7 @@ class PluginPackage:
             "name": self.name,
             "distribution": self.distribution,
             "package": self.package,
+            "helper": self.sections[1],
             "title": self.title,
             "upper": self.name.upper(),
             "rule": "=" * len(self.distribution),
@@ -111,6 +135,22 @@ class PluginPackage:
             path = string.Template(name).substitute(values)
             found[path] = string.Template(text).substitute(values)
         return found
+
+
+def _taken_sections() -> set[str]:
+    """Return the option groups of os_acc and of all installed plugins."""
+    # Also loads the plugins, and with them the contexts of their helpers.
+    groups = {
+        group.name if isinstance(group, cfg.OptGroup) else group
+        for group, _options in conf.list_opts()
+    }
+    # A plugin without options has its group as well.
+    points = metadata.entry_points(group=plugins.NAMESPACE)
+    return (
+        groups
+        | {plugins.section_of(each.name) for each in points}
+        | {each.cfg_section for each in privsep.contexts()}
+    )
 
 
 def _unusable(directory: Path, error: OSError) -> exception.InvalidInput:

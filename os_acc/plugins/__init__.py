@@ -136,13 +136,18 @@ def load(
     return Plugins.of(loaded, aside)
 
 
+def section_of(name: str) -> str:
+    """Return the option group of a plugin."""
+    return f"os_acc_{name}"
+
+
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     """Return the options of all installed plugins, for the sample configuration."""
     manager: stevedore.ExtensionManager[base.PluginBase] = stevedore.ExtensionManager(
         NAMESPACE
     )
     return [
-        (f"os_acc_{found.name}", list(found.plugin.options))
+        (section_of(found.name), list(found.plugin.options))
         for found in manager
         if found.plugin.options
     ]
@@ -217,7 +222,7 @@ def _make(
     deadline: float,
 ) -> base.PluginBase | None:
     def make() -> base.PluginBase:
-        section = f"os_acc_{found.name}"
+        section = section_of(found.name)
         conf.register_group(cfg.OptGroup(section))
         conf.register_opts(found.plugin.options, group=section)
         plugin = found.plugin(found.name, conf[section], root)

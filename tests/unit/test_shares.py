@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -274,3 +275,36 @@ def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path: Path):
     met = [run(tmp_path, "--divisor=4", f"--share={number}")[0] for number in range(4)]
     selected = [name for names in met for name in names if "placed" not in name]
     assert len(selected) == len(set(selected)) == 21
+
+
+def test_the_table_of_lanes_has_those_that_run_a_share():
+    script = (ROOT / ".ci/run").read_text()
+    lanes = re.findall(r"^lane_\w+\(\) \{ prepared (\w+)(.*) \}$", script, re.M)
+    # The README's command gets its share from a variable.
+    lanes.append(
+        ("py3", *re.findall(r"^lane_tests\(\) \{ (OS_ACC_SHARE=)", script, re.M))
+    )
+    assert lanes
+    table = dict(
+        re.findall(
+            r"^``(\w+)`` .* (all|a share|a share, on one)$",
+            (ROOT / "CONTRIBUTING.rst").read_text(),
+            re.M,
+        )
+    )
+    divided = {
+        name for name, options in lanes if re.search("(--share|OS_ACC_SHARE)=", options)
+    }
+    assert {name for name, part in table.items() if part != "all"} == divided
+    assert {name for name, _options in lanes} <= table.keys()
+
+
+def test_each_kind_of_test_that_the_manual_divides_exists():
+    page = (ROOT / "doc/source/contributor/testing.rst").read_text()
+    _, _, section = page.partition(".. _shares:")
+    table = section.partition("How many shares")[0]
+    files = re.findall(r"\(``(test_\w*\*?\.py)``\)", table)
+    assert files
+    for name in files:
+        found = list((ROOT / "tests/stress").glob(name))
+        assert found, name

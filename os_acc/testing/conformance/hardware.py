@@ -5,19 +5,21 @@
 Each check plugs the one unit that is named, for instances of its own, and gives it back
 as it was. No other unit and no other lease is touched. The UUIDs of the instances
 follow from the unit: after an interrupted run the next one finds its leases, and
-unplugs them.
+unplugs them. A lock, which the kernel releases when the process ends, tells such leases
+from those of a run that is still at work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from os_acc import exception
 from os_acc.attach import verification
@@ -28,6 +30,7 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.testing.conformance import unoffered
 from os_acc.testing.conformance.rules import (
     RuleBroken,
     finish_erasures,
@@ -66,20 +69,27 @@ class UnitState:
 class Bench:
     """One unit of a real host, and the services that offer it.
 
+    The caller holds the lock of the run: :meth:`alone` returns a bench with it.
+
     :param make: builds another manager, as a restart of the service does.
     :param address: the function, or the slot of mediated devices.
     :param plugin: the plugin that has to offer it; empty: any.
+    :param manager: the first manager; None: build one.
     :raises NotFound: it is not offered.
     :raises Conflict: it is in use.
     :raises InvalidInput: another plugin offers it.
     """
 
     def __init__(
-        self, make: Callable[[], Manager], address: DeviceAddress, plugin: str = ""
+        self,
+        make: Callable[[], Manager],
+        address: DeviceAddress,
+        plugin: str = "",
+        manager: Manager | None = None,
     ) -> None:
         self._make = make
         self.address = address
-        self.manager = make()
+        self.manager = manager or make()
         self._unplug()
         self.provider, self.handle = _free_unit(self.manager, address)
         if plugin not in ("", self.plugin):
@@ -87,6 +97,27 @@ class Bench:
                 f"the plugin {self.plugin} offers {address}, not {plugin}"
             )
         _narrow(self.manager, address)
+
+    @classmethod
+    @contextlib.contextmanager
+    def alone(
+        cls, make: Callable[[], Manager], address: DeviceAddress, plugin: str = ""
+    ) -> Iterator[Self]:
+        """Hold the lock of a run on a unit, and yield the bench.
+
+        The parameters and errors are those of the class.
+
+        :raises Conflict: another run is at work, or the unit is in use.
+        """
+        manager = make()
+        with manager.locks.try_hold([_lock_of(address)]) as is_held:
+            if not is_held:
+                raise exception.Conflict(
+                    f"another conformance run is at work on {_device_of(address)}",
+                    hint="wait until it ends, or end it with Ctrl-C: it gives the "
+                    "device back; then run this command again",
+                )
+            yield cls(make, address, plugin, manager)
 
     @property
     def plugin(self) -> str:
@@ -284,6 +315,21 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
+def _device_of(address: DeviceAddress) -> str:
+    """Return the function, or the parent of a slot.
+
+    The slots of a parent share its capacity: two runs would change each other's.
+    """
+    return address.type.parent if isinstance(address, MdevSlot) else str(address)
+
+
+def _lock_of(address: DeviceAddress) -> str:
+    # Names of parents have characters that those of locks have not. The rank is the
+    # first one: a run acquires all other locks.
+    own = uuid.uuid5(uuid.NAMESPACE_URL, f"os-acc conformance {_device_of(address)}")
+    return f"0-conformance-{own}"
+
+
 def _persist(job: Callable[[], None], rule: str) -> None:
     """Repeat a job after errors that can pass: a worker may still be at work."""
     until = time.monotonic() + _SETTLE
@@ -311,12 +357,7 @@ def _free_unit(
             if handle.address == address:
                 _check_free(inventory, handle)
                 return provider, handle
-    reasons = [str(each) for each in inventory.refused if each.address == address]
-    raise exception.NotFound(
-        f"{address} is not offered: {reasons[0] if reasons else 'unknown'}",
-        hint="name it in [os_acc] device_spec; 'os-acc device list' has the reason",
-        kind=exception.ObjectKind.DEVICE,
-    )
+    raise unoffered.error_of(manager, inventory, address)
 
 
 def _check_free(inventory: Inventory, handle: AttachHandle) -> None:

@@ -8,23 +8,31 @@ import datetime
 import io
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from os_acc import exception
+from os_acc.objects import mdev
 from os_acc.plugins import base
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.conformance import hardware, report
 from os_acc.testing.conformance.touches import Touches
 from os_acc.testing.mdevs import mtty
+from os_acc.testing.test_host import EVERYTHING
 from tests.unit.cmd.console import Console, Ran
 from tests.unit.cmd.golden_files import expect
 
 GPU, VF, DISK, NIC = ("0000:17:00.0", "0000:3b:02.0", "0000:04:00.0", "0000:af:00.0")
+AUDIO = "0000:17:00.1"
 WITH_VFS = '{"address": "0000:3b:00.0", "num_vfs": 2}'
+MTTY = '{"mdev_parent": "mtty", "mdev_types": "mtty-2"}'
+ONE_GPU = '{"address": "0000:17:00.0"}'
+MDEVS_OF_GPU = '{"address": "0000:17:00.0", "mdev_types": "nvidia-558"}'
 QUICK = ("--yes", "--check", "unplug_restores_the_host")
 
 
@@ -69,7 +77,7 @@ def test_a_mediated_device_passes(tmp_path: Path) -> None:
     spec = HostSpec(mdev_parents=(mtty(),))
     with TestHost(tmp_path, spec) as host:
         console = Console(host, tmp_path)
-        console.configure('{"mdev_parent": "mtty", "mdev_types": "mtty-2"}')
+        console.configure(MTTY)
 
         found = results(console, "--device", "mtty/mtty-2/3")
 
@@ -87,20 +95,110 @@ def test_a_leased_device_is_refused(console: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"),
+    ("spec", "address", "reason", "remedy"),
     [
-        (DISK, "used by the host"),
-        (NIC, "used by the host"),
-        ("0000:ff:00.0", "unknown"),
+        (EVERYTHING, DISK, "used by the host", "'os-acc check' has the remedies"),
+        (EVERYTHING, NIC, "used by the host", "'os-acc check' has the remedies"),
+        (
+            EVERYTHING,
+            "0000:ff:00.0",
+            "there is none",
+            "compare the address with the output of 'lspci -D'",
+        ),
+        (
+            EVERYTHING,
+            AUDIO,
+            f"it goes to a guest together with {GPU}, in whose IOMMU group it is",
+            f"check that one: --device {GPU}",
+        ),
+        (
+            ONE_GPU,
+            AUDIO,
+            f"it goes to a guest together with {GPU}, in whose IOMMU group it is",
+            f"check that one: --device {GPU}",
+        ),
+        (
+            ONE_GPU,
+            DISK,
+            "no entry of [os_acc] device_spec names it",
+            f'add the entry {{"address": "{DISK}"}}',
+        ),
+        (
+            MDEVS_OF_GPU,
+            GPU,
+            "[os_acc] device_spec names its mediated devices",
+            f"check one of them: --device {GPU}/nvidia-558/0",
+        ),
+        (
+            MDEVS_OF_GPU,
+            f"{GPU}/nvidia-558/0",
+            "without the mediated devices that device_spec names: it offers none",
+            "'os-acc check' has the remedies",
+        ),
+        (
+            MDEVS_OF_GPU,
+            f"{GPU}/nvidia-1/0",
+            f"[os_acc] device_spec names only nvidia-558 of {GPU}",
+            f'{{"address": "{GPU}", "mdev_types": "nvidia-558, nvidia-1"}}',
+        ),
+        (
+            ONE_GPU,
+            "mtty/mtty-2/0",
+            "[os_acc] device_spec names no type of its parent",
+            '{"mdev_parent": "mtty", "mdev_types": "mtty-2"}',
+        ),
+        (
+            ONE_GPU,
+            f"{NIC}/mtty-2/0",
+            "[os_acc] device_spec names no type of its parent",
+            f'{{"address": "{NIC}", "mdev_types": "mtty-2"}}',
+        ),
+        (
+            ONE_GPU,
+            "0000:ff:00.0/mtty-2/0",
+            "[os_acc] device_spec names no type of its parent",
+            '{"address": "0000:ff:00.0", "mdev_types": "mtty-2"}',
+        ),
     ],
 )
 def test_a_device_that_is_not_offered_is_refused(
-    console: Console, address: str, reason: str
+    console: Console, spec: str, address: str, reason: str, remedy: str
 ) -> None:
+    console.configure(spec)
+
     ran = conformance(console, "--device", address, *QUICK)
 
     assert ran.status == 1
-    assert f"{address} is not offered: {reason}" in ran.err
+    error, _, hint = ran.err.partition("\nhint: ")
+    assert f"{address} is not offered: {reason}" in error
+    assert remedy in hint
+
+
+def test_a_unit_that_mediated_devices_lack_is_refused(tmp_path: Path) -> None:
+    spec = HostSpec(mdev_parents=(mtty(),))
+    with TestHost(tmp_path, spec) as host:
+        console = Console(host, tmp_path)
+        console.configure(MTTY)
+        (provider,) = host.restart(device_spec=[MTTY]).discover().providers.values()
+        units = len(provider.device.handles)
+
+        ran = conformance(console, "--device", f"mtty/mtty-2/{units}", *QUICK)
+
+    assert ran.status == 1
+    assert f"mtty/mtty-2 has {units} units, the last one is {units - 1}" in ran.err
+    assert f"hint: check another one: --device mtty/mtty-2/{units - 1}" in ran.err
+
+
+def test_a_function_that_cannot_be_read_is_refused(console: Console) -> None:
+    node = Path(console.bench.root, "sys/bus/pci/devices", GPU, "numa_node")
+    # Attributes of the simulated host share files.
+    node.unlink()
+    node.write_text("two\n")
+
+    ran = conformance(console, "--device", GPU, *QUICK)
+
+    assert ran.status == 1
+    assert f"{GPU} is not offered: it is unreadable: " in ran.err
 
 
 def test_a_card_with_a_leased_vf_is_refused(console: Console) -> None:
@@ -162,6 +260,61 @@ def test_the_next_run_gives_back_what_an_interrupted_one_held(console: Console) 
     assert ran.status == 0
     assert console.bench.drivers(GPU) == ["nouveau"]
     assert console.bench.manager.store.leases() == ()
+
+
+def run_in_a_process(console: Console) -> int:
+    """Return a process that has plugged the GPU for its run, and stays so."""
+    ready, begun = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(begun)
+        assert os.read(ready, 1) == b"1"
+        os.close(ready)
+        return pid
+    try:
+        with hardware.Bench.alone(console.bench.start, hardware_address(GPU)) as bench:
+            bench.plug()
+            os.write(begun, b"1")
+            signal.pause()
+    finally:
+        os._exit(1)
+
+
+def test_a_second_run_takes_no_device_from_the_first(console: Console) -> None:
+    first = run_in_a_process(console)
+    try:
+        seen = len(console.bench.kernel.writes())
+        ran = conformance(console, "--device", GPU, *QUICK)
+
+        assert ran.status == 1
+        assert f"another conformance run is at work on {GPU}" in ran.err
+        assert "hint: wait until it ends" in ran.err
+        assert console.bench.kernel.writes(seen) == []
+        assert console.bench.drivers(GPU) == ["vfio-pci"]
+    finally:
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+    # The lock ends with the process; its lease does not.
+    assert len(console.bench.manager.store.leases()) == 1
+    assert conformance(console, "--device", GPU, *QUICK).status == 0
+    assert console.bench.drivers(GPU) == ["nouveau"]
+    assert console.bench.manager.store.leases() == ()
+
+
+def test_runs_on_one_parent_of_mediated_devices_exclude_each_other(
+    tmp_path: Path,
+) -> None:
+    slots = [mdev.parse_address(f"mtty/mtty-2/{each}") for each in range(2)]
+    spec = HostSpec(mdev_parents=(mtty(),))
+    with TestHost(tmp_path, spec, device_spec=[MTTY]) as host:
+        with (
+            hardware.Bench.alone(host.start, slots[0]),
+            pytest.raises(exception.Conflict, match=r"at work on mtty \("),
+            hardware.Bench.alone(host.start, slots[1]),
+        ):
+            pytest.fail("two runs are at work on one parent")
+        with hardware.Bench.alone(host.start, slots[1]) as bench:
+            assert bench.address == slots[1]
 
 
 def test_an_interrupt_gives_the_device_back(

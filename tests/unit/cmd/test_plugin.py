@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import ast
 import errno
+import keyword
 import os
 import string
+import subprocess
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from os_acc import exception
+from os_acc import conf, exception, privsep
 from os_acc.cmd import plugin_package
 from os_acc.cmd.plugin_package import PluginPackage
 from tests.unit.cmd.console import Console
@@ -78,6 +83,55 @@ def test_each_file_has_the_names_of_the_package(name: str, tmp_path: Path) -> No
             assert max(map(len, text.splitlines())) <= 88 + len(name), path
 
 
+@pytest.mark.parametrize("name", sorted(map(str.lower, keyword.kwlist)))
+def test_a_keyword_of_python_names_a_valid_package(name: str, tmp_path: Path) -> None:
+    package = PluginPackage(name)
+    for path, text in files_of(package.write(tmp_path)).items():
+        if path.endswith(".py"):
+            compile(text, path, "exec")
+    assert package.package.isidentifier()
+    assert not keyword.iskeyword(f"{package.title}Plugin")
+
+
+@pytest.mark.parametrize("name", ["class", "test"])
+def test_a_package_with_a_word_of_python_or_pytest_passes_its_tests(
+    name: str, tmp_path: Path
+) -> None:
+    package = PluginPackage(name)
+    made = package.write(tmp_path)
+    installed = made / f"{package.package}-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package.distribution}\nVersion: 0.1.0\n"
+    )
+    points = tomllib.loads((made / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ]["os_acc"]
+    (installed / "entry_points.txt").write_text(
+        "[os_acc]\n" + "".join(f"{key} = {value}\n" for key, value in points.items())
+    )
+    quick = "conforms and devices_are_valid or guest_has or runs_in_a_helper"
+
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *(f"--basetemp={tmp_path / 'tests'}", "-k", quick),
+        ],
+        cwd=made,
+        env={
+            **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
+            "PYTHONPATH": str(made),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed, 19 deselected" in ran.stdout
+
+
 def test_each_template_is_a_file_of_the_package() -> None:
     there = {path.name for path in plugin_package._TEMPLATES.iterdir()}
     assert there == set(filter(None, plugin_package._FILES.values()))
@@ -117,6 +171,69 @@ def test_nothing_is_made_for_a_rejected_name(console: Console, tmp_path: Path) -
 def test_the_name_of_an_installed_plugin_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(exception.InvalidInput, match=r"os.acc has a plugin named nvme"):
         PluginPackage("nvme")
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        *((each, f"os_acc_{each}") for each in ("placement", "nova", "glance")),
+        *((each, f"os_acc_{each}") for each in ("driver", "scheduler", "profiles")),
+        *((each, f"os_acc_{each}") for each in ("base", "inspect", "image")),
+        ("nvme_helper", "os_acc_nvme_helper"),
+    ],
+)
+def test_a_name_whose_options_are_those_of_os_acc_is_rejected(
+    console: Console, tmp_path: Path, name: str, section: str
+) -> None:
+    ran = console.run("plugin", "new", f"--directory={tmp_path / 'new'}", name)
+    assert ran.status == 1
+    assert ran.err == (
+        f"os-acc: {name} cannot name a plugin: [{section}] is an option group of "
+        "os_acc or of an installed plugin\n"
+        f"hint: choose another name: os_acc_{name} and os_acc_{name}_helper have to be "
+        "groups of the new plugin alone\n"
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_group_of_options_can_be_that_of_a_new_plugin() -> None:
+    groups = [str(getattr(each, "name", each)) for each, _options in conf.list_opts()]
+    sections = [each.cfg_section for each in privsep.contexts()]
+    for group in {*groups, *sections}:
+        name = group.removeprefix("os_acc_")
+        if name not in (group, ""):
+            with pytest.raises(exception.InvalidInput):
+                PluginPackage(name)
+
+
+@pytest.mark.parametrize("name", ["acme", "acme_helper"])
+def test_a_name_whose_options_are_those_of_a_vendor_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    PluginPackage(name)
+    helper = SimpleNamespace(cfg_section="os_acc_acme_helper")
+    monkeypatch.setattr(privsep, "_contexts", [*privsep.contexts(), helper])
+    with pytest.raises(exception.InvalidInput, match=r"\[os_acc_acme_helper\] is an"):
+        PluginPackage(name)
+
+
+def test_the_helper_has_no_group_of_an_installed_plugin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A plugin without options has its group as well.
+    installed = metadata.EntryPoint("acme_helper", "acme:Plugin", "os_acc")
+    found = metadata.EntryPoints((installed,))
+    source = SimpleNamespace(entry_points=found.select)
+    monkeypatch.setattr(plugin_package, "metadata", source)
+    with pytest.raises(exception.InvalidInput, match=r"\[os_acc_acme_helper\] is an"):
+        PluginPackage("acme")
+    assert PluginPackage("acme2").sections == ("os_acc_acme2", "os_acc_acme2_helper")
+
+
+@pytest.mark.parametrize("name", ["vfio", "acme_vfio", "vfio_acme"])
+def test_a_name_of_drivers_for_guests_is_rejected(name: str) -> None:
+    with pytest.raises(exception.InvalidInput, match="drivers with the word vfio are"):
+        PluginPackage(name)
 
 
 def test_no_existing_directory_is_changed(console: Console, tmp_path: Path) -> None:
