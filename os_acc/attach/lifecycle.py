@@ -136,7 +136,9 @@ class Lifecycle:
         if (region := lease.guest_writable) is not None:
             # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
-        # 5. Bind to vfio-pci. Undo: restore the recorded binding.
+        # 5. Check that it has not been divided since the scan, and bind to vfio-pci.
+        #    Undo: restore the recorded binding.
+        verification.check_undivided(self._root, lease, deadline)
         lease = self._with_epoch(self._helper.take, lease, deadline)
         # 6. Verify the IOMMU group.
         verification.check_viable(self._root, lease)

@@ -58,6 +58,7 @@ _PASSING: Final = (
     FunctionElsewhere,
     verification.Unsettled,
     client.DeviceClaimed,
+    client.DeviceInParts,
     exception.NoDeviceAvailable,
     exception.RegionUnusable,
 )
@@ -466,6 +467,10 @@ class Manager:
                 inventory = self.catalog.look(deadline)
                 if providers <= inventory.providers.keys() and not is_late:
                     return planner, inventory
+            case client.DeviceInParts() if not is_late:
+                fresh = self.catalog.look(deadline)
+                if planning.has_others(inventory, fresh, providers, error.address):
+                    return planner, fresh
             case exception.NoDeviceAvailable() | exception.RegionUnusable():
                 # A region that is programmed without a guest is free soon.
                 if self.regions.await_programming(inventory, providers, deadline):

@@ -280,3 +280,25 @@ def _parent_function(slot: MdevSlot | None) -> tuple[PciAddress, ...]:
 
 def _is_accepted(region: Region | None, accepted: Collection[str]) -> bool:
     return region is not None and region.key in accepted
+
+
+def has_others(
+    inventory: discovery.Inventory,
+    fresh: discovery.Inventory,
+    providers: Collection[str],
+    divided: str,
+) -> bool:
+    """Return whether providers may have another device in place of a divided one.
+
+    VFs of the divided function, which are units of the same provider, are less than
+    what was requested: no device counts that was not there before.
+    """
+    if not all(uuid in fresh.providers for uuid in providers):
+        return False
+    before, now = (
+        {handle for uuid in providers for handle in each.providers[uuid].device.handles}
+        for each in (inventory, fresh)
+    )
+    places = {str(member) for handle in now for member in handle.members}
+    known = {handle.address for handle in before}
+    return divided not in places and {handle.address for handle in now} <= known

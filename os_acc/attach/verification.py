@@ -13,7 +13,18 @@ from concurrent import futures
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.host import attributes, health, iommu, mdev, pci, usage, vfio, vgpu
+from os_acc.helper import client
+from os_acc.host import (
+    attributes,
+    gpu_parts,
+    health,
+    iommu,
+    mdev,
+    pci,
+    usage,
+    vfio,
+    vgpu,
+)
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import MdevSlot
@@ -116,6 +127,32 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
                     address=str(address),
                     hint="release it on the host, then plug again",
                 )
+
+
+def check_undivided(root: str, lease: Lease, deadline: float) -> None:
+    """Check that no function of a lease has MIG instances, before it is taken.
+
+    The helper itself checks for VFs and mediated devices. Any user can see MIG
+    instances, so that root need not parse the files of NVIDIA's driver.
+
+    :raises DeviceInParts: a function has one, or its driver does not tell.
+    :raises DeviceStuck: the kernel does not return from a read in time.
+    """
+    instances = gpu_parts.mig_instances(root)
+    for address in lease.functions if instances else ():
+        reading = deadlines.begin(gpu_parts.mig_use, root, str(address), instances)
+        try:
+            use = reading.result(deadlines.patience(deadline, _READ_SECONDS))
+        except futures.TimeoutError as error:
+            raise exception.DeviceStuck(
+                f"cannot read the MIG instances of {address}: NVIDIA's driver does not "
+                "return",
+                address=str(address),
+            ) from error
+        if use is not None:
+            raise client.DeviceInParts(
+                f"{address} cannot be given to a guest: {use}", address=str(address)
+            )
 
 
 def check_viable(root: str, lease: Lease) -> None:

@@ -16,6 +16,7 @@ from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
 from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
+from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
@@ -101,6 +102,7 @@ class Helper:
         """Bind the function of a lease to its driver, and the others to vfio-pci.
 
         :raises DeviceClaimed: the helper has one of them taken for another lease.
+        :raises DeviceInParts: one of them has VFs or mediated devices.
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)

@@ -148,6 +148,19 @@ class DeviceClaimed(exception.NoDeviceAvailable):
         self.lease = lease
 
 
+class DeviceInParts(exception.DeviceInUse):
+    """A function has parts that would end if a guest got it as a whole.
+
+    They were made after the scan of the host, which excludes such functions.
+    """
+
+    retryable = False
+    default_hint = (
+        "remove its VFs, mediated devices or MIG instances, then retry; or offer these "
+        "instead: see num_vfs and mdev_types of [os_acc] device_spec"
+    )
+
+
 def of_answer(address: str, result: CallResult) -> exception.OsAccError:
     """Return the error for an answer about a device."""
     text = f"{address}: {result.step or 'the step'}"
@@ -176,6 +189,12 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 f"{result.step} is claimed by lease {result.observed} in the "
                 "privileged helper's record",
                 result.observed,
+            )
+        case Outcome.IN_PARTS:
+            return DeviceInParts(
+                f"{result.step} cannot be given to a guest: it has {result.observed}",
+                address=result.step,
+                errno=result.errno,
             )
         case Outcome.DENIED:
             return exception.HostStepFailed(

@@ -60,19 +60,21 @@ def _vgpu(root: str, address: PciAddress) -> str | None:
 
 def _mig_instances(root: str) -> Iterator[tuple[PciAddress, str]]:
     # Reads of the information of a GPU go through its driver.
-    instances = _instances_by_minor(root)
+    instances = mig_instances(root)
     if not instances:
         return
     for name in names(os.path.join(root, _PROC, "gpus")):
-        path = os.path.join(root, _PROC, "gpus", name, "information")
-        use = judge(name, functools.partial(_mig_use, path, instances))
+        use = mig_use(root, name, instances)
         with contextlib.suppress(InvalidInput):
             if use is not None:
                 yield PciAddress.parse(name), use
 
 
-def _instances_by_minor(root: str) -> dict[str, str]:
-    """Return the first MIG instance of each GPU that has any, by the GPU's minor."""
+def mig_instances(root: str) -> dict[str, str]:
+    """Return the first MIG instance of each GPU that has any, by the GPU's minor.
+
+    :raises HostStepFailed: they cannot be listed.
+    """
     directory = os.path.join(root, _PROC, "capabilities")
     found = {}
     for name in names(directory):
@@ -81,6 +83,16 @@ def _instances_by_minor(root: str) -> dict[str, str]:
         if instances:
             found[name.removeprefix("gpu")] = instances[0]
     return found
+
+
+def mig_use(root: str, name: str, instances: Mapping[str, str]) -> str | None:
+    """Return the use of a function by its MIG instance; None: it has none.
+
+    :param name: the function's address.
+    :param instances: see :func:`mig_instances`.
+    """
+    path = os.path.join(root, _PROC, "gpus", name, "information")
+    return judge(name, functools.partial(_mig_use, path, instances))
 
 
 def _mig_use(path: str, instances: Mapping[str, str]) -> str | None:

@@ -10,7 +10,6 @@ override does not rebind. Each step may be repeated from any of these states.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 from collections.abc import Callable, Sequence
@@ -25,9 +24,11 @@ from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (
     BindTarget,
     Permission,
+    guarded,
     is_denied,
     parse,
     permission,
+    refused,
 )
 
 
@@ -43,7 +44,8 @@ def take(
     """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
 
     Each function is recorded with its driver and override before the first one is
-    changed. If a record names another lease or is unreadable, none is changed. Root's
+    changed. If a record names another lease or is unreadable, none is changed, nor if
+    a function has VFs or mediated devices, which end when it leaves its driver. Root's
     configuration has to name each function, or another one of the call in the same
     slot. If a function is on the requested driver, only its record is written.
 
@@ -68,7 +70,7 @@ def take(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, "")
-            or _guarded(_take_allowed, each, lease, eraser, allows)
+            or guarded(_take_allowed, each, lease, eraser, allows, parsed)
         ),
     )
 
@@ -114,7 +116,7 @@ def give_back(
         parsed,
         epoch,
         milliseconds,
-        lambda each: _guarded(
+        lambda each: guarded(
             _give_back_recorded, each, lease, proven_free, eraser, allows
         ),
     )
@@ -160,7 +162,7 @@ def reserve(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, instead_of)
-            or _guarded(_reserve_allowed, each, lease, FunctionUse(use), eraser, allows)
+            or guarded(_reserve_allowed, each, lease, FunctionUse(use), eraser, allows)
         ),
     )
 
@@ -247,18 +249,38 @@ def _claim(
                     Outcome.CLAIMED, errno.EBUSY, str(each.address), found
                 )
     except OSError as error:
-        return _refused(error)
+        return refused(error)
     return None
 
 
+def _divided(targets: Sequence[BindTarget], lease: str) -> CallResult | None:
+    """Check before the first change that no function of a call has parts of its own.
+
+    The kernel has no lock with which a caller could keep new ones away.
+    """
+    found = (
+        functions.parts(each.address) for each in targets if not _is_taken(each, lease)
+    )
+    return next(filter(None, found), None)
+
+
+def _is_taken(target: BindTarget, lease: str) -> bool:
+    is_on = functions.driver(target.address) == _requested(target)
+    return is_on and record.lease_of(target.address, target.identity) == lease
+
+
 def _take_allowed(
-    target: BindTarget, lease: str, eraser: str, allows: Permission
+    target: BindTarget,
+    lease: str,
+    eraser: str,
+    allows: Permission,
+    targets: Sequence[BindTarget],
 ) -> CallResult:
     # A function that is already taken stays so after leaving device_spec.
-    is_on = functions.driver(target.address) == _requested(target)
-    is_taken = is_on and record.lease_of(target.address, target.identity) == lease
-    if not is_taken and is_denied(target, allows):
+    if not _is_taken(target, lease) and is_denied(target, allows):
         return rootconf.denied()
+    if target is targets[0] and (found := _divided(targets, lease)) is not None:
+        return found
     return _take(target, lease, eraser)
 
 
@@ -305,63 +327,8 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         # The record may belong to another lease: an operator decides.
         return CallResult(Outcome.OK)
     except OSError as error:
-        return _refused(error)
+        return refused(error)
     return CallResult(Outcome.OK)
-
-
-def _guarded(
-    step: Callable[..., CallResult], target: BindTarget, *args: object
-) -> CallResult:
-    """Run a step if the function matches the caller's expectation."""
-    try:
-        refusal = _mismatch(target)
-        if refusal is not None:
-            return refusal
-        result = step(target, *args)
-    except OSError as error:
-        result = _refused(error)
-    try:
-        return _exchange(target) or result
-    except OSError as error:
-        return _refused(error)
-
-
-def _refused(error: OSError) -> CallResult:
-    return CallResult(
-        Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
-    )
-
-
-def _exchange(target: BindTarget) -> CallResult | None:
-    """Return a refusal if the function was replaced meanwhile.
-
-    A function removed during a step takes its files along, and its replacement
-    may have received the writes.
-    """
-    found = functions.changed(target.address, target.identity)
-    if found is not None and found.outcome == Outcome.CHANGED:
-        _let_go(target.address)
-    return found
-
-
-def _mismatch(target: BindTarget) -> CallResult | None:
-    if found := functions.changed(target.address, target.identity):
-        return found
-    number = functions.group(target.address)
-    if number != target.group:
-        return CallResult(Outcome.CHANGED, 0, "iommu_group", str(number))
-    if functions.is_bridge(target.address):
-        return CallResult(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
-    return None
-
-
-def _let_go(address: PciAddress) -> None:
-    """Undo writes that a newly arrived function may have received."""
-    with contextlib.suppress(OSError):
-        if functions.override(address):
-            functions.set_override(address, "")
-            functions.unbind(address)
-            functions.probe(address)
 
 
 def _take(target: BindTarget, lease: str, eraser: str) -> CallResult:
@@ -373,6 +340,9 @@ def _take(target: BindTarget, lease: str, eraser: str) -> CallResult:
     node = dfl.held(address)
     if node is not None:
         return CallResult(Outcome.IN_USE, errno.EBUSY, node)
+    # Once more: the functions before this one may have taken long to unbind.
+    if (found_parts := functions.parts(address)) is not None:
+        return found_parts
     _reserve(target, lease, FunctionUse.GUEST, eraser)
     functions.rebind(address, driver)
     return _prove(address, driver, driver)

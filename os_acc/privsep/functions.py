@@ -226,6 +226,39 @@ def count_vfs(address: PciAddress) -> int:
     return sum(name.startswith("virtfn") for name in names)
 
 
+def mediated_devices(address: PciAddress) -> list[str]:
+    """Return the UUIDs of the mediated devices of the function, sorted.
+
+    The driver may have registered a device below the function as their parent.
+    """
+    place = os.path.realpath(directory(address)) + os.sep
+    devices = kernel.current.path("sys/bus/mdev/devices")
+    try:
+        names = sorted(os.listdir(devices))
+    except FileNotFoundError:
+        return []
+    return [
+        name
+        for name in names
+        if os.path.realpath(os.path.join(devices, name)).startswith(place)
+    ]
+
+
+def parts(address: PciAddress) -> CallResult | None:
+    """Return a refusal if a function has parts that end when it leaves its driver.
+
+    They are VFs (pci_disable_sriov() in the drivers' remove()) and mediated devices
+    (mdev_unregister_parent()), which other users of the host may have made.
+    """
+    if count := count_vfs(address):
+        found = f"{count} VF" if count == 1 else f"{count} VFs"
+    elif mdevs := mediated_devices(address):
+        found = f"the mediated device {mdevs[0]}"
+    else:
+        return None
+    return CallResult(Outcome.IN_PARTS, errno.EBUSY, str(address), found)
+
+
 def attribute(error: OSError) -> str:
     """Return the name of the attribute to which an error refers."""
     return str(error.filename or "").rpartition("/")[2]

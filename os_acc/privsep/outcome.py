@@ -23,6 +23,9 @@ class Outcome(enum.StrEnum):
     CHANGED = "changed"
     #: A process holds the device.
     IN_USE = "in-use"
+    #: A function has VFs or mediated devices; ``step`` is the function, ``observed``
+    #: describes them.
+    IN_PARTS = "in-parts"
     #: This context lacks the capabilities to detect holders.
     UNSURE = "unsure"
     #: The kernel refused a write; ``errno`` is the error, ``step`` the attribute.

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, rootconf, worker
+from os_acc.privsep.outcome import CallResult, Outcome
 
 _GROUP_LIMIT = 2**31 - 1
 
@@ -112,3 +115,59 @@ def is_denied(target: BindTarget, allows: Permission) -> bool:
     if allowed is None:
         return False
     return not allowed or rootconf.last_read().is_in_parts(target.address)
+
+
+def guarded(
+    step: Callable[..., CallResult], target: BindTarget, *args: object
+) -> CallResult:
+    """Run a step if the function matches the caller's expectation."""
+    try:
+        refusal = _mismatch(target)
+        if refusal is not None:
+            return refusal
+        result = step(target, *args)
+    except OSError as error:
+        result = refused(error)
+    try:
+        return _exchange(target) or result
+    except OSError as error:
+        return refused(error)
+
+
+def refused(error: OSError) -> CallResult:
+    """Return the answer for an error of the kernel."""
+    return CallResult(
+        Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+    )
+
+
+def _exchange(target: BindTarget) -> CallResult | None:
+    """Return a refusal if the function was replaced meanwhile.
+
+    A function removed during a step takes its files along, and its replacement
+    may have received the writes.
+    """
+    found = functions.changed(target.address, target.identity)
+    if found is not None and found.outcome == Outcome.CHANGED:
+        _let_go(target.address)
+    return found
+
+
+def _mismatch(target: BindTarget) -> CallResult | None:
+    if found := functions.changed(target.address, target.identity):
+        return found
+    number = functions.group(target.address)
+    if number != target.group:
+        return CallResult(Outcome.CHANGED, 0, "iommu_group", str(number))
+    if functions.is_bridge(target.address):
+        return CallResult(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
+    return None
+
+
+def _let_go(address: PciAddress) -> None:
+    """Undo writes that a newly arrived function may have received."""
+    with contextlib.suppress(OSError):
+        if functions.override(address):
+            functions.set_override(address, "")
+            functions.unbind(address)
+            functions.probe(address)

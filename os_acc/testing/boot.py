@@ -62,9 +62,6 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
     dfl.power_on(tree, function)
     vendor_attributes.show(tree, function.address, stay=True)
     drivers.attach(tree, function.address)
-    if function.mdevs:
-        place = functions.place(tree, function.address)
-        mdevs.register(tree, function.address, function.mdevs, place)
     if function.sriov and function.sriov.boot_vfs:
         sriov.make_vfs(tree, function, function.sriov.boot_vfs)
 
@@ -83,7 +80,6 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
         unplug(tree, below)
     if functions.vfs(tree, address):
         sriov.remove_vfs(tree, address)
-    mdevs.unregister(tree, address)
     drivers.detach(tree, address)
     dfl.power_off(tree, address)
     functions.remove(tree, address)

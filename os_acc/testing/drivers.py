@@ -13,9 +13,11 @@ from os_acc.testing import (
     dfl,
     functions,
     holders,
+    mdevs,
     records,
     vendor_attributes,
 )
+from os_acc.testing.functions import refuse as refuse
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction, serial
 
@@ -26,11 +28,6 @@ _TABLE = f"{PRIVATE}/drivers"
 _REGISTERED = f"{PRIVATE}/registered"
 _BOUND = f"{PRIVATE}/bound"
 _VFIO_CLASS = "sys/devices/virtual/vfio"
-
-
-def refuse(number: int, about: str) -> OSError:
-    """Return an error of the kernel."""
-    return OSError(number, os.strerror(number), about)
 
 
 def register(tree: Transaction, driver: DriverSpec) -> None:
@@ -180,8 +177,8 @@ def detach(tree: Transaction, address: str) -> None:
 
     The links are removed first (driver_sysfs_remove()), even if the rest fails.
 
-    :raises Blocked: a process holds it (vfio_unregister_group_dev()); call
-        this again when none does.
+    :raises Blocked: a process holds it, or a mediated device of it
+        (vfio_unregister_group_dev()); call this again when none does.
     """
     name = owner(tree, address)
     if name is None:
@@ -190,13 +187,15 @@ def detach(tree: Transaction, address: str) -> None:
     tree.drop(f"{DRIVERS}/{name}/{address}")
     tree.drop(f"{path}/driver")
     mark = f"{_LEAVING}/{address}"
+    tree.put(mark, name)
     if holders.holds(tree, address):
-        tree.put(mark, name)
         raise holders.Blocked(address)
+    function = functions.spec(tree, address)
+    if name == function.driver and function.mdevs:
+        mdevs.unregister(tree, address, path)
     tree.drop(mark)
     if name in GUEST_DRIVERS:
         leave_vfio(tree, address)
-    function = functions.spec(tree, address)
     if name == function.driver:
         functions.hide_devices(tree, path, function.devices)
         for attribute, _text in function.shown:
@@ -253,6 +252,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
             tree.put(f"{path}/{attribute}", f"{text}\n")
         vendor_attributes.show(tree, address, stay=False)
         debugfs.show(tree, address)
+        if function.mdevs:
+            mdevs.register(tree, address, function.mdevs, path)
     if driver.name == dfl.DRIVER:
         dfl.show(tree, address)
     return 0

@@ -22,6 +22,11 @@ NO_OVERRIDE = "(null)\n"
 _MSI_WINDOW = "0x00000000fee00000 0x00000000feefffff msi"
 
 
+def refuse(number: int, about: str) -> OSError:
+    """Return an error of the kernel."""
+    return OSError(number, os.strerror(number), about)
+
+
 def place(tree: Transaction, address: str) -> str:
     """Return the directory of a function.
 

@@ -8,7 +8,7 @@ import errno
 import re
 
 from os_acc.testing import functions, holders, records
-from os_acc.testing.drivers import refuse
+from os_acc.testing.functions import refuse
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
@@ -34,18 +34,19 @@ def register(tree: Transaction, name: str, spec: MdevParentSpec, path: str) -> N
     _count(tree, name)
 
 
-def unregister(tree: Transaction, name: str) -> None:
-    """Do as mdev_unregister_parent(): remove all its mediated devices.
+def unregister(tree: Transaction, name: str, path: str) -> None:
+    """Do as mdev_unregister_parent() (drivers/vfio/mdev/mdev_core.c).
+
+    A driver calls it in its remove(). It removes the link of the class, then each
+    mediated device, whoever made it, then the types. A guest that has one open is asked
+    to close it, and the removal waits for that (vfio_unregister_group_dev()).
 
     :raises Blocked: a process holds one; call this again after it has closed it.
     """
-    if not tree.exists(f"{_PARENTS}/{name}"):
-        return
-    path = _path(tree, name)
+    tree.drop(f"{_BUS}/{name}")
     for uuid in _devices(tree, name):
         _drop(tree, uuid)
     tree.drop(f"{path}/mdev_supported_types")
-    tree.drop(f"{_BUS}/{name}")
     tree.drop(f"{_PARENTS}/{name}")
 
 
@@ -55,6 +56,7 @@ def create(tree: Transaction, place: str, text: str) -> None:
     :param place: parent and type, with a slash between.
     """
     name, kind = place.split("/")
+    _check_registered(tree, name, place)
     uuid = text.removesuffix("\n").lower()
     if not _UUID.fullmatch(uuid):
         raise refuse(errno.EINVAL, place)
@@ -85,8 +87,15 @@ def remove(tree: Transaction, uuid: str, text: str) -> None:
     if text.strip() != "1":
         return
     name = _parent(tree, uuid)
+    _check_registered(tree, name, uuid)
     _drop(tree, uuid)
     _count(tree, name)
+
+
+def _check_registered(tree: Transaction, name: str, about: str) -> None:
+    """Refuse a write once the parent's unregistration has started (unreg_sem)."""
+    if not tree.exists(f"{_BUS}/{name}"):
+        raise refuse(errno.ENODEV, about)
 
 
 def boot(tree: Transaction, parents: tuple[MdevParentSpec, ...]) -> None:

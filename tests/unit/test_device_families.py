@@ -7,9 +7,14 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from os_acc.plugins import families
+from tests.unit.family_hosts import FAMILIES
+from tests.unit.plugins.conforming_hosts import HOSTS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "doc/source/reference/device-families.rst"
@@ -30,24 +35,132 @@ def tables() -> list[list[list[str]]]:
     return found
 
 
-def test_each_plugin_has_a_family_and_each_family_a_plugin():
+def own_plugins() -> set[str]:
+    """Return the names of the plugins that os_acc installs."""
     config = configparser.ConfigParser()
     config.read(CHECKOUT / "setup.cfg")
     lines = config["entry_points"]["os_acc"].split("\n")
-    plugins = {line.partition("=")[0].strip() for line in lines if line.strip()}
-    named = {row[1].strip("`") for row in tables()[0]}
-    assert named == plugins
+    return {line.partition("=")[0].strip() for line in lines if line.strip()}
 
 
-def test_each_family_was_seen_by_the_lane_of_the_tests_that_it_names():
-    for row in tables()[0]:
-        seen = _SEEN.findall(row[5])
-        assert seen, row[0]
-        assert not _SEEN.sub("", row[5]), row[0]
-        for lane, tests in seen:
-            for path, _name in _TEST.findall(tests):
-                assert path.startswith(LANES[lane]), f"{row[0]}: {path}"
-                assert (CHECKOUT / path).is_file(), f"{row[0]}: {path}"
+def seen_by(row: list[str], lane: str) -> set[str]:
+    """Return the tests of a lane that a row names."""
+    found = [tests for name, tests in _SEEN.findall(row[5]) if name == lane]
+    return {path for tests in found for path, _name in _TEST.findall(tests)}
+
+
+def marked(path: Path) -> Iterator[str]:
+    """Yield the families that a file of the kernel lane marks as its own."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="family"), args=[ast.Constant(value=str(name))]
+            ):
+                yield name
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the names that a file uses."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.ImportFrom(module=str(module)):
+                found |= {module, *(each.name for each in node.names)}
+    return found
+
+
+def seen_on_the_real_kernel() -> dict[str, set[str]]:
+    """Return the families that the kernel lane marks, with the files of its tests."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((CHECKOUT / LANES["real kernel"]).glob("test_*.py")):
+        for name in marked(path):
+            found.setdefault(name, set()).add(str(path.relative_to(CHECKOUT)))
+    return found
+
+
+def errors_in(rows: list[list[str]]) -> set[str]:
+    """Return the families of the table whose rows contradict the tests."""
+    real = seen_on_the_real_kernel()
+    wrong = {row[0] for row in rows} ^ FAMILIES.keys()
+    for row in rows:
+        name, fake = row[0], seen_by(row, "fake")
+        sources = [
+            (CHECKOUT / path).read_text(encoding="utf-8")
+            for path in fake
+            if path.startswith(LANES["fake"]) and (CHECKOUT / path).is_file()
+        ]
+        if (
+            name in wrong
+            or _SEEN.sub("", row[5])
+            or not fake
+            or len(sources) != len(fake)
+            or not all(re.search(FAMILIES[name].fake, each) for each in sources)
+            or seen_by(row, "real kernel") != real.get(name, set())
+        ):
+            wrong.add(name)
+    return wrong
+
+
+def test_each_plugin_has_a_family_and_each_family_a_plugin():
+    assert {row[1].strip("`") for row in tables()[0]} == own_plugins()
+
+
+def test_each_plugin_has_a_host_in_the_suite_of_conformance():
+    assert {plugin for plugin, _make in HOSTS.values()} == own_plugins()
+
+
+def test_each_family_was_seen_by_the_tests_that_its_row_names_and_no_others():
+    assert errors_in(tables()[0]) == set()
+
+
+@pytest.mark.parametrize("row", tables()[0], ids=lambda row: row[0])
+def test_the_plugin_of_a_row_offers_its_family(tmp_path, row):
+    with FAMILIES[row[0]].make(tmp_path) as host:
+        found = {each.device.plugin for each in host.manager.providers()}
+    assert found == {row[1].strip("`")}
+
+
+def test_a_test_of_the_kernel_lane_uses_the_device_of_its_family():
+    for name, paths in seen_on_the_real_kernel().items():
+        for path in paths:
+            device = FAMILIES[name].real
+            assert device, f"{path}: no machine has {name}"
+            assert device in names_in(CHECKOUT / path), f"{path}: {name}"
+
+
+def _another_test(row: list[str]) -> None:
+    row[5] = "*fake*: ``tests/unit/rest/test_limits.py``"
+
+
+def _too_much(row: list[str]) -> None:
+    row[5] += "; *real kernel*: ``tests/functional/kernel/test_power.py``"
+
+
+def _too_little(row: list[str]) -> None:
+    row[5] = row[5].partition("; *real kernel*")[0]
+
+
+def _the_other_lane(row: list[str]) -> None:
+    row[5] = row[5].replace("*fake*", "*hardware*")
+
+
+def _gone(row: list[str]) -> None:
+    row[0] = "Another family"
+
+
+@pytest.mark.parametrize(
+    "falsify", [_another_test, _too_much, _too_little, _the_other_lane, _gone]
+)
+def test_a_false_row_is_found(falsify: Callable[[list[str]], None]) -> None:
+    for number in range(len(tables()[0])):
+        rows = tables()[0]
+        name, before = rows[number][0], list(rows[number])
+        falsify(rows[number])
+        if rows[number] != before:
+            assert name in errors_in(rows), name
 
 
 def test_each_id_of_a_family_with_traits_is_on_the_page():
@@ -60,7 +173,8 @@ def test_each_id_of_a_family_with_traits_is_on_the_page():
 
 def test_each_weakness_has_a_test_with_its_number_or_a_reason():
     rows = tables()[1]
-    assert [row[0] for row in rows] == [str(number) for number in range(19, 30)]
+    numbers = [13, *range(19, 30), 34]
+    assert [row[0] for row in rows] == [str(number) for number in numbers]
     for number, _weakness, shown in rows:
         if re.match(r"\*Not applicable\*: \S+(?: \S+){3,}", shown):
             continue

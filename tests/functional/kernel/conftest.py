@@ -26,9 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark."""
+    """Declare the marks."""
     config.addinivalue_line(
         "markers", "kernel(name): only the machine of this kernel has the device"
+    )
+    config.addinivalue_line(
+        "markers", "family(name): shows this family of the manual on the real kernel"
     )
 
 

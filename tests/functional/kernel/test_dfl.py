@@ -37,6 +37,8 @@ from .dfl_card import Card  # noqa: E402
 from .dfl_side import FpgaSide  # noqa: E402
 from .machine import Machine  # noqa: E402
 
+pytestmark = pytest.mark.family("Intel FPGA (Device Feature List)")
+
 CLASS = "CUSTOM_ACCELERATOR_FPGA"
 GZIP = "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01"
 CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -32,6 +32,8 @@ from . import lane, privileges  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
+pytestmark = pytest.mark.family("NVMe drive or VF that keeps its data")
+
 BINARIES = Path(sys.executable).parent
 NOVA = Path("/etc/nova")
 NOVA_CONF = NOVA / "nova.conf"

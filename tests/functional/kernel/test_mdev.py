@@ -35,6 +35,8 @@ from .accounts import OrdinaryUser  # noqa: E402
 from .kernel_modules import MDPY, MTTY, SAMPLES  # noqa: E402
 from .machine import Machine  # noqa: E402
 
+pytestmark = pytest.mark.family("Mediated device")
+
 PORTS = {"mdev_parent": MTTY, "mdev_types": "mtty-1, mtty-2"}
 DISPLAYS = {"mdev_parent": MDPY, "mdev_types": "mdpy-vga, mdpy-xga, mdpy-hd"}
 #: The commits and changes of one plug and one unplug: intent, creation, commit;

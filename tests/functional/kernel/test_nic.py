@@ -37,7 +37,10 @@ from .accounts import OrdinaryUser  # noqa: E402
 from .kmsg import KernelLog  # noqa: E402
 from .machine import Machine  # noqa: E402
 
-pytestmark = pytest.mark.kernel("backports")
+pytestmark = [
+    pytest.mark.kernel("backports"),
+    pytest.mark.family("Network card with SR-IOV"),
+]
 
 VFS = 2
 MAC, VLAN = "52:54:00:00:00:01", 7

@@ -21,6 +21,8 @@ from os_acc.privsep.outcome import CallRefused, Outcome
 from . import lane, machine, sysfs
 from .nvme_media import digest, holds_data, node_of, write_data
 
+pytestmark = pytest.mark.family("NVMe drive or VF")
+
 FORMAT = (EraseMethod.FORMAT,)
 
 

@@ -34,6 +34,8 @@ from . import lane, machine, sysfs  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
+pytestmark = pytest.mark.family("NVMe drive or VF")
+
 BINARIES = Path(sys.executable).parent
 CONTEXTS = ("base", "inspect", "image", "nvme_helper")
 

@@ -22,6 +22,8 @@ from tests import quickstart
 from . import sysfs
 from .machine import Machine
 
+pytestmark = pytest.mark.family("Any other PCI function")
+
 BINARIES = Path(sys.executable).parent
 #: The files that the page makes; those of other tests are gone, too.
 CONFIGURATION, STATE = Path("/etc/os-acc"), Path("/var/lib/os_acc")

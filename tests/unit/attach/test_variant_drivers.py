@@ -2,9 +2,17 @@
 
 """A function has the VFIO driver of its own family while a guest has it.
 
-The lines of ``modules.alias`` are those of Debian's Linux 6.1, those of the variants
-what do_pci_entry() of scripts/mod/file2alias.c makes of their tables in
-drivers/vfio/pci.
+``modules_6_12_95.alias`` has lines of ``modules.alias``, as depmod writes it for
+Debian's Linux 6.12.95 and six more modules. Debian configures none of the variants
+(``CONFIG_MLX5_VFIO_PCI`` is not set); these modules are built from Debian's source
+package of that version, against its headers::
+
+    make -C <headers> M=$PWD/drivers/vfio/pci/mlx5 CONFIG_MLX5_VFIO_PCI=m modules
+
+and likewise in ``hisilicon``, ``nvgrace-gpu``, ``pds``, ``qat`` and ``virtio``. A line
+of ``xe_vfio_pci``, which later versions of Linux have, is derived: it is what
+do_pci_entry() of scripts/mod/file2alias.c makes of the table in
+drivers/vfio/pci/xe/main.c.
 """
 
 from __future__ import annotations
@@ -20,6 +28,7 @@ from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI, VfioDriver
 from os_acc.testing import (
     DriverSpec,
     FunctionSpec,
@@ -31,15 +40,16 @@ from os_acc.testing import (
 
 PF, VF, OTHER = "0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"
 MLX5, XE = "mlx5_vfio_pci", "xe-vfio-pci"
-ALIASES = (
-    "# Aliases extracted from modules themselves.",
-    "alias pci:v000015B3d0000101Dsv*sd*bc*sc*i* mlx5_core",
-    "alias pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_core",
-    "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci",
-    "alias vfio_pci:v000019E5d0000A251sv*sd*bc*sc*i* hisi_acc_vfio_pci",
-    "alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci",
-    "alias vfio_pci:v00008086d0000E211sv*sd*bc03sc*i* xe_vfio_pci",
+ALIASES = tuple(
+    Path(__file__)
+    .with_name("modules_6_12_95.alias")
+    .read_text(encoding="ascii")
+    .splitlines()
 )
+#: The lines of the modules that Debian ships.
+DEBIAN = tuple(each for each in ALIASES if not each.endswith("_vfio_pci"))
+XE_ALIAS = "alias vfio_pci:v00008086d0000E211sv*sd*bc03sc*i* xe_vfio_pci"
+VARIANTS = sorted(GUEST_DRIVERS - {VFIO_PCI})
 AUTO = f'{{"address": "{PF[:-1]}*", "vfio_driver": "auto"}}'
 NIC = FunctionSpec(
     PF,
@@ -52,7 +62,7 @@ NIC = FunctionSpec(
 SPEC = HostSpec(
     (NIC,),
     drivers=(DriverSpec(MLX5, manages_dma=True), DriverSpec(XE, manages_dma=True)),
-    module_aliases=ALIASES,
+    module_aliases=(*ALIASES, XE_ALIAS),
 )
 
 
@@ -128,11 +138,49 @@ def test_the_operator_can_name_the_driver(tmp_path: Path, driver: str) -> None:
 
 
 def test_a_function_without_a_variant_gets_vfio_pci(tmp_path: Path) -> None:
-    plain = dataclasses.replace(SPEC, module_aliases=ALIASES[:4])
+    plain = dataclasses.replace(SPEC, module_aliases=DEBIAN)
     with TestHost(tmp_path, plain, device_spec=[AUTO]) as host:
         (entry,) = host.plug(1, VF)
         assert "vfio_driver" not in entry
         assert host.drivers(VF) == ["vfio-pci"]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "product", "class_code", "driver"),
+    [
+        (0x15B3, 0x101E, 0x020000, "mlx5_vfio_pci"),
+        (0x19E5, 0xA251, 0x120000, "hisi_acc_vfio_pci"),
+        (0x19E5, 0xA256, 0x100000, "hisi_acc_vfio_pci"),
+        (0x19E5, 0xA259, 0x100000, "hisi_acc_vfio_pci"),
+        (0x1DD8, 0x1003, 0x020000, "pds_vfio_pci"),
+        (0x10DE, 0x2342, 0x030200, "nvgrace_gpu_vfio_pci"),
+        (0x10DE, 0x2345, 0x030200, "nvgrace_gpu_vfio_pci"),
+        (0x1AF4, 0x1041, 0x020000, "virtio_vfio_pci"),
+        (0x8086, 0x4941, 0x0B4000, "qat_vfio_pci"),
+        (0x8086, 0x4943, 0x0B4000, "qat_vfio_pci"),
+        (0x8086, 0x4945, 0x0B4000, "qat_vfio_pci"),
+        (0x8086, 0xE211, 0x030000, "xe-vfio-pci"),
+        # The alias of xe_vfio_pci names displays alone.
+        (0x8086, 0xE211, 0x040300, "vfio-pci"),
+        (0x8086, 0x1592, 0x020000, "vfio-pci"),
+    ],
+)
+def test_each_device_of_a_variant_gets_it(
+    tmp_path: Path, vendor: int, product: int, class_code: int, driver: str
+) -> None:
+    function = FunctionSpec(PF, vendor, product, class_code, "")
+    named = f'{{"address": "{PF}", "vfio_driver": "auto", "allow_no_erase": true}}'
+    loaded = tuple(DriverSpec(each, manages_dma=True) for each in VARIANTS)
+    spec = dataclasses.replace(SPEC, functions=(function,), drivers=loaded)
+    with TestHost(tmp_path, spec, device_spec=[named]) as host:
+        host.plug(1, PF)
+        assert host.drivers(PF) == [driver]
+
+
+def test_each_variant_of_the_kernel_is_known() -> None:
+    lines = (each.split() for each in (*ALIASES, XE_ALIAS))
+    modules = {each[2] for each in lines if each[1].startswith("vfio_pci:")}
+    assert modules == {each.module for each in VfioDriver if not each.drives_host}
 
 
 def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path: Path) -> None:

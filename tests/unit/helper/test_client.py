@@ -144,6 +144,11 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
             "far ahead",
         ),
         (CallResult(Outcome.IN_USE, errno.EBUSY), exception.DeviceInUse, "in use"),
+        (
+            CallResult(Outcome.IN_PARTS, errno.EBUSY, "0000:17:00.1", "3 VFs"),
+            client.DeviceInParts,
+            "0000:17:00.1 cannot be given to a guest: it has 3 VFs",
+        ),
         (CallResult(Outcome.UNSURE, errno.EACCES), exception.DeviceInUse, "in use"),
         (CallResult(Outcome.STUCK, errno.ETIMEDOUT), exception.DeviceStuck, "returned"),
         (CallResult(Outcome.BUSY, errno.EBUSY), exception.DeviceStuck, "earlier write"),
