@@ -44,10 +44,15 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
         raise OSError(errno.EINVAL, f"{kind} is not a type", _CURRENT)
     _mark(address, target.lease, kind)
     try:
-        _set(target, address, kind)
+        target.write(address, _CURRENT, str(kind))
     except OSError:
         _unmark(address)
         raise
+    # If this read fails, the mark stays: the vGPU exists, and the rollback deletes it.
+    found = _current(target, address)
+    if found != kind:
+        _unmark(address)
+        raise _without_effect(found, kind)
 
 
 @privsep.base.step
@@ -66,7 +71,10 @@ def delete_vgpu(target: StepTarget) -> None:
         group = functions.group(address)
         if group is not None and kernel.current.probe_vfio_group(group) == errno.EBUSY:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), _CURRENT)
-        _set(target, address, 0)
+        target.write(address, _CURRENT, "0")
+        found = _current(target, address)
+        if found:
+            raise _without_effect(found, 0)
     _unmark(address)
 
 
@@ -84,11 +92,8 @@ def _current(target: StepTarget, address: PciAddress) -> int:
     return int(target.read(address, _CURRENT))
 
 
-def _set(target: StepTarget, address: PciAddress, kind: int) -> None:
-    target.write(address, _CURRENT, str(kind))
-    found = _current(target, address)
-    if found != kind:
-        raise OSError(errno.EIO, f"is {found} after a write of {kind}", _CURRENT)
+def _without_effect(found: int, kind: int) -> OSError:
+    return OSError(errno.EIO, f"is {found} after a write of {kind}", _CURRENT)
 
 
 def _path(address: PciAddress) -> str:

@@ -316,6 +316,28 @@ def test_a_step_of_another_lease_deletes_nothing(host: TestHost) -> None:
     assert type_of(host, VFS[0]) == 0
 
 
+def test_a_vgpu_whose_type_cannot_be_read_back_is_deleted(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write has created it, and the rollback has to know whose it is."""
+    target = target_of(host, VFS[0], VFS[0])
+    read = StepTarget.read
+
+    def fail_once(target: StepTarget, function: PciAddress, attribute: str) -> str:
+        if type_of(host, VFS[0]) == HALF:
+            monkeypatch.setattr(StepTarget, "read", read)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), attribute)
+        return read(target, function, attribute)
+
+    monkeypatch.setattr(StepTarget, "read", fail_once)
+    with host.kernel.installed():
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            vgpu.create_vgpu.function(target, HALF)
+        assert type_of(host, VFS[0]) == HALF
+        vgpu.delete_vgpu.function(target)
+    assert type_of(host, VFS[0]) == 0
+
+
 def test_a_held_vgpu_is_not_even_written(host: TestHost) -> None:
     """A driver of another version may delete it."""
     target = target_of(host, VFS[0], VFS[0])
