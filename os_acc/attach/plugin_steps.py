@@ -285,6 +285,7 @@ def _handle(lease: Lease) -> AttachHandle:
         lease.numa_node,
         driver=lease.driver,
         physical_network=lease.physical_network or None,
+        vgpu_type=lease.vgpu_type,
     )
 
 
@@ -300,6 +301,24 @@ def _view(lease: Lease) -> LeaseView:
         prior=lease.prior,
         parent=lease.parent,
         cells=lease.cells,
+        request_uuid=lease.request_uuid,
+        group=lease.group,
+        profile=lease.profile,
+        required=lease.required,
+        bitstream_request=lease.bitstream_request,
+        image_id=lease.image_id,
+        region=lease.programming.region if lease.programming else None,
+        attach_target=lease.attach_target,
+        driver=lease.driver,
+        vgpu_type=lease.vgpu_type,
+        physical_network=lease.physical_network,
+        iommu_group=lease.iommu_group,
+        numa_node=lease.numa_node,
+        affinity=lease.affinity,
+        physfns=lease.physfns,
+        created_at=lease.created_at,
+        former_consumer=lease.former_consumer,
+        erased=lease.erased,
     )
 
 

@@ -311,6 +311,8 @@ def _moved(old: Lease, planned: Lease) -> Lease:
         physfns=planned.physfns,
         parent=planned.parent,
         physical_network=planned.physical_network,
+        driver=planned.driver,
+        vgpu_type=planned.vgpu_type,
         policies=dataclasses.replace(old.policies, device=planned.policies.device),
         arq="",
         is_spare=True,

@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final, TypeAlias
 
 from os_acc.host import vgpu
@@ -35,19 +34,9 @@ class NvidiaPlugin(base.PluginBase):
 
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
 
-    #: The type that device_spec gives each VF, as of the last discovery.
-    _types: Mapping[base.PciAddress, int] = MappingProxyType({})
-
     def discover(
         self, candidates: base.Candidates
     ) -> Iterator[base.Device | base.RejectedDevice]:
-        self._types = MappingProxyType(
-            {
-                each.function.address: each.tags.vgpu_type
-                for each in candidates.matched
-                if each.tags.vgpu_type
-            }
-        )
         offers: defaultdict[_Offer, list[base.UsableFunction]] = defaultdict(list)
         for usable in candidates.usable:
             if usable.driver == VfioDriver.NVIDIA:
@@ -108,16 +97,13 @@ class NvidiaPlugin(base.PluginBase):
         return dataclasses.replace(usable.handle(), fault=fault)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        del handle
-        address = steps.lease.address
-        kind = self._types.get(address) if isinstance(address, base.PciAddress) else 0
-        if not kind:
+        if not handle.vgpu_type:
             raise base.HostStepFailed(
-                f"device_spec does not give {address} a vgpu_type any more",
-                address=str(address),
-                hint="restore the tag, or unplug the instance",
+                f"the lease of {handle.address} does not record the type of its vGPU",
+                address=str(handle.address),
+                hint="unplug the instance, then plug it again",
             )
-        steps.run(steps_of_vgpu.create_vgpu, kind)
+        steps.run(steps_of_vgpu.create_vgpu, handle.vgpu_type)
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         del handle

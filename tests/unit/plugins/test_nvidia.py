@@ -10,16 +10,19 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from os_acc import exception, service
+from os_acc.attach import operations
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
+from os_acc.plugins import base
+from os_acc.plugins.nvidia import NvidiaPlugin
 from os_acc.privsep import StepTarget, vgpu
-from os_acc.testing import HostSpec, TestHost, hosts, instance
+from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 from os_acc.testing.nvidia import CURRENT
 
 BUS = "0000:41"
@@ -368,14 +371,67 @@ def test_a_provider_keeps_its_vf_when_lower_ones_join(host: TestHost) -> None:
     assert len(after.device.handles) == 4
 
 
-def test_a_guest_whose_type_is_no_longer_configured_does_not_start(
-    host: TestHost,
+@pytest.mark.parametrize(
+    "named",
+    [
+        pytest.param(tagged(*VFS, kind=WHOLE), id="another type"),
+        pytest.param(tagged(*VFS[1:]), id="not named"),
+        pytest.param([f'{{"address": "{BUS}:00.*"}}'], id="no type"),
+    ],
+)
+@pytest.mark.parametrize("how", ["reboot", "driver loaded again"])
+def test_a_guest_keeps_its_type_when_device_spec_changes(
+    host: TestHost, named: list[str], how: str
+) -> None:
+    host.plug(1, VFS[0])
+    if how == "reboot":
+        host.kernel.reboot()
+    else:
+        set_type(host, VFS[0], 0)
+    manager = host.restart(device_spec=named)
+    manager.plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_guest_gets_its_type_while_no_scan_succeeds(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.plug(1, VFS[0])
     host.kernel.reboot()
-    manager = host.restart(device_spec=tagged(*VFS[1:]))
-    with pytest.raises(exception.HostStepFailed, match="any more"):
-        manager.plug(instance(1), None, None)
-    assert type_of(host, VFS[0]) == 0
-    host.restart(device_spec=tagged(*VFS)).plug(instance(1), None, None)
+
+    def fail(plugin: NvidiaPlugin, candidates: base.Candidates) -> NoReturn:
+        raise RuntimeError("no scan")
+
+    monkeypatch.setattr(NvidiaPlugin, "discover", fail)
+    host.restart().plug(instance(1), None, None)
     assert type_of(host, VFS[0]) == HALF
+
+
+def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    adopted = operations.adopt_device(
+        host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
+    )
+    assert (adopted.vgpu_type, adopted.driver) == (HALF, "nvidia")
+    host.kernel.reboot()
+    host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+
+
+def test_a_lease_without_a_type_says_so(host: TestHost) -> None:
+    """A version without the field wrote it."""
+    host.plug(1, VFS[0])
+    (lease,) = host.manager.store.leases()
+    host.manager.store.replace([dataclasses.replace(lease, vgpu_type=0)])
+    host.kernel.reboot()
+    with pytest.raises(exception.HostStepFailed, match="does not record the type"):
+        host.restart().plug(instance(1), None, None)
+
+
+def lose_store(host: TestHost) -> None:
+    for file in Path(host.state_path).glob("os_acc.sqlite*"):
+        file.unlink()
+    host.restart()
