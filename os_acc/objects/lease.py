@@ -67,6 +67,7 @@ class HelperRecord:
     :ivar driver: its previous driver; None for none.
     :ivar driver_override: its previous override; None for none.
     :ivar eraser: the plugin that has to erase it; '' for none.
+    :ivar releaser: the plugin that has to release it; '' for none.
     """
 
     address: PciAddress
@@ -75,6 +76,7 @@ class HelperRecord:
     driver: str | None = None
     driver_override: str | None = None
     eraser: str = ""
+    releaser: str = ""
 
     @classmethod
     def of(
@@ -85,10 +87,12 @@ class HelperRecord:
         driver: str,
         override: str,
         eraser: str = "",
+        releaser: str = "",
     ) -> Self:
         """Parse one line of the helper's list."""
         place, guest = PciAddress(*parts), use == "guest"
-        return cls(place, lease, guest, driver or None, override or None, eraser)
+        prior = driver or None, override or None
+        return cls(place, lease, guest, *prior, eraser, releaser)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
