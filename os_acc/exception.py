@@ -558,6 +558,7 @@ class StepReason(ErrorReason):
         "does not answer",
         "see the kernel's log, and the power of its slot; it is reserved meanwhile",
     )
+    DENIED = "not allowed by root's configuration"
 
 
 class HostStepFailed(HostError):

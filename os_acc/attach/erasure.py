@@ -161,7 +161,8 @@ def still_owing(
     if not any(map(_may_be_untouched, leases)):
         return list(leases)
     try:
-        recorded = {each.lease for each in helper.recorded(deadline)}
+        # A record without an eraser is that of a device that was only prepared.
+        recorded = {each.lease for each in helper.recorded(deadline) if each.eraser}
     except exception.OsAccError as error:
         LOG.debug("cannot read the helper's records, so devices are erased: %s", error)
         return list(leases)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from oslo_log import log
 
@@ -25,14 +25,16 @@ from os_acc.attach import (
     region_requirements,
     verification,
 )
-from os_acc.attach.release_result import ReleaseResult, record_failures
+from os_acc.attach.release_result import (
+    ReleaseResult,
+    is_refused_by_store,
+    record_failures,
+)
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.mdev import MdevSlot, function_of
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.request import AttachTarget
-from os_acc.store import AlreadyLeased
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -88,7 +90,7 @@ class Lifecycle:
         intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
-            verification.check_answers(self._root, _functions(intents), deadline)
+            verification.check_leases_answer(self._root, intents, deadline)
         except BaseException:
             store.delete(intents)
             raise
@@ -173,14 +175,16 @@ class Lifecycle:
             self._record_again(intents, deadline)
             failed = self.settle(intents[0].consumer, deadline, intents).failed
         except exception.OsAccError as error:
-            if not _is_refused_by_store(error):
+            if not is_refused_by_store(error):
                 cause.add_note(f"cannot roll back: {error}")
                 return
             # Either the disk is full: the recorded intent still says what to restore.
             # Or another plug leased the device in a new store: the helper decides.
             cause.add_note(f"cannot record the rollback: {error}")
             ended = deadlines.side_by_side(
-                intents, lambda each: self._try_give_back(each, deadline), _WORKERS
+                intents,
+                lambda each: self._try_give_back(each, deadline, True),
+                _WORKERS,
             )
             failed = tuple((each, why) for each, why in ended if why is not None)
         for lease, why in failed:
@@ -229,7 +233,7 @@ class Lifecycle:
         verification.check_unused(
             self._root, [each for each in idle if each.is_the_guests]
         )
-        verification.check_answers(self._root, _functions(idle), deadline)
+        verification.check_leases_answer(self._root, idle, deadline)
         # 3. Restore drivers that read regions. A process killed in an earlier
         #    attempt may have left a function without its driver.
         idle = [
@@ -277,8 +281,11 @@ class Lifecycle:
         owing = erasure.still_owing(self._root, self._helper, leases, deadline)
         begun = store.replace([_begun(lease) for lease in owing])
         # 2. Give each device back.
+        plugs = {each.uuid for each in leases if each.state is LeaseState.PREPARING}
         ended = deadlines.side_by_side(
-            begun, lambda each: self._try_give_back(each, deadline), _WORKERS
+            begun,
+            lambda each: self._try_give_back(each, deadline, each.uuid in plugs),
+            _WORKERS,
         )
         done = tuple(lease for lease, error in ended if error is None)
         failed = tuple((lease, error) for lease, error in ended if error is not None)
@@ -293,49 +300,76 @@ class Lifecycle:
         return ReleaseResult(done, record_failures(failed, store))
 
     def _try_give_back(
-        self, lease: Lease, deadline: float
+        self, lease: Lease, deadline: float, is_plug: bool = False
     ) -> tuple[Lease, exception.OsAccError | None]:
+        """Give a device back; return the lease, and the error of a failure.
+
+        :param is_plug: whether this rolls back a plug.
+        """
         try:
             try:
-                self._give_back(lease, deadline)
+                self._give_back(lease, deadline, is_plug)
             except client.EpochRefused as error:
                 (lease,) = self._with_accepted_epoch([lease], error, deadline)
-                self._give_back(lease, deadline)
+                self._give_back(lease, deadline, is_plug)
         except exception.OsAccError as error:
             return lease, error
         return lease, None
 
-    def _give_back(self, lease: Lease, deadline: float) -> None:
+    def _give_back(self, lease: Lease, deadline: float, is_plug: bool) -> None:
         """Undo :meth:`_prepare`; a device that stays with the host is not rebound."""
         if lease.slot is not None:
-            self._remove_mdev(lease, lease.slot, deadline)
+            self._remove_mdev(lease, lease.slot, deadline, is_plug)
             return
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             if not lease.owes_erase:
                 self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
-        if not verification.given_back_by_reboot(self._root, lease):
+        has_records = not verification.given_back_by_reboot(self._root, lease)
+        if has_records:
             self._restore(lease, deadline)
         if lease.is_the_guests:
-            self._release_by_plugin(lease, deadline)
+            self._release_by_plugin(lease, deadline, is_plug)
+            if has_records and lease.owes_release:
+                self._forget_release(lease, deadline)
 
-    def _release_by_plugin(self, lease: Lease, deadline: float) -> None:
+    def _forget_release(self, lease: Lease, deadline: float) -> None:
+        """End the helper's record of an owed release; that of an erasure stays.
+
+        Until here it permits the steps with which the plugin releases the device.
+        """
+        if lease.owes_erase:
+            self._restore(dataclasses.replace(lease, owes_release=False), deadline)
+        else:
+            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+
+    def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
         try:
             plugin_steps.release(self._plugins, self._helper, lease, deadline)
         except (exception.DeviceGone, exception.DeviceChanged) as error:
             # The plugin's changes went with the device; those of a function that is
             # still there did not.
-            if verification.remaining(self._root, lease).prior:
+            if lease.slot or verification.remaining(self._root, lease).prior:
                 raise
             LOG.warning("%s has nothing to release: %s", lease.plugin, error)
+        except exception.HostStepFailed as error:
+            # The helper has no record of the lease, which it makes before the first
+            # step that prepares a device: root's configuration has denied that one.
+            if not is_plug or error.reason is not exception.StepReason.DENIED:
+                raise
 
-    def _remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
+    def _remove_mdev(
+        self, lease: Lease, slot: MdevSlot, deadline: float, is_plug: bool
+    ) -> None:
         """Undo :meth:`_prepare_mdev`."""
         if not lease.is_the_guests:
             return
-        if not verification.given_back_by_reboot(self._root, lease):
+        has_records = not verification.given_back_by_reboot(self._root, lease)
+        if has_records:
             self._helper.remove_mdev(lease, slot, deadline)
-        plugin_steps.release(self._plugins, self._helper, lease, deadline)
+        self._release_by_plugin(lease, deadline, is_plug)
+        if has_records and lease.owes_release:
+            self._helper.forget_mdev(lease, slot, deadline)
 
     def _is_rebound(self, lease: Lease, deadline: float) -> bool:
         """Return whether programming may have left a host's card between drivers."""
@@ -447,17 +481,13 @@ class Lifecycle:
         After the loss of a store, epochs continue above those that the helper has
         seen; epochs issued while the clock was ahead come back to the present.
         """
-        refused = [each for each in leases if _is_about(each, error.address)]
+        refused = [
+            each for each in leases if verification.is_about(each, error.address)
+        ]
         store = self._store.until(deadline)
         fresh = store.replace(refused or leases, error.accepted)
         renewed = {lease.uuid: lease for lease in fresh}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
-
-
-def _is_refused_by_store(error: exception.OsAccError) -> bool:
-    if isinstance(error, exception.StateUnavailable):
-        return error.reason is not exception.StateReason.UNUSABLE
-    return isinstance(error, AlreadyLeased)
 
 
 def _begun(lease: Lease) -> Lease:
@@ -468,17 +498,3 @@ def _begun(lease: Lease) -> Lease:
     """
     state = LeaseState.PREPARING if lease.is_half_programmed else LeaseState.RELEASING
     return dataclasses.replace(lease, state=state)
-
-
-def _is_about(lease: Lease, address: str) -> bool:
-    """Return whether an address is a function of a lease, or its region's card."""
-    addresses = {*map(str, lease.members)}
-    if lease.programming is not None:
-        addresses.add(str(lease.programming.region.card))
-    return address in addresses
-
-
-def _functions(leases: Iterable[Lease]) -> tuple[PciAddress, ...]:
-    """Return the PCI functions of leases, and the parents of mediated devices."""
-    places = (function_of(each) for lease in leases for each in lease.members)
-    return tuple(sorted({each for each in places if each is not None}))

@@ -32,6 +32,7 @@ from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
+from os_acc.objects.request import AttachTarget
 from os_acc.plugins import base
 from os_acc.store.locks import consumer_lock
 
@@ -92,9 +93,7 @@ def release_device(
             )
             return
         found = UnknownDevice(manager, inventory, address, records, deadline)
-        lease = _owing_erasure(
-            manager, found.lease(driver, siblings), found.recorded, deadline
-        )
+        lease = _owing(manager, found.lease(driver, siblings), found.recorded, deadline)
         if found.recorded is not None:
             lease = manager.catalog.reconciler.claim(
                 lease, found.recorded.lease, store, deadline
@@ -118,7 +117,7 @@ def _claim_damaged(manager: Manager, address: PciAddress, deadline: float) -> No
         return
     damaged = store.damaged_claims()
     found = UnknownDevice(manager, inventory, address, records, deadline, damaged)
-    planned = _owing_erasure(manager, found.lease(None, _NOTHING), None, deadline)
+    planned = _owing(manager, found.lease(None, _NOTHING), None, deadline)
     if planned.owes_erase:
         reconciler.claim(planned, "", store, deadline)
 
@@ -245,7 +244,7 @@ def adopt_device(
     planned = dataclasses.replace(
         found.lease(driver, siblings), consumer=consumer, policies=_ADOPTED
     )
-    planned = _owing_erasure(manager, planned, found.recorded, deadline)
+    planned = _owing(manager, planned, found.recorded, deadline)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
@@ -279,14 +278,23 @@ def _offered(inventory: Inventory, lease: Lease) -> Device | None:
     )
 
 
-def _owing_erasure(
+def _owing(
     manager: Manager, planned: Lease, recorded: HelperRecord | None, deadline: float
 ) -> Lease:
-    """Return a lease with the debt of its device, if its plugin erases it.
+    """Return a lease with the debts of its device, if its plugin has to erase it or
+    to release it.
 
     A device without a lease is unknown, and no plugin describes it. The privileged
     helper's record names the plugin, which may offer the device no more.
     """
+    if recorded is not None and recorded.releaser:
+        # ``release`` is called for the device of a guest.
+        planned = dataclasses.replace(
+            planned,
+            plugin=recorded.releaser,
+            owes_release=True,
+            attach_target=AttachTarget.VM,
+        )
     device = _offered(manager.catalog.assuming(planned, deadline), planned)
     eraser = recorded.eraser if recorded else ""
     if device is not None and device.erasure is Erasure.PLUGIN:

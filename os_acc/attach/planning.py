@@ -253,6 +253,7 @@ class LeasePlanner:
             owes_erase=selected.provider.device.erasure is Erasure.PLUGIN,
             driver=selected.handle.driver,
             physical_network=selected.handle.physical_network or "",
+            vgpu_type=selected.handle.vgpu_type,
         )
 
 

@@ -22,6 +22,7 @@ from os_acc.objects.lease import Lease, LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
+from os_acc.privsep.step import StepPurpose
 
 LOG = log.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class PluginSteps:
     deadline: float
     helper: Helper
     holder: Lease
+    purpose: StepPurpose = StepPurpose.OTHER
 
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
@@ -64,7 +66,12 @@ class PluginSteps:
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         value: _T = vendor_steps.run(
-            self.helper, step, arguments, self.holder, self.deadline
+            self.helper,
+            step,
+            arguments,
+            self.holder,
+            self.deadline,
+            purpose=self.purpose,
         )
         return value
 
@@ -79,7 +86,7 @@ class RegionSteps(PluginSteps):
     :ivar region: the region that is programmed.
     """
 
-    region: Region
+    region: Region = dataclasses.field(kw_only=True)
     _is_in_plugin: bool = False
     _has_written: bool = False
     _refusal: exception.OsAccError | None = None
@@ -181,7 +188,8 @@ def prepare(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> 
     :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
-    _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.prepare)
+    steps = PluginSteps(deadline, helper, lease, StepPurpose.PREPARE)
+    _for_lease(plugins, steps, lambda plugin: plugin.prepare)
 
 
 def release(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> None:
@@ -191,7 +199,8 @@ def release(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> 
     :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
-    _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.release)
+    steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
+    _for_lease(plugins, steps, lambda plugin: plugin.release)
 
 
 def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> float:
@@ -201,7 +210,8 @@ def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> fl
         a number from 0.0 to 1.0.
     :raises OsAccError: see :func:`call`.
     """
-    done = _for_lease(plugins, helper, lease, deadline, lambda plugin: plugin.erase)
+    steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
+    done = _for_lease(plugins, steps, lambda plugin: plugin.erase)
     is_number = isinstance(done, int | float) and not isinstance(done, bool)
     if not is_number or not 0.0 <= done <= 1.0:
         raise exception.PluginFailed(
@@ -213,16 +223,14 @@ def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> fl
 
 def _for_lease(
     plugins: Plugins,
-    helper: Helper,
-    lease: Lease,
-    deadline: float,
+    steps: PluginSteps,
     method: Callable[[base.PluginBase], Callable[..., Any]],
 ) -> Any:
-    plugin = _plugin_of(plugins, lease)
+    plugin = _plugin_of(plugins, steps.holder)
     if plugin is None:
         return None
-    steps = PluginSteps(deadline, helper, lease)
-    return call(plugins, plugin, deadline, method(plugin), _handle(lease), steps)
+    handle = _handle(steps.holder)
+    return call(plugins, plugin, steps.deadline, method(plugin), handle, steps)
 
 
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
@@ -285,6 +293,7 @@ def _handle(lease: Lease) -> AttachHandle:
         lease.numa_node,
         driver=lease.driver,
         physical_network=lease.physical_network or None,
+        vgpu_type=lease.vgpu_type,
     )
 
 
@@ -300,6 +309,24 @@ def _view(lease: Lease) -> LeaseView:
         prior=lease.prior,
         parent=lease.parent,
         cells=lease.cells,
+        request_uuid=lease.request_uuid,
+        group=lease.group,
+        profile=lease.profile,
+        required=lease.required,
+        bitstream_request=lease.bitstream_request,
+        image_id=lease.image_id,
+        region=lease.programming.region if lease.programming else None,
+        attach_target=lease.attach_target,
+        driver=lease.driver,
+        vgpu_type=lease.vgpu_type,
+        physical_network=lease.physical_network,
+        iommu_group=lease.iommu_group,
+        numa_node=lease.numa_node,
+        affinity=lease.affinity,
+        physfns=lease.physfns,
+        created_at=lease.created_at,
+        former_consumer=lease.former_consumer,
+        erased=lease.erased,
     )
 
 

@@ -351,7 +351,7 @@ class Programmer:
         # 1. Record the region as unverified. Undo: restore the record, but only
         #    while the hardware is untouched.
         before = store.mark_region_unverified(job.region.key, image.id)
-        steps = RegionSteps(deadline, self._helper, job.lease, job.region)
+        steps = RegionSteps(deadline, self._helper, job.lease, region=job.region)
         try:
             # 2. Program. Undo: none; the region stays unverified.
             self._write(job, steps)

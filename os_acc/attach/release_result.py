@@ -13,7 +13,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.store import Store
+from os_acc.store import AlreadyLeased, Store
 
 LOG = log.getLogger(__name__)
 
@@ -108,3 +108,10 @@ def is_transient(error: exception.OsAccError) -> bool:
 def _judged(lease: Lease, error: exception.OsAccError) -> Lease:
     state = lease.state if is_transient(error) else LeaseState.QUARANTINED
     return dataclasses.replace(lease, state=state, reason=str(error))
+
+
+def is_refused_by_store(error: exception.OsAccError) -> bool:
+    """Return whether the store lacks space, or has another lease of the device."""
+    if isinstance(error, exception.StateUnavailable):
+        return error.reason is not exception.StateReason.UNUSABLE
+    return isinstance(error, AlreadyLeased)

@@ -296,7 +296,10 @@ def _policies(wrong: Sequence[Lease]) -> Policies:
 
 
 def _moved(old: Lease, planned: Lease) -> Lease:
-    """Return a spare lease like the old one, on the planned device."""
+    """Return a spare lease like the old one, on the planned device.
+
+    A vGPU keeps the type of the old one: the tag may have changed since.
+    """
     return dataclasses.replace(
         old,
         uuid=planned.uuid,
@@ -311,6 +314,7 @@ def _moved(old: Lease, planned: Lease) -> Lease:
         physfns=planned.physfns,
         parent=planned.parent,
         physical_network=planned.physical_network,
+        driver=planned.driver,
         policies=dataclasses.replace(old.policies, device=planned.policies.device),
         arq="",
         is_spare=True,

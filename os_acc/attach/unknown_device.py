@@ -12,7 +12,7 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, vfio
+from os_acc.host import attributes, vfio, vgpu
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import (
@@ -25,7 +25,7 @@ from os_acc.objects.lease import (
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI
+from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI, VfioDriver
 from os_acc.privsep import record
 from os_acc.privsep.functions import is_driver_name
 
@@ -81,11 +81,20 @@ class UnknownDevice:
                 AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
             ),
             driver=self._vfio_driver(),
+            vgpu_type=self._vgpu_type(),
         )
 
     def _vfio_driver(self) -> str:
         driver = self._function.driver
+        if self._vgpu_type():
+            return VfioDriver.NVIDIA.value
         return driver if driver in GUEST_DRIVERS else VFIO_PCI
+
+    def _vgpu_type(self) -> int:
+        """Return the type of vGPU that the guest has, for the next reboot."""
+        if self._function.driver != VfioDriver.NVIDIA:
+            return 0
+        return vgpu.current_type(self._manager.root, self._address) or 0
 
     def _check_prepared(self, inventory: Inventory) -> None:
         if not _is_ours(inventory, self._address):

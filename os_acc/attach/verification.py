@@ -27,7 +27,7 @@ from os_acc.host import (
 )
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
-from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.vfio_driver import VfioDriver
 from os_acc.privsep.functions import is_driver_name
@@ -448,3 +448,21 @@ def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
                 hint="the card was exchanged: unplug the instance",
             )
     return functions
+
+
+def check_leases_answer(root: str, leases: Iterable[Lease], deadline: float) -> None:
+    """Check that the functions of leases answer; see :func:`check_answers`.
+
+    Those of a mediated device are its parent.
+    """
+    places = (function_of(each) for lease in leases for each in lease.members)
+    found = sorted({each for each in places if each is not None})
+    check_answers(root, found, deadline)
+
+
+def is_about(lease: Lease, address: str) -> bool:
+    """Return whether an address is a function of a lease, or its region's card."""
+    addresses = {*map(str, lease.members)}
+    if lease.programming is not None:
+        addresses.add(str(lease.programming.region.card))
+    return address in addresses

@@ -14,7 +14,7 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors
+from os_acc.helper import connection, errors, leases
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
@@ -24,7 +24,6 @@ from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
-from os_acc.objects.vfio_driver import VFIO_PCI
 from os_acc.privsep import (
     binding,
     fpga,
@@ -39,6 +38,7 @@ from os_acc.privsep import (
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.rootconf import LimitMode
+from os_acc.privsep.step import StepPurpose
 
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # A host without FPGAs need not permit the third one.
@@ -109,11 +109,11 @@ class Helper:
         answers = turn.ask(
             binding.take,
             lease.iommu_group,
-            _bindings(lease),
+            leases.bindings(lease),
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
-            *_eraser(lease),
+            *leases.debt(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -129,13 +129,13 @@ class Helper:
         answers = turn.ask(
             binding.reserve,
             lease.iommu_group,
-            _targets(lease),
+            leases.targets(lease),
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
-            *_eraser(lease),
+            *leases.debt(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -166,7 +166,8 @@ class Helper:
     ) -> None:
         """Restore the prior binding of all functions of a lease.
 
-        The helper's record of a device that has to be erased stays.
+        The helper's record of a device that has to be erased or released stays, until
+        :meth:`forget`.
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
@@ -188,7 +189,7 @@ class Helper:
             turn.milliseconds,
             proven_free,
             lease.uuid,
-            *_eraser(lease),
+            *leases.debt(lease),
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -211,6 +212,11 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         self.check_unused(lease, deadline)
+        owed = (True,) if lease.owes_release else ()
+        self._change_mdev(mdev.remove, lease, slot, deadline, *owed)
+
+    def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
+        """Remove the helper's record of a mediated device that is removed already."""
         self._change_mdev(mdev.remove, lease, slot, deadline)
 
     def _change_mdev(
@@ -219,6 +225,7 @@ class Helper:
         lease: Lease,
         slot: MdevSlot,
         deadline: float,
+        *more: object,
     ) -> None:
         turn = self._turn(privsep.base, deadline)
         answer = turn.ask(
@@ -229,6 +236,7 @@ class Helper:
             lease.uuid,
             lease.epoch,
             turn.milliseconds,
+            *more,
         )
         result = CallResult(*answer)
         if result.outcome != Outcome.OK:
@@ -265,10 +273,15 @@ class Helper:
         lease: Lease,
         arguments: tuple[object, ...],
         deadline: float,
+        purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
         """Run a vendor's step; see :mod:`os_acc.helper.vendor_steps`."""
         turn = self._turn(step.context, deadline)
         call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
+        releaser = lease.plugin if lease.owes_release else ""
+        # A helper that was started before an upgrade knows fewer arguments.
+        if purpose is not StepPurpose.OTHER:
+            call = (*call, str(purpose), releaser)
         return CallResult(*turn.ask(step.entry, *call))
 
     def read_health(
@@ -467,25 +480,3 @@ class _Turn:
 def _signature(bitstream: Bitstream) -> tuple[str, ...]:
     found = bitstream.image.properties
     return tuple(found.get(name, "") for name in policy.SIGNATURE_PROPERTIES)
-
-
-def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    return tuple((prior.address.parts, prior.identity.numbers) for prior in lease.prior)
-
-
-def _bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
-    """Return the targets of :func:`binding.take`, each with its driver if it differs.
-
-    A helper that was started before an upgrade knows vfio-pci alone.
-    """
-    return tuple(
-        each if driver == VFIO_PCI else (*each, driver)
-        for each, driver in zip(
-            _targets(lease), map(lease.driver_of, lease.functions), strict=True
-        )
-    )
-
-
-def _eraser(lease: Lease) -> tuple[str, ...]:
-    """Return the plugin that has to erase the device of a lease, if one has to."""
-    return (lease.plugin,) if lease.owes_erase else ()

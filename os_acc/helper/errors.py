@@ -28,7 +28,7 @@ _REPORTED = {
 #: Hint for each step that root's configuration denies.
 DENIED_HINT = (
     "name the device in device_spec of /etc/os-acc/privileged.conf, as in the "
-    "service's own configuration"
+    "service's own configuration, and see 'os-acc check' if the file is invalid"
 )
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
@@ -202,6 +202,7 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 address=address,
                 errno=result.errno,
                 hint=DENIED_HINT,
+                reason=exception.StepReason.DENIED,
             )
         case Outcome.IN_USE | Outcome.UNSURE:
             return exception.DeviceInUse(

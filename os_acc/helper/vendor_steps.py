@@ -19,6 +19,7 @@ from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.region import Region
 from os_acc.privsep import Context, Step, steps
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.step import StepPurpose
 
 LOG = log.getLogger(__name__)
 
@@ -47,10 +48,12 @@ def run(
     lease: Lease,
     deadline: float,
     region: Region | None = None,
+    purpose: StepPurpose = StepPurpose.OTHER,
 ) -> Any:
     """Run a vendor's step on the device of a lease; return its value.
 
     :param region: the region that the plugin programs; None in other calls.
+    :param purpose: the call of the plugin.
     :raises TypeError: the arguments do not match the parameters of the step.
     :raises HelperUnavailable: the helper of its context does not start.
     :raises HostError: the host refused it.
@@ -64,7 +67,7 @@ def run(
         )
     card = () if region is None else (region.card.parts, region.identity.numbers)
     target = (*_device(lease), card)
-    result = helper.run_step(step, target, lease, arguments, deadline)
+    result = helper.run_step(step, target, lease, arguments, deadline, purpose)
     if result.outcome != Outcome.OK:
         raise _error(step, str(lease.address), result)
     return steps.decode(result.observed)
@@ -98,6 +101,15 @@ def _error(
             f"{result.step or 'a call'}: {errors.reason(result)}{detail}",
             address=address,
             errno=result.errno,
+        )
+    if result.outcome == Outcome.DENIED:
+        # Without an error number: a plugin would take it for that of its step.
+        return exception.HostStepFailed(
+            f"{address}: root's configuration does not allow the privileged step "
+            f"{step.name}",
+            address=address,
+            hint=errors.DENIED_HINT,
+            reason=exception.StepReason.DENIED,
         )
     if result.outcome == Outcome.IN_USE and result.step:
         return exception.DeviceInUse(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from os_acc.host import iommu, pci, vfio
+from os_acc.exception import HostStepFailed
+from os_acc.host import iommu, pci, vfio, vgpu
 from os_acc.host.usage import Usage
 from os_acc.host.view import Host
 from os_acc.inventory import vfio_drivers
@@ -162,6 +163,31 @@ def _vfio_driver(
     return _no(function, RejectReason.MANAGED, detail)
 
 
+def _untagged_vgpu(
+    evidence: HostEvidence, function: PciFunction
+) -> RejectedDevice | None:
+    """Reject a VF that can be a vGPU, and is tagged with no type.
+
+    On vfio-pci it is no vGPU, and the card's driver does not serve it: no plugin may
+    offer it, also if ``nvidia`` is not enabled.
+    """
+    tags = evidence.named[function.address]
+    if function.identity.vendor != vgpu.NVIDIA or function.physfn is None:
+        return None
+    if tags.vgpu_type:
+        return None
+    try:
+        if vgpu.current_type(evidence.root, function.address) is None:
+            return None
+    except HostStepFailed as error:
+        return _no(function, RejectReason.UNREADABLE, error.message)
+    return _no(
+        function,
+        RejectReason.UNSUPPORTED,
+        "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types",
+    )
+
+
 def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     """Reject a function that vfio-pci refuses, or does not reset."""
     if vfio.denylisted(evidence.root, function):
@@ -295,6 +321,7 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
     _unknown,
     _otherwise_leased,
     _isolated,
+    _untagged_vgpu,
 )
 
 

@@ -97,6 +97,7 @@ class UsableFunction:
             numa_policy=self.tags.numa_policy,
             physical_network=self.tags.physical_network,
             driver=self.driver,
+            vgpu_type=self.tags.vgpu_type,
         )
 
 

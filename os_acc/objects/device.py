@@ -39,6 +39,8 @@ class AttachHandle:
         contract.
     :ivar physical_network: the network that a network card is connected to, as tagged;
         None: no tag names one. New in version 1.4 of the contract.
+    :ivar vgpu_type: the type of the vGPU that a VF becomes on NVIDIA's driver, as
+        tagged; 0: none. New in version 1.4 of the contract.
     """
 
     address: DeviceAddress
@@ -49,6 +51,7 @@ class AttachHandle:
     numa_policy: NUMAPolicy | None = None
     driver: str = VFIO_PCI
     physical_network: str | None = None
+    vgpu_type: int = 0
 
 
 class Erasure(enum.Enum):

@@ -67,6 +67,7 @@ class HelperRecord:
     :ivar driver: its previous driver; None for none.
     :ivar driver_override: its previous override; None for none.
     :ivar eraser: the plugin that has to erase it; '' for none.
+    :ivar releaser: the plugin that has to release it; '' for none.
     """
 
     address: PciAddress
@@ -75,6 +76,7 @@ class HelperRecord:
     driver: str | None = None
     driver_override: str | None = None
     eraser: str = ""
+    releaser: str = ""
 
     @classmethod
     def of(
@@ -85,10 +87,12 @@ class HelperRecord:
         driver: str,
         override: str,
         eraser: str = "",
+        releaser: str = "",
     ) -> Self:
         """Parse one line of the helper's list."""
         place, guest = PciAddress(*parts), use == "guest"
-        return cls(place, lease, guest, driver or None, override or None, eraser)
+        prior = driver or None, override or None
+        return cls(place, lease, guest, *prior, eraser, releaser)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,6 +154,8 @@ class Lease:
         others of its IOMMU group have vfio-pci.
     :ivar physical_network: the network that its network card is connected to, as
         tagged when it was planned; '' without a tag.
+    :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
+        tagged when it was planned; 0: none.
     """
 
     uuid: str
@@ -192,6 +198,7 @@ class Lease:
     erased: float = 0.0
     driver: str = VFIO_PCI
     physical_network: str = ""
+    vgpu_type: int = 0
 
     @property
     def request_uuid(self) -> str:
@@ -329,6 +336,31 @@ class LeaseView:
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
     :ivar cells: the NUMA cells of the host that the guest uses; empty: unknown.
+    :ivar request_uuid: the UUID of the accelerator request, which stays if the device
+        is replaced.
+    :ivar group: the suffix of the request group; '' for the unnumbered one.
+    :ivar profile: the name of the device profile of that group; '' for a group of the
+        flavor itself, or if unknown.
+    :ivar required: the traits that the flavor requires of an FPGA region.
+    :ivar bitstream_request: the bitstream that the flavor requests; None: none.
+    :ivar image_id: the image of the guest for which the contents of its region were
+        decided; '' without a region, or if unknown.
+    :ivar region: the FPGA region, as it was when the lease was prepared; None: no
+        region.
+    :ivar attach_target: the user of the accelerator. ``prepare`` and ``release`` are
+        called for a guest's alone.
+    :ivar driver: the VFIO driver that the function has while a guest has it.
+    :ivar vgpu_type: the type of vGPU that the VF was planned as; 0: none.
+    :ivar physical_network: the network that its card was tagged with; '' for none.
+    :ivar iommu_group: of the function; None: a mediated device.
+    :ivar numa_node: the NUMA node of the function; None: unknown.
+    :ivar affinity: of that node to ``cells``; None without cells.
+    :ivar physfns: the PFs of its VFs, also of those that were removed since.
+    :ivar created_at: when the consumer got the accelerator, in microseconds since
+        1970, UTC.
+    :ivar former_consumer: in ``erase``, the consumer whose data is erased: the device
+        has no other one. '' before.
+    :ivar erased: the part of the erasure that the last call of ``erase`` returned.
 
     New in version 1.4 of the contract.
     """
@@ -343,6 +375,24 @@ class LeaseView:
     prior: tuple[PriorBinding, ...]
     parent: PciIdentity | None = None
     cells: tuple[int, ...] = ()
+    request_uuid: str = ""
+    group: str = ""
+    profile: str = ""
+    required: tuple[str, ...] = ()
+    bitstream_request: BitstreamRequest | None = None
+    image_id: str = ""
+    region: Region | None = None
+    attach_target: AttachTarget = AttachTarget.VM
+    driver: str = VFIO_PCI
+    vgpu_type: int = 0
+    physical_network: str = ""
+    iommu_group: int | None = None
+    numa_node: int | None = None
+    affinity: Affinity | None = None
+    physfns: tuple[PciAddress, ...] = ()
+    created_at: int = 0
+    former_consumer: str = ""
+    erased: float = 0.0
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:

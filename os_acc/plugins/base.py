@@ -58,19 +58,29 @@ from os_acc.objects.device import (
     RejectReason,
     VendorReason,
 )
-from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.image import (
+    Bitstream,
+    BitstreamRequest,
+    Header,
+    Image,
+    ImageFormat,
+)
 from os_acc.objects.lease import LeaseView, PriorBinding
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.numa import Affinity, NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
+from os_acc.objects.request import AttachTarget
 from os_acc.privsep import Context, HealthReading, Step
 
 __all__ = [
     "CONTRACT_VERSION",
+    "Affinity",
     "AttachHandle",
+    "AttachTarget",
     "Bitstream",
     "BitstreamError",
+    "BitstreamRequest",
     "Candidates",
     "ChangeReason",
     "Device",

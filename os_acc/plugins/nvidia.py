@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final, TypeAlias
 
 from os_acc.host import vgpu
@@ -35,44 +34,13 @@ class NvidiaPlugin(base.PluginBase):
 
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
 
-    #: The type that device_spec gives each VF, as of the last discovery.
-    _types: Mapping[base.PciAddress, int] = MappingProxyType({})
-
-    def discover(
-        self, candidates: base.Candidates
-    ) -> Iterator[base.Device | base.RejectedDevice]:
-        self._types = MappingProxyType(
-            {
-                each.function.address: each.tags.vgpu_type
-                for each in candidates.matched
-                if each.tags.vgpu_type
-            }
-        )
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
         offers: defaultdict[_Offer, list[base.UsableFunction]] = defaultdict(list)
         for usable in candidates.usable:
             if usable.driver == VfioDriver.NVIDIA:
                 offers[_offer(usable)].append(usable)
-            elif (rejected := self._rejected(usable.function)) is not None:
-                yield rejected
         for offer, alike in offers.items():
             yield self._device(offer, alike, candidates)
-
-    def _rejected(self, function: base.PciFunction) -> base.RejectedDevice | None:
-        """Return the rejection of a VF that can be a vGPU; None: another function."""
-        if function.identity.vendor != vgpu.NVIDIA or function.physfn is None:
-            return None
-        try:
-            if vgpu.current_type(self.root, function.address) is None:
-                return None
-        except base.HostStepFailed as error:
-            return base.RejectedDevice(
-                function.address, base.RejectReason.UNREADABLE, error.message
-            )
-        return base.RejectedDevice(
-            function.address,
-            base.RejectReason.UNSUPPORTED,
-            "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types",
-        )
 
     def _device(
         self,
@@ -108,31 +76,35 @@ class NvidiaPlugin(base.PluginBase):
         return dataclasses.replace(usable.handle(), fault=fault)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        del handle
-        address = steps.lease.address
-        kind = self._types.get(address) if isinstance(address, base.PciAddress) else 0
-        if not kind:
+        if not handle.vgpu_type:
             raise base.HostStepFailed(
-                f"device_spec does not give {address} a vgpu_type any more",
-                address=str(address),
-                hint="restore the tag, or unplug the instance",
+                f"the lease of {handle.address} does not record the type of its vGPU",
+                address=str(handle.address),
+                hint="unplug the instance, then plug it again",
             )
-        steps.run(steps_of_vgpu.create_vgpu, kind)
+        steps.run(steps_of_vgpu.create_vgpu, handle.vgpu_type)
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        del handle
         try:
             steps.run(steps_of_vgpu.delete_vgpu)
         except base.DeviceGone:
             # Its vGPU has gone with it.
             return
         except base.HostStepFailed as error:
-            if error.errno not in _HELD:
-                raise
-            raise base.DeviceInUse(
-                f"{steps.lease.address} cannot be deleted as a vGPU: a guest holds it",
-                address=str(steps.lease.address),
-            ) from error
+            if error.errno in _HELD:
+                raise base.DeviceInUse(
+                    f"{handle.address} cannot be deleted as a vGPU: a guest holds it",
+                    address=str(handle.address),
+                ) from error
+            if error.errno == errno.ENODATA:
+                raise base.HostStepFailed(
+                    f"{handle.address} is a vGPU, and the helper's mark that its lease "
+                    "has created it is lost",
+                    address=str(handle.address),
+                    hint="write 0 to its nvidia/current_vgpu_type, unless another tool "
+                    f"has made it; then run 'os-acc device release {handle.address}'",
+                ) from error
+            raise
 
 
 def _offer(each: base.UsableFunction | base.MatchedFunction) -> _Offer:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import dataclasses
 import errno
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from os_acc import privsep
-from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, VfioDriver
-from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
+from os_acc.privsep import dfl, functions, record, restoring, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (
@@ -32,6 +32,17 @@ from os_acc.privsep.targets import (
 )
 
 
+class _Debt(NamedTuple):
+    """The plugins that have work to do once a function has left its guest; '': none.
+
+    :ivar eraser: erases it.
+    :ivar releaser: has prepared it, and releases it.
+    """
+
+    eraser: str
+    releaser: str
+
+
 @privsep.base.entrypoint
 def take(
     group: int,
@@ -40,6 +51,7 @@ def take(
     milliseconds: int,
     lease: str,
     eraser: str = "",
+    releaser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
 
@@ -54,12 +66,14 @@ def take(
         vfio-pci the driver, a :class:`~os_acc.objects.vfio_driver.VfioDriver`.
     :param lease: canonical UUID.
     :param eraser: the plugin that has to erase them afterwards; '' for none.
+    :param releaser: the plugin that has to release them afterwards; '' for none.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2, 3)
     if (
         parsed is None
         or not functions.is_uuid(lease)
         or not functions.is_driver_name(eraser)
+        or not functions.is_driver_name(releaser)
         or not all(_requested(each) in ALL_DRIVERS for each in parsed)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
@@ -70,7 +84,10 @@ def take(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, "")
-            or guarded(_take_allowed, each, lease, eraser, allows, parsed)
+            or guarded(
+                _take_allowed,
+                *(each, lease, _Debt(eraser, releaser), allows, parsed),
+            )
         ),
     )
 
@@ -84,6 +101,7 @@ def give_back(
     proven_free: bool,
     lease: str,
     eraser: str = "",
+    releaser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Restore the prior driver and override of functions.
 
@@ -101,7 +119,8 @@ def give_back(
         none.
     :param proven_free: whether the caller checked for holders in ``inspect``.
     :param lease: canonical UUID.
-    :param eraser: as for :func:`take`; the record then stays until :func:`forget`.
+    :param eraser: as for :func:`take`; the record then stays until :func:`forget`. So
+        it does with a ``releaser``: it permits the steps that return the device.
     """
     parsed = parse(group, targets, epoch, milliseconds, 4)
     if (
@@ -109,6 +128,7 @@ def give_back(
         or type(proven_free) is not bool
         or not functions.is_uuid(lease)
         or not functions.is_driver_name(eraser)
+        or not functions.is_driver_name(releaser)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
@@ -117,7 +137,10 @@ def give_back(
         epoch,
         milliseconds,
         lambda each: guarded(
-            _give_back_recorded, each, lease, proven_free, eraser, allows
+            _give_back_recorded,
+            *(each, lease, proven_free),
+            _Debt(eraser, releaser),
+            allows,
         ),
     )
 
@@ -132,6 +155,7 @@ def reserve(
     use: str,
     instead_of: str,
     eraser: str = "",
+    releaser: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Record functions for a lease without changing their binding.
 
@@ -143,7 +167,7 @@ def reserve(
     :param instead_of: the lease whose records this lease takes over, with their
         driver and override. :data:`record.UNREADABLE`: take over damaged
         records. '' for none.
-    :param eraser: as for :func:`take`.
+    :param eraser: as for :func:`take`, as is ``releaser``.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2)
     if (
@@ -153,6 +177,7 @@ def reserve(
         or use not in set(FunctionUse)
         or not _is_lease(instead_of)
         or not functions.is_driver_name(eraser)
+        or not functions.is_driver_name(releaser)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
@@ -162,7 +187,12 @@ def reserve(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, instead_of)
-            or guarded(_reserve_allowed, each, lease, FunctionUse(use), eraser, allows)
+            or guarded(
+                _reserve_allowed,
+                *(each, lease, FunctionUse(use)),
+                _Debt(eraser, releaser),
+                allows,
+            )
         ),
     )
 
@@ -272,7 +302,7 @@ def _is_taken(target: BindTarget, lease: str) -> bool:
 def _take_allowed(
     target: BindTarget,
     lease: str,
-    eraser: str,
+    debt: _Debt,
     allows: Permission,
     targets: Sequence[BindTarget],
 ) -> CallResult:
@@ -281,21 +311,21 @@ def _take_allowed(
         return rootconf.denied()
     if target is targets[0] and (found := _divided(targets, lease)) is not None:
         return found
-    return _take(target, lease, eraser)
+    return _take(target, lease, debt)
 
 
 def _reserve_allowed(
-    target: BindTarget, lease: str, use: FunctionUse, eraser: str, allows: Permission
+    target: BindTarget, lease: str, use: FunctionUse, debt: _Debt, allows: Permission
 ) -> CallResult:
     if record.lease_of(target.address, target.identity) is None and is_denied(
         target, allows
     ):
         return rootconf.denied()
-    return _reserve(target, lease, use, eraser)
+    return _reserve(target, lease, use, debt)
 
 
 def _reserve(
-    target: BindTarget, lease: str, use: FunctionUse, eraser: str
+    target: BindTarget, lease: str, use: FunctionUse, debt: _Debt
 ) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
@@ -306,8 +336,17 @@ def _reserve(
     # A guest's function is on its driver until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
-    eraser = eraser or found.eraser
-    record.write(dataclasses.replace(found, lease=lease, use=use, eraser=eraser))
+    first = found.first if found.lease == lease else found.first or found.lease
+    record.write(
+        dataclasses.replace(
+            found,
+            lease=lease,
+            use=use,
+            eraser=debt.eraser or found.eraser,
+            releaser=debt.releaser or found.releaser,
+            first=first,
+        )
+    )
     return CallResult(Outcome.OK)
 
 
@@ -331,10 +370,10 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
     return CallResult(Outcome.OK)
 
 
-def _take(target: BindTarget, lease: str, eraser: str) -> CallResult:
+def _take(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
     address, driver = target.address, _requested(target)
     if (found := functions.driver(address)) == driver:
-        return _reserve(target, lease, FunctionUse.GUEST, eraser)
+        return _reserve(target, lease, FunctionUse.GUEST, debt)
     if VfioDriver(driver).drives_host:
         return CallResult(Outcome.REFUSED, errno.EPERM, "driver", found)
     node = dfl.held(address)
@@ -343,9 +382,9 @@ def _take(target: BindTarget, lease: str, eraser: str) -> CallResult:
     # Once more: the functions before this one may have taken long to unbind.
     if (found_parts := functions.parts(address)) is not None:
         return found_parts
-    _reserve(target, lease, FunctionUse.GUEST, eraser)
+    _reserve(target, lease, FunctionUse.GUEST, debt)
     functions.rebind(address, driver)
-    return _prove(address, driver, driver)
+    return restoring.prove(address, driver, driver)
 
 
 def _requested(target: BindTarget) -> str:
@@ -353,7 +392,11 @@ def _requested(target: BindTarget) -> str:
 
 
 def _give_back_recorded(
-    target: BindTarget, lease: str, proven_free: bool, eraser: str, allows: Permission
+    target: BindTarget,
+    lease: str,
+    proven_free: bool,
+    debt: _Debt,
+    allows: Permission,
 ) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
@@ -366,19 +409,20 @@ def _give_back_recorded(
         found.driver not in GUEST_DRIVERS or target.driver == found.driver
     ):
         target = target._replace(driver=found.driver, override=found.override)
-        result = _give_back(target, proven_free)
+        result = restoring.restore(target, proven_free)
     elif (allowed := allows(target)) is None:
-        result = _give_back(target, proven_free)
+        result = restoring.restore(target, proven_free)
     else:
         result = _give_to_kernel(target, proven_free, allowed=allowed)
     if result.outcome != Outcome.OK:
         return result
-    if eraser:
-        # The record of the guest has stayed until here: there always is one.
-        fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
-        record.write(dataclasses.replace(fresh, eraser=eraser))
-    else:
+    if not any(debt):
         record.remove(target.address)
+    elif found is not None or not is_denied(target, allows):
+        # A record permits steps: none is made of a function that may not be taken.
+        fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
+        first = found.first if found else ""
+        record.write(dataclasses.replace(fresh, **debt._asdict(), first=first))
     return result
 
 
@@ -392,7 +436,7 @@ def _give_to_kernel(
     address, driver = target.address, functions.driver(target.address)
     # Checked before reading the override, which blocks while a held function is
     # being removed.
-    held = None if proven_free else _held(target.group)
+    held = None if proven_free else restoring.held(target.group)
     if held is not None:
         return held
     if (driver, functions.override(address)) == (target.driver, target.override):
@@ -400,71 +444,9 @@ def _give_to_kernel(
     if not allowed or driver not in {*GUEST_DRIVERS, ""} or target.override:
         return rootconf.denied(driver)
     if driver in GUEST_DRIVERS:
-        _reset(address)
+        restoring.reset(address)
     functions.set_override(address, "")
     functions.unbind(address)
     if target.driver:
         functions.probe(address)
-    return _prove(address, target.driver, "")
-
-
-def _give_back(target: BindTarget, proven_free: bool) -> CallResult:
-    address = target.address
-    # 1. No process may hold the function: a write would wait for the holder. The
-    #    driver link is no evidence: a device being removed has already lost it.
-    if not proven_free:
-        held = _held(target.group)
-        if held is not None:
-            return held
-    if functions.driver(address) in GUEST_DRIVERS:
-        # 2. Leave no data for the next user. VFIO resets when the last holder
-        #    closes the device, but does not report a failed reset.
-        _reset(address)
-    node = None if target.driver == DRIVER else dfl.held(address)
-    if node is not None:
-        return CallResult(Outcome.IN_USE, errno.EBUSY, node)
-    # 3. Back to the prior driver; once more, in case the first probe had no
-    #    effect.
-    for _attempt in range(2):
-        if functions.driver(address) != target.driver:
-            _rebind(target)
-    # 4. Until the driver is bound, its override keeps other drivers away.
-    if functions.driver(address) == target.driver:
-        functions.set_override(address, target.override)
-    return _prove(address, target.driver, target.override)
-
-
-def _held(group: int) -> CallResult | None:
-    error = kernel.current.probe_vfio_group(group)
-    if error in (0, errno.ENOENT):
-        return None
-    if error == errno.EBUSY:
-        return CallResult(Outcome.IN_USE, error, "vfio")
-    return CallResult(Outcome.UNSURE, error, "vfio")
-
-
-def _reset(address: PciAddress) -> None:
-    try:
-        functions.write(address, "reset", "1")
-    except FileNotFoundError:
-        # No reset method: the operator allowed the device explicitly.
-        return
-
-
-def _rebind(target: BindTarget) -> None:
-    if target.driver:
-        functions.rebind(target.address, target.driver)
-    else:
-        # It had no driver, and nothing probes it after the unbind.
-        functions.set_override(target.address, target.override)
-        functions.unbind(target.address)
-
-
-def _prove(address: PciAddress, driver: str, override: str) -> CallResult:
-    found = functions.driver(address)
-    if found != driver:
-        return CallResult(Outcome.NO_EFFECT, 0, "driver", found)
-    found = functions.override(address)
-    if found != override:
-        return CallResult(Outcome.NO_EFFECT, 0, "driver_override", found)
-    return CallResult(Outcome.OK)
+    return restoring.prove(address, target.driver, "")

@@ -57,19 +57,22 @@ def remove(
     uuid: str,
     epoch: int,
     milliseconds: int,
+    is_owed: bool = False,
 ) -> tuple[str, int, str, str]:
     """Remove a lease's mediated device; do nothing if it does not exist.
 
     :param number: as for :func:`create`, as is ``uuid``.
+    :param is_owed: whether a plugin has to release the slot afterwards: the record of
+        the slot stays until a call without it.
     """
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if slot is None:
+    if slot is None or type(is_owed) is not bool:
         return CallResult(Outcome.INVALID, errno.EINVAL)
     kind = slot.type
     if not has_parent(kind):
         # The kernel removes the mediated devices of a parent that goes.
         return CallResult(Outcome.OK)
-    return _run(slot, epoch, milliseconds, lambda: _remove(kind, uuid))
+    return _run(slot, epoch, milliseconds, lambda: _remove(slot, uuid, is_owed=is_owed))
 
 
 def has_parent(kind: MdevType) -> bool:
@@ -81,6 +84,35 @@ def lock_of(slot: MdevSlot) -> str:
     """Return the name of the worker's lock of a slot."""
     # No other file beside the locks has a name of this form.
     return f"mdev:{slot.type.parent}:{slot.type.name}:{slot.number}"
+
+
+def record_slot(slot: MdevSlot, lease: str) -> None:
+    """Record that a lease has a slot until its plugin has released it.
+
+    The record permits the steps that return the device. A reboot removes it.
+    """
+    path = _record_path(slot)
+    fresh = f"{path}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(fresh, flags, 0o600)
+    try:
+        os.write(fd, lease.encode("ascii"))
+    finally:
+        os.close(fd)
+    # A killed worker leaves either the old record or the new one.
+    os.rename(fresh, path)
+
+
+def holder_of(slot: MdevSlot) -> str:
+    """Return the lease that a slot is recorded for; '' for none."""
+    try:
+        return kernel.current.read(_record_path(slot))
+    except FileNotFoundError:
+        return ""
+
+
+def _record_path(slot: MdevSlot) -> str:
+    return kernel.current.path(worker.LOCKS, f"{lock_of(slot)}.lease")
 
 
 def directory(uuid: str) -> str:
@@ -161,9 +193,17 @@ def _create(kind: MdevType, uuid: str, root: RootConf) -> CallResult:
     return CallResult(Outcome.OK)
 
 
-def _remove(kind: MdevType, uuid: str) -> CallResult:
-    if _type_of(uuid) is None:
-        return CallResult(Outcome.OK)
+def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
+    kind = _type_of(uuid)
+    if is_owed and kind == slot.type:
+        record_slot(slot, uuid)
+    result = CallResult(Outcome.OK) if kind is None else _remove_existing(uuid)
+    if not is_owed and result.outcome == Outcome.OK and holder_of(slot) == uuid:
+        os.unlink(_record_path(slot))
+    return result
+
+
+def _remove_existing(uuid: str) -> CallResult:
     number = group(uuid)
     # The removal of an open mediated device waits until it is closed.
     if number is not None and kernel.current.probe_vfio_group(number) == errno.EBUSY:

@@ -54,6 +54,10 @@ class FunctionRecord:
     :ivar override: the prior ``driver_override``; '' for none.
     :ivar eraser: the plugin that has to erase the function before another guest gets
         it; '' for none.
+    :ivar releaser: the plugin that has prepared the function, and has to release it;
+        '' for none.
+    :ivar first: the lease that the function was recorded for, if another one has taken
+        over the record since; '' otherwise.
     """
 
     lease: str
@@ -63,6 +67,8 @@ class FunctionRecord:
     override: str
     use: FunctionUse
     eraser: str = ""
+    releaser: str = ""
+    first: str = ""
 
 
 @privsep.base.entrypoint
@@ -71,8 +77,9 @@ def claimed() -> tuple[tuple[tuple[int, ...] | str, ...], ...]:
 
     :returns: for each its address as four numbers, the uuid of the lease
         (:data:`UNREADABLE` if the record is damaged), :class:`FunctionUse`, prior
-        driver and prior override; then the plugin that has to erase it, if any. The
-        record of a function that was replaced by another one is left out.
+        driver and prior override; then the plugins that have to erase it and to
+        release it, if any. The record of a function that was replaced by another one
+        is left out.
     """
     found = (_listed(address) for address in _addresses())
     return tuple(each for each in found if each is not None)
@@ -92,8 +99,15 @@ def _listed(address: PciAddress) -> tuple[tuple[int, ...] | str, ...] | None:
         record.driver,
         record.override,
         # A client that was started before an upgrade expects no more than these.
-        *((record.eraser,) if record.eraser else ()),
+        *_trimmed(record.eraser, record.releaser),
     )
+
+
+def _trimmed(*values: str) -> tuple[str, ...]:
+    """Return values without the empty ones at the end."""
+    while values and not values[-1]:
+        values = values[:-1]
+    return values
 
 
 def _addresses() -> list[PciAddress]:
@@ -133,8 +147,8 @@ def read(address: PciAddress) -> FunctionRecord | None:
         record = FunctionRecord(
             lease, address, tuple(identity), driver, override, FunctionUse(use)
         )
-        if more:
-            record = dataclasses.replace(record, eraser=more[0])
+        names = ("eraser", "releaser", "first")
+        record = dataclasses.replace(record, **dict(zip(names, more, strict=False)))
     except (TypeError, ValueError) as error:
         raise RecordUnclear(address) from error
     if not _is_sound(record):
@@ -182,7 +196,7 @@ def write(record: FunctionRecord) -> None:
     payload = json.dumps(
         [
             *(record.lease, record.identity, record.driver, record.override),
-            *(record.use, record.eraser),
+            *(record.use, record.eraser, record.releaser, record.first),
         ]
     )
     data = f"{_check(payload)} {payload}\n".encode("ascii")
@@ -223,4 +237,6 @@ def _is_sound(record: FunctionRecord) -> bool:
         and functions.is_driver_name(record.driver)
         and functions.is_driver_name(record.override)
         and functions.is_driver_name(record.eraser)
+        and functions.is_driver_name(record.releaser)
+        and (record.first == "" or functions.is_uuid(record.first))
     )

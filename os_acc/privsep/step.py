@@ -9,6 +9,7 @@ as root.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import errno
 import inspect
 import os
@@ -47,6 +48,18 @@ _SCALARS: Final = frozenset({bool, str, bytes, type(None)})
 _LOWEST, _HIGHEST = -(2**63), 2**64 - 1
 #: The levels of nested tuples.
 _DEEPEST: Final = 8
+
+
+class StepPurpose(enum.StrEnum):
+    """The call of a plugin in which a step runs."""
+
+    #: The step prepares the device for a guest: root's configuration has to name it.
+    PREPARE = "prepare"
+    #: The step releases or erases the device: the helper's record of the device for
+    #: the lease is enough.
+    RETURN = "return"
+    #: Root's configuration has to name the device; nothing is recorded.
+    OTHER = "other"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

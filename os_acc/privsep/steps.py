@@ -21,8 +21,15 @@ from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, mdev, record, rootconf, targets, worker
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.rootconf import RootConf
-from os_acc.privsep.step import Parameters, Plain, StepTarget, is_plain
+from os_acc.privsep.step import (
+    Parameters,
+    Plain,
+    StepPurpose,
+    StepTarget,
+    is_plain,
+)
 from os_acc.privsep.targets import BindTarget
 
 #: The step of an answer that is about the vendor's function itself.
@@ -51,20 +58,28 @@ def entry_point(
         milliseconds: int,
         lease: str,
         arguments: tuple[Plain, ...],
+        purpose: str = StepPurpose.OTHER.value,
+        releaser: str = "",
     ) -> CallResult:
         call = _parse(device, members, card, epoch, milliseconds, lease)
-        if call is None or not parameters.accept(arguments):
+        if (
+            call is None
+            or not parameters.accept(arguments)
+            or type(purpose) is not str
+            or purpose not in set(StepPurpose)
+            or not functions.is_driver_name(releaser)
+        ):
             return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
         # Create no lock files for missing devices.
         if call.is_gone():
             return CallResult(Outcome.GONE, errno.ENODEV, "identity")
-        allows = call.permission()
+        permits = _permission(call, StepPurpose(purpose), releaser)
 
         def job(index: int) -> CallResult:
             # One step for all locked functions.
             if index:
                 return CallResult(Outcome.OK)
-            return _guarded(call, allows, function, arguments)
+            return _guarded(call, permits, function, arguments)
 
         return worker.run(call.locks, epoch, milliseconds / 1000, job)[0]
 
@@ -176,6 +191,34 @@ class _StepCall:
             return True
         return root.allows(self.card.address, *dfl.vfs(self.card.address))
 
+    def is_recorded(self) -> bool:
+        """Return whether the helper has the whole device on record for the lease."""
+        slot = self.target.address
+        if self.card is not None:
+            return False
+        if isinstance(slot, MdevSlot):
+            return mdev.holder_of(slot) == self.target.lease
+        return bool(self.members) and all(
+            record.lease_of(each.address, each.identity) == self.target.lease
+            for each in self.members
+        )
+
+    def record(self, releaser: str) -> None:
+        """Record the device for the lease, with the plugin that has to release it.
+
+        :raises OSError: a record cannot be written.
+        """
+        slot, lease = self.target.address, self.target.lease
+        if isinstance(slot, MdevSlot):
+            mdev.record_slot(slot, lease)
+            return
+        for each in self.members:
+            found = record.of(each.address, each.identity) or record.present(
+                each.address, each.identity, lease, FunctionUse.HOST
+            )
+            if found.releaser != releaser or not record.exists(each.address):
+                record.write(dataclasses.replace(found, releaser=releaser))
+
     def check_identities(self) -> None:
         """Check that all functions are the ones that the caller expects.
 
@@ -199,6 +242,32 @@ class _StepCall:
                 raise CallRefused(
                     CallResult(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
                 )
+
+
+def _permission(
+    call: _StepCall, purpose: StepPurpose, releaser: str
+) -> Callable[[], bool]:
+    """Return the decision about a step, for a worker's child.
+
+    Root's configuration decides. A device that a lease has already is returned even if
+    root's configuration has changed since: the helper's record of the lease decides. It
+    is made before the first step that prepares the device, and by the calls that take
+    it; it ends once the plugin has returned the device.
+
+    :param releaser: the plugin that has to release the device; '' for none.
+    """
+    allows = call.permission()
+
+    def permits() -> bool:
+        if purpose is StepPurpose.RETURN and call.is_recorded():
+            return True
+        if not allows():
+            return False
+        if purpose is StepPurpose.PREPARE and releaser:
+            call.record(releaser)
+        return True
+
+    return permits
 
 
 def _parse(

@@ -5,9 +5,10 @@
 The type in ``nvidia/current_vgpu_type`` does not tell who has written it (NVIDIA vGPU
 Software User Guide, "Creating an NVIDIA vGPU on a Linux with KVM hypervisor that uses a
 vendor-specific VFIO framework"). A file beside the worker's locks does: it names the
-lease and its type, is written before the type, and ends at reboot, as vGPUs do. It also
-ends if the driver refuses the type: another tool may have created a vGPU just before.
-Without it, nothing is deleted.
+lease and its type, is written before the type, and ends at reboot, as vGPUs do. If the
+driver refuses the type, another tool may have created a vGPU just before: the file then
+has the type 0, and nothing is deleted. Without the file nothing is deleted either, and
+the release of a VF that is a vGPU fails: the file may have been lost.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import functions, kernel, record, worker
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
 _SUFFIX: Final = ".vgpu"
+#: The type in a mark: the lease has created no vGPU.
+_NOT_OURS: Final = 0
 
 
 @privsep.base.step
@@ -36,38 +39,66 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     """
     address = _address(target)
     found = _current(target, address)
-    if found == kind and _mark_of(address) == (target.lease, kind):
+    owner, marked = _mark_of(address)
+    if found == kind == marked and owner in _leases(target, address):
         return
     if found:
+        if not owner:
+            _mark(address, target.lease, _NOT_OURS)
         raise OSError(errno.EBUSY, f"is a vGPU of type {found} already", _CURRENT)
     if kind <= 0:
         raise OSError(errno.EINVAL, f"{kind} is not a type", _CURRENT)
     _mark(address, target.lease, kind)
     try:
-        _set(target, address, kind)
+        target.write(address, _CURRENT, str(kind))
     except OSError:
-        _unmark(address)
+        _mark(address, target.lease, _NOT_OURS)
         raise
+    # If this read fails, the mark stays: the vGPU exists, and the rollback deletes it.
+    found = _current(target, address)
+    if found != kind:
+        _mark(address, target.lease, _NOT_OURS)
+        raise _without_effect(found, kind)
 
 
 @privsep.base.step
 def delete_vgpu(target: StepTarget) -> None:
     """Delete the vGPU of a lease; do nothing if the lease has none.
 
-    :raises OSError: EBUSY: a process holds it; EIO: the driver has not deleted it; or
-        the driver's refusal.
+    :raises OSError: EBUSY: a process holds it; ENODATA: no file tells whose it is; EIO:
+        the driver has not deleted it; or the driver's refusal.
     """
     address = _address(target)
     owner, kind = _mark_of(address)
-    if owner != target.lease:
+    if owner and owner not in _leases(target, address):
         return
+    try:
+        found = _current(target, address)
+    except FileNotFoundError:
+        # The driver has left the VF, and its vGPU went with it.
+        found = 0
+    if found and not owner:
+        text = f"no mark tells which lease has created the vGPU of type {found}"
+        raise OSError(errno.ENODATA, text, _CURRENT)
     # Another type is another tool's vGPU.
-    if _current(target, address) == kind:
+    if found and found == kind:
         group = functions.group(address)
         if group is not None and kernel.current.probe_vfio_group(group) == errno.EBUSY:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), _CURRENT)
-        _set(target, address, 0)
+        target.write(address, _CURRENT, "0")
+        found = _current(target, address)
+        if found:
+            raise _without_effect(found, 0)
     _unmark(address)
+
+
+def _leases(target: StepTarget, address: PciAddress) -> tuple[str, ...]:
+    """Return the lease of a step, and the lost one whose device it has taken over."""
+    identity = functions.identity(address)
+    found = record.of(address, identity) if identity else None
+    if found is None or found.lease != target.lease or not found.first:
+        return (target.lease,)
+    return target.lease, found.first
 
 
 def _address(target: StepTarget) -> PciAddress:
@@ -84,11 +115,8 @@ def _current(target: StepTarget, address: PciAddress) -> int:
     return int(target.read(address, _CURRENT))
 
 
-def _set(target: StepTarget, address: PciAddress, kind: int) -> None:
-    target.write(address, _CURRENT, str(kind))
-    found = _current(target, address)
-    if found != kind:
-        raise OSError(errno.EIO, f"is {found} after a write of {kind}", _CURRENT)
+def _without_effect(found: int, kind: int) -> OSError:
+    return OSError(errno.EIO, f"is {found} after a write of {kind}", _CURRENT)
 
 
 def _path(address: PciAddress) -> str:

@@ -324,6 +324,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "erased": lease.erased,
         "driver": lease.driver,
         "physical_network": lease.physical_network,
+        "vgpu_type": lease.vgpu_type,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -376,6 +377,7 @@ def decode(payload: str) -> Lease:
             erased=fields.get("erased", 0.0),
             driver=VfioDriver(fields.get("driver", VFIO_PCI)).value,
             physical_network=fields.get("physical_network", ""),
+            vgpu_type=fields.get("vgpu_type", 0),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -120,7 +120,7 @@ def _take(rng: RandomValues, host: Host) -> Arguments:
     # Either form of a target is accepted.
     names = (rng.pick(sorted(_DRIVERS)),) if rng.happens(0.5) else ()
     targets = tuple((card.place, card.identity, *names) for card in cards)
-    return *_of_group(rng, cards[0], targets), *_eraser(rng)
+    return *_of_group(rng, cards[0], targets), *_debt(rng)
 
 
 def _of_group(rng: RandomValues, card: Card, targets: Arguments) -> Arguments:
@@ -128,9 +128,9 @@ def _of_group(rng: RandomValues, card: Card, targets: Arguments) -> Arguments:
     return card.group, targets, epoch, _patience(rng), _lease(rng)
 
 
-def _eraser(rng: RandomValues) -> Arguments:
-    """Return the plugin that has to erase the functions; few calls have one."""
-    return rng.pick(((), (), (), ("",), ("nvme",)))
+def _debt(rng: RandomValues) -> Arguments:
+    """Return the plugins that erase and release the functions; few calls have one."""
+    return rng.pick(((), (), (), ("",), ("nvme",), ("", "acme"), ("nvme", "nvme")))
 
 
 def _lease(rng: RandomValues) -> str:
@@ -145,14 +145,14 @@ def _give_back(rng: RandomValues, host: Host) -> Arguments:
     )
     epoch, proven = rng.pick((0, 1, 2**62)), rng.happens(0.5)
     call = (cards[0].group, targets, epoch, _patience(rng), proven, _lease(rng))
-    return *call, *_eraser(rng)
+    return *call, *_debt(rng)
 
 
 def _reserve(rng: RandomValues, host: Host) -> Arguments:
     cards = _group(rng, host)
     targets = tuple((card.place, card.identity) for card in cards)
     use, before = rng.pick(("guest", "host")), rng.pick(("", "unreadable", _LEASE))
-    return *_of_group(rng, cards[0], targets), use, before, *_eraser(rng)
+    return *_of_group(rng, cards[0], targets), use, before, *_debt(rng)
 
 
 def _forget(rng: RandomValues, host: Host) -> Arguments:
@@ -213,12 +213,13 @@ def _is_mdev(
 TAKE = EntryPoint(
     binding.take,
     _take,
-    lambda group, targets, epoch, milliseconds, lease, eraser="": (
+    lambda group, targets, epoch, milliseconds, lease, *debt: (
         is_call(group, epoch, milliseconds)
         and are_targets(targets, 0, 1)
         and all(driver in _DRIVERS for _, _, *names in targets for driver in names)
         and is_uuid(lease)
-        and is_driver(eraser)
+        and all(map(is_driver, debt))
+        and len(debt) <= 2
     ),
     lambda arguments: list(arguments[1]),
     _taking,
@@ -226,12 +227,13 @@ TAKE = EntryPoint(
 GIVE_BACK = EntryPoint(
     binding.give_back,
     _give_back,
-    lambda group, targets, epoch, milliseconds, proven_free, lease, eraser="": (
+    lambda group, targets, epoch, milliseconds, proven_free, lease, *debt: (
         is_call(group, epoch, milliseconds)
         and are_targets(targets, 2)
         and type(proven_free) is bool
         and is_uuid(lease)
-        and is_driver(eraser)
+        and all(map(is_driver, debt))
+        and len(debt) <= 2
     ),
     lambda arguments: list(arguments[1]),
     _giving_back,
@@ -239,7 +241,7 @@ GIVE_BACK = EntryPoint(
 RESERVE = EntryPoint(
     binding.reserve,
     _reserve,
-    lambda group, targets, epoch, milliseconds, lease, use, instead_of, eraser="": (
+    lambda group, targets, epoch, milliseconds, lease, use, instead_of, *debt: (
         is_call(group, epoch, milliseconds)
         and are_targets(targets, 0)
         and is_uuid(lease)
@@ -247,7 +249,8 @@ RESERVE = EntryPoint(
         and use in ("guest", "host")
         and type(instead_of) is str
         and (instead_of in ("", "unreadable") or is_uuid(instead_of))
-        and is_driver(eraser)
+        and all(map(is_driver, debt))
+        and len(debt) <= 2
     ),
     lambda arguments: list(arguments[1]),
     _nothing,
@@ -362,7 +365,14 @@ LOAD = EntryPoint(
     _nothing,
 )
 CREATE_MDEV = EntryPoint(mdev.create, _mdev, _is_mdev, lambda _all: [], _nothing)
-REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
+REMOVE_MDEV = dataclasses.replace(
+    CREATE_MDEV,
+    call=mdev.remove,
+    invent=lambda rng, host: (*_mdev(rng, host), *rng.pick(((), (True,), (False,)))),
+    takes=lambda *call: (
+        _is_mdev(*call[:6]) and (len(call) < 7 or type(call[6]) is bool)
+    ),
+)
 MDEV_HOLDERS = EntryPoint(
     holders.mdev_holders, lambda *_: (_LEASE,), is_uuid, lambda _all: [], _nothing
 )

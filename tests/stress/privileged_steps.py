@@ -17,6 +17,7 @@ from tests.random_values import RandomValues
 from tests.stress.argument_forms import (
     are_targets,
     is_call,
+    is_driver,
     is_number,
     is_place,
     is_row,
@@ -81,7 +82,8 @@ def _invent(
         other = rng.pick(list(host.cards.values()))
         programs = (other.place, other.identity) if rng.happens(0.1) else ()
         epoch, patience = rng.pick((0, 1, 2**62)), rng.pick((120_000, 600_000))
-        return device, members, programs, epoch, patience, _LEASE, values(rng)
+        call = (device, members, programs, epoch, patience, _LEASE, values(rng))
+        return *call, *rng.pick(((), (), ("prepare", "acme"), ("return", "")))
 
     return invent
 
@@ -97,6 +99,8 @@ def _takes(*forms: Form) -> Callable[..., bool]:
         milliseconds: object,
         lease: object,
         values: Any,
+        purpose: object = "other",
+        releaser: object = "",
     ) -> bool:
         return (
             _are_members(device, members)
@@ -106,6 +110,9 @@ def _takes(*forms: Form) -> Callable[..., bool]:
             and type(values) is tuple
             and len(values) == len(forms)
             and all(form(value) for form, value in zip(forms, values, strict=True))
+            and type(purpose) is str
+            and purpose in ("prepare", "return", "other")
+            and is_driver(releaser)
         )
 
     return check

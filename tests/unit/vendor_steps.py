@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from oslo_config import cfg
@@ -105,6 +105,25 @@ class SteppingIntel(Stepping):
     """Does the same for the functions of another vendor."""
 
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0x8086),)
+
+
+class SteppingMdev(Stepping):
+    """Does the same for mediated devices; its steps write nothing."""
+
+    to_prepare = (describe,)
+    to_release = (describe,)
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for offered in candidates.mdev_types:
+            yield base.Device(
+                plugin=self.name,
+                address=offered.type,
+                identity=offered.parent.identity if offered.parent else None,
+                resource_class="CUSTOM_ACCELERATOR_ACME",
+                traits=frozenset(),
+                handles=offered.handles,
+                numa_node=None,
+            )
 
 
 def wrongly_typed() -> Sequence[Callable[[], object]]:

@@ -56,13 +56,18 @@ def erase(target: StepTarget, methods: tuple[str, ...]) -> int:
 
 
 def _check_recorded(function: PciAddress, lease: str) -> None:
-    """Check that the helper has a function on record for a lease.
+    """Check that the helper has a function on record for a lease, to be erased.
 
     Without it, a caller could have any free drive erased that root's configuration
-    allows, without the checks that come with the record.
+    allows, without the checks that come with the record. That of a drive that was
+    only prepared names no plugin that erases it.
     """
     identity = functions.identity(function)
-    if identity is None or record.lease_of(function, identity) != lease:
+    try:
+        found = record.of(function, identity) if identity else None
+    except record.RecordUnclear:
+        found = None
+    if found is None or found.lease != lease or not found.eraser:
         text = f"the helper has {function} not on record for lease {lease}"
         raise OSError(errno.EPERM, text, "record")
 

@@ -127,9 +127,9 @@ def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
     card.plug(1, NIC)
     give_back = card.manager.life._give_back
 
-    def looked_at(lease, deadline):
+    def looked_at(lease, *more):
         seen.append(units(nova, card))
-        give_back(lease, deadline)
+        give_back(lease, *more)
 
     monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
     card.unplug(1)
@@ -141,10 +141,10 @@ def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
     card.kernel.let_go(fail_to_release(card, 1, NIC))
     give_back = card.manager.life._give_back
 
-    def looked_at(lease, deadline):
+    def looked_at(lease, *more):
         card.manager.discover()
         seen.append(units(nova, card))
-        give_back(lease, deadline)
+        give_back(lease, *more)
 
     monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
     card.unplug(1)

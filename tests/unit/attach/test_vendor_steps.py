@@ -4,17 +4,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable
 
 import pytest
 
 from os_acc import exception
+from os_acc.attach import plugin_steps
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.numa import Affinity
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Programming, Region
+from os_acc.objects.request import AttachTarget
 from os_acc.testing import TestHost, uuid_of
 from tests.unit import vendor_steps as vendor
 
 CARD = "0000:5e:00.0"
+REGION = Region(PciAddress.parse(CARD), PciIdentity(1, 2, 3, 4, 5), 0, None, None)
 
 
 @pytest.fixture
@@ -61,6 +69,36 @@ def test_a_plugin_gets_the_lease(host):
     )
     assert seen.functions == lease.functions
     assert [each.driver for each in seen.prior] == [lease.prior[0].driver]
+
+
+def test_a_plugin_gets_all_facts_of_the_lease(host):
+    host.plug(1, CARD)
+    (lease,) = host.manager.store.leases(uuid_of(1))
+    lease = dataclasses.replace(
+        lease,
+        arq=uuid_of(7),
+        group="_accel3",
+        profile="inference",
+        required=("CUSTOM_A",),
+        bitstream_request=BitstreamRequest(function_name="aes"),
+        image_id=uuid_of(8),
+        programming=Programming(REGION, None),
+        attach_target=AttachTarget.NONE,
+        driver="mlx5_vfio_pci",
+        vgpu_type=1154,
+        physical_network="fabric",
+        affinity=Affinity.REMOTE,
+        cells=(1,),
+        physfns=(lease.functions[0],),
+        former_consumer=uuid_of(9),
+        erased=0.5,
+    )
+    seen = plugin_steps._view(lease)
+    named = {each.name for each in dataclasses.fields(seen)} - {"region"}
+    assert seen.region is REGION
+    assert {name: getattr(seen, name) for name in named} == {
+        name: getattr(lease, name) for name in named
+    }
 
 
 def test_a_step_gets_the_target_of_the_lease(host, let_plugin_run):

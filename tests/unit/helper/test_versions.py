@@ -50,7 +50,7 @@ def other_version(difference: str, name: str) -> Iterator[None]:
         if called != name:
             return (kind, path, arguments, keywords)
         if difference == "more arguments":
-            return (kind, path, (*args, "new", "newer"), keywords)
+            return (kind, path, (*args, "new", "newer", "newest"), keywords)
         if difference == "a new module":
             module = "os_acc.privsep.newer"
         return (kind, f"{module}.newer", arguments, keywords)

@@ -10,16 +10,19 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from os_acc import exception, service
+from os_acc.attach import operations
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import StepTarget, vgpu
-from os_acc.testing import HostSpec, TestHost, hosts, instance
+from os_acc.plugins import base
+from os_acc.plugins.nvidia import NvidiaPlugin
+from os_acc.privsep import StepTarget, rootconf, vgpu
+from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 from os_acc.testing.nvidia import CURRENT
 
 BUS = "0000:41"
@@ -178,8 +181,12 @@ def test_a_late_release_spares_the_vgpu_of_the_next_tenant(host: TestHost) -> No
     assert failed is not None
 
 
-def test_a_vf_without_a_type_is_rejected(host: TestHost) -> None:
-    host.restart(device_spec=[f'{{"address": "{BUS}:00.*"}}'])
+@pytest.mark.parametrize("enabled", [[], ["pci"]], ids=["all plugins", "pci alone"])
+def test_a_vf_without_a_type_is_rejected(host: TestHost, enabled: list[str]) -> None:
+    """Another plugin would take it from the driver of its card."""
+    named = [f'{{"address": "{BUS}:00.*"}}']
+    host.restart(device_spec=named, enabled_plugins=enabled)
+    assert providers(host) == []
     assert host.rejected(VFS[0]).reason is RejectReason.UNSUPPORTED
     assert "vgpu_type" in host.rejected(VFS[0]).detail
     # The whole card is not offered while it has VFs.
@@ -298,6 +305,8 @@ def test_a_type_that_the_card_cannot_create_is_refused(
     ):
         vgpu.create_vgpu.function(target, kind)
     assert type_of(host, VFS[0]) == 0
+    with host.kernel.installed():
+        vgpu.delete_vgpu.function(target)
     assert not list(Path(host.root, "run/os_acc").glob("*.vgpu"))
 
 
@@ -313,6 +322,28 @@ def test_a_step_of_another_lease_deletes_nothing(host: TestHost) -> None:
             vgpu.create_vgpu.function(other, HALF)
         vgpu.create_vgpu.function(own, HALF)
         vgpu.delete_vgpu.function(own)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_vgpu_whose_type_cannot_be_read_back_is_deleted(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write has created it, and the rollback has to know whose it is."""
+    target = target_of(host, VFS[0], VFS[0])
+    read = StepTarget.read
+
+    def fail_once(target: StepTarget, function: PciAddress, attribute: str) -> str:
+        if type_of(host, VFS[0]) == HALF:
+            monkeypatch.setattr(StepTarget, "read", read)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), attribute)
+        return read(target, function, attribute)
+
+    monkeypatch.setattr(StepTarget, "read", fail_once)
+    with host.kernel.installed():
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            vgpu.create_vgpu.function(target, HALF)
+        assert type_of(host, VFS[0]) == HALF
+        vgpu.delete_vgpu.function(target)
     assert type_of(host, VFS[0]) == 0
 
 
@@ -346,14 +377,186 @@ def test_a_provider_keeps_its_vf_when_lower_ones_join(host: TestHost) -> None:
     assert len(after.device.handles) == 4
 
 
-def test_a_guest_whose_type_is_no_longer_configured_does_not_start(
-    host: TestHost,
+@pytest.mark.parametrize(
+    "named",
+    [
+        pytest.param(tagged(*VFS, kind=WHOLE), id="another type"),
+        pytest.param(tagged(*VFS[1:]), id="not named"),
+        pytest.param([f'{{"address": "{BUS}:00.*"}}'], id="no type"),
+    ],
+)
+@pytest.mark.parametrize("how", ["reboot", "driver loaded again"])
+def test_a_guest_keeps_its_type_when_device_spec_changes(
+    host: TestHost, named: list[str], how: str
+) -> None:
+    host.plug(1, VFS[0])
+    if how == "reboot":
+        host.kernel.reboot()
+    else:
+        set_type(host, VFS[0], 0)
+    manager = host.restart(device_spec=named)
+    manager.plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+    host.unplug(1)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_guest_gets_its_type_while_no_scan_succeeds(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.plug(1, VFS[0])
     host.kernel.reboot()
-    manager = host.restart(device_spec=tagged(*VFS[1:]))
-    with pytest.raises(exception.HostStepFailed, match="any more"):
-        manager.plug(instance(1), None, None)
+
+    def fail(plugin: NvidiaPlugin, candidates: base.Candidates) -> NoReturn:
+        raise RuntimeError("no scan")
+
+    monkeypatch.setattr(NvidiaPlugin, "discover", fail)
+    host.restart().plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+
+
+def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    adopted = operations.adopt_device(
+        host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
+    )
+    assert (adopted.vgpu_type, adopted.driver) == (HALF, "nvidia")
+    host.kernel.reboot()
+    host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+
+
+def test_a_lease_without_a_type_says_so(host: TestHost) -> None:
+    """A version without the field wrote it."""
+    host.plug(1, VFS[0])
+    (lease,) = host.manager.store.leases()
+    host.manager.store.replace([dataclasses.replace(lease, vgpu_type=0)])
+    host.kernel.reboot()
+    with pytest.raises(exception.HostStepFailed, match="does not record the type"):
+        host.restart().plug(instance(1), None, None)
+
+
+def lose_store(host: TestHost) -> None:
+    for file in Path(host.state_path).glob("os_acc.sqlite*"):
+        file.unlink()
+    host.restart()
+
+
+def limit_to(host: TestHost, *values: str) -> None:
+    """Let root's configuration name these devices alone."""
+    path = Path(host.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(f"device_spec = {each}\n" for each in values)
+    path.write_text(f"[os_acc]\n{lines}")
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize("values", [tagged(*VFS[1:]), ["{"]], ids=["other VFs", "bad"])
+def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
+    host: TestHost, values: list[str]
+) -> None:
+    limit_to(host, *tagged(*VFS))
+    host.plug(1, VFS[0])
+    limit_to(host, *values)
+    assert host.unplug(1) == 1
     assert type_of(host, VFS[0]) == 0
-    host.restart(device_spec=tagged(*VFS)).plug(instance(1), None, None)
+
+
+def test_root_s_configuration_still_decides_what_is_created(host: TestHost) -> None:
+    limit_to(host, *tagged(*VFS))
+    host.plug(1, VFS[0])
+    set_type(host, VFS[0], 0)
+    limit_to(host, *tagged(*VFS[1:]))
+    with pytest.raises(exception.HostStepFailed, match="root's configuration"):
+        host.restart().plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
+    """It needs the operator: without the helper's record root's file decides."""
+    host.plug(1, VFS[0])
+    host.remove_records()
+    limit_to(host, *tagged(*VFS[1:]))
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        host.unplug(1)
+    ((_, error),) = caught.value.unreleased
+    assert (type(error), error.errno) == (exception.HostStepFailed, 0)
+    assert error.reason is exception.StepReason.DENIED
+    assert "privileged.conf" in str(error.hint)
+    assert host.lease_state() is LeaseState.QUARANTINED
+    limit_to(host, *tagged(*VFS))
+    release(host)
+    assert type_of(host, VFS[0]) == 0
+    assert host.manager.store.leases() == ()
+
+
+def release(host: TestHost) -> None:
+    """Do as ``os-acc device release``."""
+    operations.release_device(host.manager, PciAddress.parse(VFS[0]), None)
+
+
+def test_the_vgpu_of_a_lost_lease_is_deleted(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    release(host)
+    assert type_of(host, VFS[0]) == 0
+    assert host.manager.store.leases() == ()
+
+
+def test_the_vgpu_of_an_adopted_lease_is_deleted(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    operations.adopt_device(host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None)
+    assert host.unplug(1) == 1
+    assert type_of(host, VFS[0]) == 0
+
+
+def lose_marks(host: TestHost) -> None:
+    for each in Path(host.root, "run/os_acc").glob("*.vgpu"):
+        each.unlink()
+
+
+def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
+    """It may be the guest's: the next one must not get its memory."""
+    host.plug(1, VFS[0])
+    lose_marks(host)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        host.unplug(1)
+    ((_, error),) = caught.value.unreleased
+    assert "mark" in str(error)
+    assert "nvidia/current_vgpu_type" in str(error.hint)
+    assert type_of(host, VFS[0]) == HALF
+    assert host.lease_state() is LeaseState.QUARANTINED
+    set_type(host, VFS[0], 0)
+    release(host)
+    assert host.manager.store.leases() == ()
+
+
+def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_marks(host)
+    set_type(host, VFS[0], 0)
+    assert host.unplug(1) == 1
+
+
+def test_a_vgpu_goes_with_its_driver(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
+    for name in ("current_vgpu_type", "creatable_vgpu_types"):
+        (directory / name).unlink()
+    assert host.unplug(1) == 1
+    assert not list(Path(host.root, "run/os_acc").glob("*.vgpu"))
+
+
+def test_a_vf_that_became_another_tool_s_vgpu_before_the_plug_stays(
+    host: TestHost,
+) -> None:
+    """The failed plug leaves no lease in quarantine."""
+    target = target_of(host, VFS[0], VFS[0])
+    set_type(host, VFS[0], HALF)
+    with host.kernel.installed():
+        with pytest.raises(OSError, match="already"):
+            vgpu.create_vgpu.function(target, HALF)
+        vgpu.delete_vgpu.function(target)
     assert type_of(host, VFS[0]) == HALF

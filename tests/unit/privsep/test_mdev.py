@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.privsep import holders, mdev, rootconf
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
@@ -92,6 +93,30 @@ def test_an_open_one_is_not_removed(kernel):
     kernel.let_go(LEASE)
     assert holders.mdev_holders(LEASE) == (Outcome.OK, 0, ())
     assert remove() == OK
+
+
+def owe(uuid: str = LEASE) -> CallResult:
+    """Remove one whose plugin has to release the slot afterwards."""
+    return CallResult(*mdev.remove("mtty", "mtty-1", 0, uuid, 1, 30_000, True))
+
+
+def test_a_slot_stays_on_record_until_its_plugin_has_released_it(kernel):
+    slot = MdevSlot(MdevType("mtty", "mtty-1"), 0)
+    assert create() == OK
+    assert [owe(), owe()] == [OK, OK]
+    assert existing(kernel) == []
+    assert mdev.holder_of(slot) == LEASE
+    # A late call of another lease ends nothing.
+    assert remove(OTHER) == OK
+    assert mdev.holder_of(slot) == LEASE
+    assert [remove(), remove()] == [OK, OK]
+    assert mdev.holder_of(slot) == ""
+
+
+def test_a_slot_without_its_mediated_device_is_not_recorded(kernel):
+    """Its record would permit the steps of a plugin."""
+    assert owe() == OK
+    assert mdev.holder_of(MdevSlot(MdevType("mtty", "mtty-1"), 0)) == ""
 
 
 def test_an_earlier_call_comes_too_late(kernel):

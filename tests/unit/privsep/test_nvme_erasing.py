@@ -397,20 +397,26 @@ def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
 
 
+def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:
+    identity = functions.identity(function)
+    assert identity is not None
+    found = record.present(function, identity, lease, FunctionUse.HOST)
+    record.write(dataclasses.replace(found, eraser=eraser))
+
+
 def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
     target = StepTarget(LEASE, DRIVE, (DRIVE,))
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         os.makedirs(kernel.path(worker.LOCKS), exist_ok=True)
-        identity = functions.identity(DRIVE)
-        assert identity is not None
-        for lease in ("", NEXT):
+        # The record of another lease, or of a drive that was only prepared.
+        for lease, eraser in (("", ""), (NEXT, "nvme"), (LEASE, "")):
             if lease:
-                record.write(record.present(DRIVE, identity, lease, FunctionUse.HOST))
+                put_on_record(DRIVE, lease, eraser)
             with pytest.raises(OSError, match="not on record for lease") as caught:
                 steps.erase.function(target, ("format",))
             assert caught.value.errno == errno.EPERM
             assert kernel.read_medium(DRIVE, 1).startswith(DATA)
-        record.write(record.present(DRIVE, identity, LEASE, FunctionUse.HOST))
+        put_on_record(DRIVE, LEASE)
         assert steps.erase.function(target, ("format",)) == 1000
         assert kernel.read_medium(DRIVE, 1) == ZEROES
 
@@ -479,9 +485,7 @@ def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
 def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
     os.makedirs(with_vfs.path(worker.LOCKS), exist_ok=True)
     for function in (VF, OTHER_VF):
-        identity = functions.identity(function)
-        assert identity is not None
-        record.write(record.present(function, identity, LEASE, FunctionUse.HOST))
+        put_on_record(function, LEASE)
     target = StepTarget(LEASE, VF, (VF, OTHER_VF))
     assert steps.erase.function(target, ("format",)) == 1000
     assert with_vfs.read_medium(VF, 2) == ZEROES

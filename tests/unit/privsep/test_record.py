@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from os_acc.objects.lease import HelperRecord
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record, worker
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -370,3 +371,52 @@ def test_a_record_of_an_earlier_version_has_no_eraser(fake):
     with open(path(fake), "w") as file:
         file.write(f"{record._check(payload)} {payload}\n")
     assert record.read(GPU).eraser == ""
+
+
+# -- owed releases -------------------------------------------------------------
+
+
+def owe(call, *arguments: object, releaser: object = "acme") -> CallResult:
+    """Make a call for a lease whose plugin has to release its device."""
+    (answer,) = call(functions.group(GPU), *arguments, "", releaser)
+    return CallResult(*answer)
+
+
+def test_a_record_stays_until_the_plugin_has_released_the_function(fake):
+    assert owe(binding.take, targets(GPU), 1, 30_000, MINE) == OK
+    given = ((*targets(GPU)[0], "nouveau", ""),)
+    for _ in range(2):
+        assert owe(binding.give_back, given, 1, 30_000, True, MINE) == OK
+        assert fake.state(str(GPU)).driver == "nouveau"
+        found = record.read(GPU)
+        assert (found.lease, found.releaser, found.eraser) == (MINE, "acme", "")
+        assert found.use == FunctionUse.HOST
+    assert record.claimed() == ((GPU.parts, MINE, "host", "nouveau", "", "", "acme"),)
+    assert forget() == OK
+    assert record.claimed() == ()
+
+
+def test_a_lease_that_takes_a_record_over_keeps_its_debt_and_its_origin(fake):
+    assert owe(binding.take, targets(GPU), 1, 30_000, MINE) == OK
+    third = "33333333-3333-4333-8333-333333333333"
+    for lease, before in ((OTHERS, MINE), (OTHERS, OTHERS), (third, OTHERS)):
+        assert reserve(lease, before) == OK
+        found = record.read(GPU)
+        assert (found.lease, found.releaser, found.first) == (lease, "acme", MINE)
+    given = ((*targets(GPU)[0], "nouveau", ""),)
+    assert owe(binding.give_back, given, 1, 30_000, True, third) == OK
+    assert record.read(GPU).first == MINE
+
+
+@pytest.mark.parametrize("releaser", ["../x", "a/b", None, 1, "x" * 65])
+def test_the_name_of_a_releaser_is_no_path(fake, releaser):
+    refused = CallResult(Outcome.INVALID, 22)
+    taken = owe(binding.take, targets(GPU), 1, 30_000, MINE, releaser=releaser)
+    assert taken == refused
+    assert not record.exists(GPU)
+
+
+def test_a_listed_record_has_the_plugins_that_have_work_to_do(fake):
+    assert owe(binding.take, targets(GPU), 1, 30_000, MINE) == OK
+    (found,) = (HelperRecord.of(*each) for each in record.claimed())
+    assert (found.eraser, found.releaser) == ("", "acme")

@@ -175,7 +175,7 @@ def test_a_plug_that_root_denies_fails_and_leaves_nothing(bench, write):
     before = bench.kernel.snapshot()
     with pytest.raises(
         exception.HostStepFailed,
-        check=has(reason=exception.StepReason.REFUSED),
+        check=has(reason=exception.StepReason.DENIED),
         match="root's configuration",
     ):
         bench.plug(1, str(GPU))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import Step, functions, record, steps, worker
+from os_acc.privsep import Step, binding, functions, record, steps, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionRecord, FunctionUse
 from os_acc.testing import FakeKernel, HostSpec
@@ -25,6 +25,7 @@ from tests.unit.privsep.root_config import (
     NIC,
     OTHERS,
     named,
+    take,
     targets,
 )
 from tests.unit.privsep.root_config import write as write
@@ -39,9 +40,10 @@ def call(
     epoch: object = 1,
     milliseconds: object = 30_000,
     lease: object = LEASE,
+    more: tuple[object, ...] = (),
 ) -> CallResult:
     members = targets(GPU) if members is None else members
-    answer = step(device, members, card, epoch, milliseconds, lease, arguments)
+    answer = step(device, members, card, epoch, milliseconds, lease, arguments, *more)
     return CallResult(*answer)
 
 
@@ -263,6 +265,95 @@ def test_roots_configuration_limits_the_functions(write, spec, expected):
     write(named(spec))
     assert call(vendor.set_node, 1).outcome == expected
     assert (node(GPU) == "1") == (expected == Outcome.OK)
+
+
+PREPARE, RETURN = ("prepare", "acme"), ("return", "acme")
+
+
+def test_a_recorded_device_is_returned_whatever_root_says_now(write):
+    write(named(GPU))
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
+    write(named(NIC))
+    assert call(vendor.set_node, 0, more=RETURN).outcome == Outcome.OK
+    assert node(GPU) == "0"
+
+
+@pytest.mark.parametrize("purpose", ["prepare", "other"])
+def test_only_the_return_of_a_recorded_device_is_exempt(write, purpose):
+    write(named(GPU))
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
+    write(named(NIC))
+    denied = call(vendor.set_node, 0, more=(purpose, "acme"))
+    assert denied.outcome == Outcome.DENIED
+    assert node(GPU) == "1"
+
+
+def test_a_return_without_a_record_is_denied(write):
+    write(named(NIC))
+    assert call(vendor.set_node, 1, more=RETURN).outcome == Outcome.DENIED
+    assert not record.exists(GPU)
+
+
+def test_a_denied_preparation_leaves_no_record(write):
+    write(named(NIC))
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.DENIED
+    assert not record.exists(GPU)
+
+
+def test_a_part_of_the_device_without_a_record_denies_the_return(write):
+    write(named(GPU))
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
+    write(named(NIC))
+    answer = call(vendor.set_node, 0, members=targets(AUDIO, GPU), more=RETURN)
+    assert answer.outcome == Outcome.DENIED
+
+
+def test_a_record_names_the_plugin_that_has_to_release_the_device():
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
+    found = record.read(GPU)
+    assert found is not None
+    assert (found.lease, found.releaser, found.driver) == (LEASE, "acme", "nouveau")
+    assert found.use == FunctionUse.HOST
+
+
+def test_the_record_of_a_device_in_a_guest_stays_that_of_a_guest():
+    assert take(GPU) == [Outcome.OK]
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
+    found = record.read(GPU)
+    assert found is not None
+    assert (found.use, found.releaser) == (FunctionUse.GUEST, "acme")
+
+
+def test_a_call_without_a_debt_records_nothing():
+    assert call(vendor.set_node, 1, more=("prepare", "")).outcome == Outcome.OK
+    assert not record.exists(GPU)
+
+
+def test_a_program_step_is_never_exempt(write):
+    (card,) = targets(NIC)
+    write(named(GPU))
+    assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
+    assert call(vendor.set_node, 0, card=card, more=RETURN).outcome == Outcome.DENIED
+
+
+@REJECTED
+@pytest.mark.parametrize(
+    "more", [("erase", ""), (None, ""), ("return", None), ("return", "../x")]
+)
+def test_another_purpose_or_plugin_is_malformed(more):
+    answer = call(vendor.set_node, 1, members=SOME, more=more)
+    assert answer.outcome == Outcome.INVALID
+
+
+def test_a_return_that_root_denies_records_no_debt(write):
+    """Its record would permit the steps of the plugin."""
+    write(named(NIC))
+    given = targets(GPU, more=("nouveau", ""))
+    (answer,) = binding.give_back(
+        functions.group(GPU), given, 1, 30_000, True, LEASE, "nvme", "acme"
+    )
+    assert CallResult(*answer).outcome == Outcome.OK
+    assert not record.exists(GPU)
 
 
 def test_roots_configuration_limits_the_cards(write):

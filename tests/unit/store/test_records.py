@@ -15,6 +15,7 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import VfioDriver
 from os_acc.store import records
 from os_acc.store.schema import Damaged
 from tests.unit.pci_addresses import ADDRESSES
@@ -91,6 +92,13 @@ LEASES = st.builds(
     required=st.lists(st.text(), max_size=2).map(tuple),
     created_at=st.integers(0, 2**62),
     owes_release=st.booleans(),
+    owes_erase=st.booleans(),
+    former_consumer=st.text(),
+    former_uuid=st.text(),
+    erased=st.floats(0, 1),
+    driver=st.sampled_from([each.value for each in VfioDriver]),
+    physical_network=st.text(),
+    vgpu_type=st.integers(0, 2**31),
 )
 
 
@@ -113,6 +121,15 @@ def test_no_field_is_left_out(make_lease):
     (prior,) = payload["prior"]
     assert prior.keys() == {field.name for field in dataclasses.fields(PriorBinding)}
     assert len(prior["identity"]) == len(dataclasses.fields(PciIdentity))
+
+
+def test_a_record_without_the_type_of_its_vgpu_has_none(make_lease):
+    fields = json.loads(
+        records.encode(dataclasses.replace(make_lease(1), vgpu_type=1154))
+    )
+    assert records.decode(json.dumps(fields)).vgpu_type == 1154
+    del fields["vgpu_type"]
+    assert records.decode(json.dumps(fields)).vgpu_type == 0
 
 
 def test_the_payload_says_its_version(make_lease):

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A plugin returns a device that root's own configuration names no more."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.helper.client import Helper
+from os_acc.objects.device import Provider
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import rootconf
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing.mdevs import mtty
+from os_acc.testing.nvme_specs import NvmeSpec
+from tests.expected_errors import has
+from tests.unit import vendor_steps as vendor
+
+CARD, OTHER = "0000:5e:00.0", "0000:17:00.0"
+DRIVE = "0000:d9:00.0"
+DENIED = has(reason=exception.StepReason.DENIED, errno=0)
+
+#: The file stops to name the device, or is invalid.
+LIMITS = pytest.mark.parametrize("limit", [OTHER, "{"], ids=["not named", "invalid"])
+
+
+def limit_to(host: TestHost, *values: str) -> None:
+    """Let root's configuration name these devices alone."""
+    path = Path(host.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    named = [each if "{" in each else json.dumps({"address": each}) for each in values]
+    text = "".join(f"device_spec = {each}\n" for each in named)
+    path.write_text("[os_acc]\n" + text)
+    path.chmod(0o644)
+
+
+@pytest.fixture
+def host(make_bench, install_plugins, monkeypatch) -> TestHost:
+    """Return a host whose plugin sets and clears the NUMA node of a card by steps."""
+    install_plugins(acme="tests.unit.vendor_steps:Stepping")
+    for name in ("results", "leases"):
+        monkeypatch.setattr(vendor.Stepping, name, [])
+    host: TestHost = make_bench()
+    limit_to(host, CARD)
+    return host
+
+
+def records(host: TestHost) -> list[str]:
+    """Return what the helper has on record, by the names of its files."""
+    return sorted(each.name for each in Path(host.root, "run/os_acc").glob("*.lease"))
+
+
+def lose_store(host: TestHost) -> None:
+    for file in Path(host.state_path).glob("os_acc.sqlite*"):
+        file.unlink()
+    host.restart()
+
+
+def die(*_args: Any, **_options: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@LIMITS
+def test_an_unplug_returns_the_device(host, limit):
+    before = host.drivers(CARD)
+    host.plug(1, CARD)
+    limit_to(host, limit)
+    assert host.unplug(1) == 1
+    assert vendor.Stepping.results == ["1", "0"]
+    assert host.drivers(CARD) == before
+    assert records(host) == []
+
+
+def test_the_record_ends_with_the_release(host):
+    host.plug(1, CARD)
+    assert records(host) == [f"{CARD}.lease"]
+    host.unplug(1)
+    assert records(host) == []
+    assert host.manager.catalog.reconciler.records(time.monotonic() + 60) == {}
+
+
+def test_a_plug_is_denied_as_before(host):
+    limit_to(host, OTHER)
+    with pytest.raises(exception.HostStepFailed, check=DENIED):
+        host.plug(1, CARD)
+    assert vendor.Stepping.results == []
+    assert host.manager.store.leases() == ()
+    assert records(host) == []
+
+
+def test_a_denied_mediated_device_is_not_quarantined(mediated):
+    provider = provider_of(mediated, "mtty/mtty-2")
+    with pytest.raises(exception.HostStepFailed, check=DENIED):
+        mediated.manager.plug(instance(1), *request(provider))
+    assert mediated.manager.store.leases() == ()
+
+
+def test_a_held_device_is_not_prepared_again(host):
+    """The record of the lease is no leave to prepare."""
+    host.plug(1, CARD)
+    host.bind(CARD, "")
+    limit_to(host, OTHER)
+    with pytest.raises(exception.HostStepFailed, check=DENIED):
+        host.restart().plug(instance(1), None, None)
+    assert vendor.Stepping.results == ["1"]
+    assert host.unplug(1) == 1
+
+
+def test_a_crash_before_the_release_is_survived(host, monkeypatch):
+    host.plug(1, CARD)
+    with monkeypatch.context() as patch:
+        patch.setattr("os_acc.plugins.Plugins.call", die)
+        with pytest.raises(KeyboardInterrupt):
+            host.unplug(1)
+    assert records(host) == [f"{CARD}.lease"]
+    limit_to(host, OTHER)
+    host.restart()
+    assert vendor.Stepping.results == ["1", "0"]
+    assert host.manager.store.leases() == ()
+    assert records(host) == []
+
+
+def test_a_crash_before_the_helper_takes_the_device_is_survived(host, monkeypatch):
+    def fail(*_args: object) -> NoReturn:
+        limit_to(host, OTHER)
+        raise exception.HelperLost("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Helper, "take", fail)
+        with pytest.raises(exception.HelperLost):
+            host.plug(1, CARD)
+    assert vendor.Stepping.results == ["1", "0"]
+    assert host.manager.store.leases() == ()
+    assert records(host) == []
+
+
+def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
+    """The functions are back on the host, and the plugin has not released them."""
+    host.plug(1, CARD)
+    with monkeypatch.context() as patch:
+        patch.setattr("os_acc.plugins.Plugins.call", die)
+        with pytest.raises(KeyboardInterrupt):
+            host.unplug(1)
+    lose_store(host)
+    limit_to(host, OTHER)
+    assert "which the store has lost" in str(host.rejected(CARD))
+    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    assert vendor.Stepping.results == ["1", "0"]
+    assert host.manager.store.leases() == ()
+    assert records(host) == []
+
+
+def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
+    host.plug(1, CARD)
+    lose_store(host)
+    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    assert vendor.Stepping.results == ["1", "0"]
+    assert records(host) == []
+
+
+@pytest.fixture
+def mediated(make_bench, install_plugins, monkeypatch) -> TestHost:
+    install_plugins(acme="tests.unit.vendor_steps:SteppingMdev")
+    for name in ("results", "leases"):
+        monkeypatch.setattr(vendor.Stepping, name, [])
+    spec = HostSpec((), mdev_parents=(mtty(),))
+    host: TestHost = make_bench(spec, device_spec=[slots("mtty-1, mtty-2")])
+    limit_to(host, slots("mtty-1"))
+    return host
+
+
+def slots(types: str) -> str:
+    return json.dumps({"mdev_parent": "mtty", "mdev_types": types})
+
+
+def provider_of(host: TestHost, kind: str) -> Provider:
+    host.manager.discover()
+    return next(
+        each for each in host.manager.providers() if str(each.device.address) == kind
+    )
+
+
+def test_the_plugin_of_a_mediated_device_returns_it_as_well(mediated):
+    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    limit_to(mediated, slots("mtty-2"))
+    assert mediated.manager.unplug(instance(1)) == 1
+    assert len(vendor.Stepping.results) == 2
+    assert records(mediated) == []
+
+
+def test_a_plugin_that_only_releases_mediated_devices_may(mediated, monkeypatch):
+    """No step of ``prepare`` has recorded the slot."""
+    monkeypatch.setattr(vendor.SteppingMdev, "prepare", lambda *_: None)
+    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    limit_to(mediated, slots("mtty-2"))
+    assert mediated.manager.unplug(instance(1)) == 1
+    assert len(vendor.Stepping.results) == 1
+    assert records(mediated) == []
+
+
+def test_a_plugin_that_only_releases_functions_may(host, monkeypatch):
+    monkeypatch.setattr(vendor.Stepping, "prepare", lambda *_: None)
+    host.plug(1, CARD)
+    limit_to(host, OTHER)
+    assert host.unplug(1) == 1
+    assert vendor.Stepping.results == ["0"]
+    assert records(host) == []
+
+
+@LIMITS
+def test_a_drive_is_erased_although_root_names_it_no_more(
+    tmp_path: Path, limit: str
+) -> None:
+    data = b"data of a guest." * 512
+    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=NvmeSpec())
+    with TestHost(tmp_path, HostSpec((drive,))) as host:
+        limit_to(host, DRIVE)
+        host.plug(1, DRIVE)
+        host.kernel.write_medium(DRIVE, 1, data)
+        limit_to(host, limit)
+        host.unplug(1)
+        for attempt in host.manager.retrier.continue_erasures():
+            attempt.result(60)
+        assert host.manager.store.leases() == ()
+        assert data not in host.kernel.read_medium(DRIVE, 1)
+        assert records(host) == []
