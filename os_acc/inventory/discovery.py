@@ -37,7 +37,13 @@ from os_acc.objects.device import (
     RejectReason,
 )
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
+from os_acc.objects.mdev import (
+    DeviceAddress,
+    DeviceName,
+    MdevType,
+    function_of,
+    in_order,
+)
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
@@ -65,6 +71,7 @@ class Inventory:
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
     :ivar prebound: functions that the operator declared to be on vfio-pci.
+    :ivar mdev_totals: the units of each type of mediated devices.
     """
 
     host: Host
@@ -77,6 +84,9 @@ class Inventory:
     )
     recorded_state: RecordedState = dataclasses.field(default_factory=RecordedState)
     prebound: frozenset[PciAddress] = frozenset()
+    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -103,6 +113,7 @@ class Inventory:
 class OperatorRules:
     """The operator's configuration of devices, in our options and in Nova's.
 
+    :ivar nova_virtual_parents: see :func:`.mdev.nova_names`.
     :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
         number.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
@@ -112,6 +123,7 @@ class OperatorRules:
     nova: device_spec.DeviceSpec
     nova_policies: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
+    nova_virtual_parents: frozenset[str]
     nova_mdev_types: frozenset[str]
     max_uncorrectable_errors: int = -1
     unmanaged: bool = True
@@ -195,6 +207,7 @@ def discover(
         provider_origins=names.origins,
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
+        mdev_totals=MappingProxyType({each.type: len(each.handles) for each in types}),
     )
 
 
@@ -209,6 +222,7 @@ def _evidence(
             _match(rules.named, host), _match(rules.nova_policies, host)
         ),
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
+        nova_virtual_parents=rules.nova_virtual_parents,
         nova_mdev_types=rules.nova_mdev_types,
         leased=recorded.leased,
         taken=recorded.taken,
