@@ -226,3 +226,67 @@ def test_a_plugin_that_takes_a_type_no_more_keeps_its_slot_alone(vendors, replac
     assert faults(host, TYPES[0]) == {0: "waits for vendor"}
     assert host.manager.unplug(instance(1)) == 1
     assert faults(host, TYPES[0]) == {}
+
+
+# -- planted bugs --------------------------------------------------------------
+
+RULES = {
+    "TypeIsText": f"Device.address is '{TYPES[0]}', not a PciAddress",
+    "TypeOfAnotherParent": "Device.address mdpy/mtty-1 is not among mdev_types",
+    "NamedAfterFunction": f"Device.address {GPU} is not a type of its handles",
+    "IdentityOfVirtual": "but that of mtty is None",
+    "NoSlots": "Device.handles is empty",
+    "ErasesSlots": "Device.erasure is PLUGIN, for mediated devices",
+    "ClassOfNova": "Device.resource_class is VGPU, a class of Nova or Neutron",
+    "RegionOfType": "Device.region is not for mediated devices",
+    "SlotsOfSibling": f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}",
+    "SlotBeyond": f"AttachHandle.address {TYPES[0]}/99 is not a usable candidate",
+    "SlotTwice": "Device.handles has one handle twice",
+    "SlotWithGroup": f"the handle of {TYPES[0]}/0 was altered",
+    "FaultIsMissing": "AttachHandle.fault is None, not a str",
+    "ReasonOfTheLibrary": "is NO_MDEV_TYPE, which is not for plugins",
+}
+
+
+@pytest.mark.parametrize("plugin", RULES)
+def test_a_type_that_breaks_a_rule_is_rejected_alone(vendors, plugin):
+    host = vendors(plugin)
+
+    assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
+    found = host.manager.discover(float("inf"))
+    (broken,) = found.broken_rules
+    assert RULES[plugin] in broken.rule
+    assert [str(each) for each in broken.addresses] == [TYPES[0]]
+    (refused,) = found.refused
+    assert refused.reason is RejectReason.INVALID
+    assert refused.detail == f"vendor: {broken.rule}"
+    assert found.set_aside == ()
+    host.manager.plug(instance(1), *request(provider(host, TYPES[1])))
+    assert host.manager.unplug(instance(1)) == 1
+
+
+def test_of_two_devices_of_one_type_the_first_is_offered(vendors):
+    host = vendors("TwoDevices")
+
+    assert offered(host) == dict.fromkeys(TYPES, "vendor")
+    assert len(provider(host, TYPES[0]).device.handles) == 12
+    (broken,) = host.manager.discover(float("inf")).broken_rules
+    assert broken.rule.startswith(f"Device.address {TYPES[0]} is that of two devices")
+
+
+def test_a_type_that_is_offered_and_rejected_is_rejected(vendors):
+    host = vendors("RejectedAndOffered")
+
+    assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
+    found = host.manager.discover(float("inf"))
+    assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
+    (broken,) = found.broken_rules
+    assert broken.rule == f"{TYPES[0]} is offered, and rejected as well"
+
+
+def test_a_rejection_of_another_type_costs_no_device(vendors):
+    host = vendors("RejectsStranger")
+
+    assert offered(host) == dict.fromkeys(TYPES, "vendor")
+    (broken,) = host.manager.discover(float("inf")).broken_rules
+    assert "RejectedDevice.address mdpy/mdpy-hd is not a usable" in broken.rule
