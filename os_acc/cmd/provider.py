@@ -91,6 +91,7 @@ class ProviderSync(base.Listing):
                 inventory.classes,
                 inventory.provider_origins,
                 inventory.provider_plugins,
+                inventory.mdev_totals,
             )
             found = publisher.sync(wanted, store, deadline)
             store.record_providers(found.recognized)

@@ -243,9 +243,13 @@ class Catalog:
             <= recorded.provider_origins.items()
             or not inventory.provider_plugins.items()
             <= recorded.provider_plugins.items()
+            or not inventory.mdev_totals.items() <= recorded.mdev_totals.items()
         ):
             store.record_providers(
-                new, inventory.provider_origins, inventory.provider_plugins
+                new,
+                inventory.provider_origins,
+                inventory.provider_plugins,
+                inventory.mdev_totals,
             )
         # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)

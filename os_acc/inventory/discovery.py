@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from oslo_log import log
@@ -37,7 +37,13 @@ from os_acc.objects.device import (
     RejectReason,
 )
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
+from os_acc.objects.mdev import (
+    DeviceAddress,
+    DeviceName,
+    MdevType,
+    function_of,
+    in_order,
+)
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
@@ -65,6 +71,7 @@ class Inventory:
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
     :ivar prebound: functions that the operator declared to be on vfio-pci.
+    :ivar mdev_totals: the units of each type of mediated devices.
     """
 
     host: Host
@@ -77,6 +84,9 @@ class Inventory:
     )
     recorded_state: RecordedState = dataclasses.field(default_factory=RecordedState)
     prebound: frozenset[PciAddress] = frozenset()
+    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -103,6 +113,7 @@ class Inventory:
 class OperatorRules:
     """The operator's configuration of devices, in our options and in Nova's.
 
+    :ivar nova_virtual_parents: see :func:`.mdev.nova_names`.
     :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
         number.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
@@ -112,6 +123,7 @@ class OperatorRules:
     nova: device_spec.DeviceSpec
     nova_policies: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
+    nova_virtual_parents: frozenset[str]
     nova_mdev_types: frozenset[str]
     max_uncorrectable_errors: int = -1
     unmanaged: bool = True
@@ -166,14 +178,14 @@ def discover(
     evidence = _evidence(root, rules, recorded, host)
     usable, refused = _usable(evidence)
     types, refused_types = _types(evidence, rules, recorded)
-    there = _still_there(recorded.provider_origins, host)
+    there = named_providers.still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
         usable,
         tuple(_named(evidence, address) for address in sorted(evidence.named)),
         frozenset(there.values()),
         mdev_types=types,
     )
-    offered = _last_offered(recorded.provider_plugins, there)
+    offered = named_providers.last_plugins(node_name, recorded, there, types)
     found = _discover(root, loaded, candidates, recorded, offered, host, deadline)
     recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
     devices = [
@@ -195,6 +207,7 @@ def discover(
         provider_origins=names.origins,
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
+        mdev_totals=MappingProxyType({each.type: len(each.handles) for each in types}),
     )
 
 
@@ -209,6 +222,7 @@ def _evidence(
             _match(rules.named, host), _match(rules.nova_policies, host)
         ),
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
+        nova_virtual_parents=rules.nova_virtual_parents,
         nova_mdev_types=rules.nova_mdev_types,
         leased=recorded.leased,
         taken=recorded.taken,
@@ -309,29 +323,6 @@ def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> MatchedFu
     )
 
 
-def _still_there(
-    origins: Mapping[str, ProviderOrigin], host: Host
-) -> dict[str, PciAddress]:
-    """Return the functions that recorded providers are named after, by UUID."""
-    return {
-        uuid: origin.address
-        for uuid, origin in origins.items()
-        if (function := host.functions.get(origin.address)) is not None
-        and origin.is_of(function.identity, function.address)
-    }
-
-
-def _last_offered(
-    plugins: Mapping[str, str], there: Mapping[str, PciAddress]
-) -> dict[PciAddress, set[str]]:
-    """Return the recorded plugins of each function."""
-    found: dict[PciAddress, set[str]] = {}
-    for uuid, name in plugins.items():
-        if uuid in there:
-            found.setdefault(there[uuid], set()).add(name)
-    return found
-
-
 def _usable_function(
     evidence: eligibility.HostEvidence,
     address: PciAddress,
@@ -393,6 +384,55 @@ class _Discovered:
         self.offered |= dict.fromkeys(
             taken.union(each.address for each in answer.devices), name
         )
+        self._take(taken)
+
+    def candidates_for(
+        self, plugin: str, owed: Mapping[DeviceAddress, str], waiting: Set[str]
+    ) -> tuple[tuple[UsableFunction, ...], tuple[OfferedType, ...]]:
+        """Return the functions and types that are left for a plugin.
+
+        A function or slot that another plugin has to release is not for it. A type
+        that has such a slot is, but not while the other plugin may still take it.
+
+        :param waiting: the plugins that have not answered, and may do so later.
+        """
+        others = {address: name for address, name in owed.items() if name != plugin}
+        if not others:
+            return self.left, self.left_types
+        usable = (each for each in self.left if each.function.address not in others)
+        types = (
+            _without_owed(each, others)
+            for each in self.left_types
+            if waiting.isdisjoint(_owners(each, others))
+        )
+        return tuple(usable), tuple(types)
+
+    def keep(
+        self, idle: plugins.SetAside, offered: Mapping[DeviceName, Collection[str]]
+    ) -> None:
+        """Reject the functions and types that an idle plugin has offered.
+
+        Else another plugin would offer them under another class, without the
+        preparation of the idle one.
+        """
+        name = idle.name
+        by_it = {address for address, names in offered.items() if name in names}
+        if not by_it:
+            return
+        kept: set[DeviceName] = {
+            each.function.address
+            for each in self.left
+            if not by_it.isdisjoint((each.function.address, each.parent.address))
+        }
+        kept.update(each.type for each in self.left_types if each.type in by_it)
+        detail = f"{name} has offered it before: {idle.reason}"
+        self.refused.extend(
+            RejectedDevice(address, RejectReason.PLUGIN_FAILED, detail)
+            for address in sorted(kept, key=in_order)
+        )
+        self._take(kept)
+
+    def _take(self, taken: Collection[DeviceAddress | DeviceName]) -> None:
         self.left = tuple(
             each for each in self.left if each.function.address not in taken
         )
@@ -400,19 +440,42 @@ class _Discovered:
             each for each in self.left_types if each.type not in taken
         )
 
-    def without(
-        self, addresses: Collection[DeviceAddress]
-    ) -> tuple[tuple[UsableFunction, ...], tuple[OfferedType, ...]]:
-        """Return the functions and types that are left, without these."""
-        if not addresses:
-            return self.left, self.left_types
-        usable = (each for each in self.left if each.function.address not in addresses)
-        types = (
-            each
-            for each in self.left_types
-            if not any(handle.address in addresses for handle in each.handles)
-        )
-        return tuple(usable), tuple(types)
+    def reject_rest(self, owed: Mapping[DeviceAddress, str]) -> None:
+        """Reject all that no plugin offers; a plugin that failed may be the reason."""
+        detail = "; ".join(each.reason for each in self.set_aside)
+        reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
+        left: dict[DeviceName, set[str]] = {
+            each.type: _owners(each, owed) for each in self.left_types
+        }
+        for usable in self.left:
+            address = usable.function.address
+            left[address] = {owed[address]} if address in owed else set()
+        for name, owners in left.items():
+            why = f"it waits for {', '.join(sorted(owners))}" if owners else detail
+            self.refused.append(RejectedDevice(name, reason, why))
+
+
+def _owners(offered: OfferedType, owed: Mapping[DeviceAddress, str]) -> set[str]:
+    """Return the plugins that have to release slots of a type."""
+    return {owed[each.address] for each in offered.handles if each.address in owed}
+
+
+def _without_owed(
+    offered: OfferedType, owed: Mapping[DeviceAddress, str]
+) -> OfferedType:
+    """Return a type in which the slots that other plugins have to release are faulty.
+
+    The kernel creates a mediated device for each guest, so no other slot is affected.
+    """
+    if not _owners(offered, owed):
+        return offered
+    handles = tuple(
+        dataclasses.replace(each, fault=f"waits for {owed[each.address]}")
+        if each.address in owed
+        else each
+        for each in offered.handles
+    )
+    return dataclasses.replace(offered, handles=handles)
 
 
 def _discover(
@@ -420,21 +483,21 @@ def _discover(
     loaded: plugins.Plugins,
     candidates: base.Candidates,
     recorded: RecordedState,
-    offered: Mapping[PciAddress, Collection[str]],
+    offered: Mapping[DeviceName, Collection[str]],
     host: Host,
     deadline: float,
 ) -> _Discovered:
     found = _Discovered(candidates.usable, candidates.mdev_types)
     owed = recorded.owed_releases
+    waiting = {each.name for each in loaded.loaded}
+    waiting.update(each.name for each in loaded.set_aside)
     for idle in loaded.set_aside:
-        found.left = _keep(found.left, idle, offered, found.refused)
+        found.keep(idle, offered)
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         regions = _leased_regions(root, recorded, plugin.name)
-        # A function that a plugin has to release is offered by no other one.
-        others = {address for address, name in owed.items() if name != plugin.name}
-        usable, types = found.without(others)
+        usable, types = found.candidates_for(plugin.name, owed, waiting)
         given = dataclasses.replace(
             candidates, usable=usable, leased_regions=regions, mdev_types=types
         )
@@ -443,42 +506,12 @@ def _discover(
             answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
         except exception.PluginFailed as error:
             found.set_aside.append(idle := plugins.SetAside.after(plugin.name, error))
-            found.left = _keep(found.left, idle, offered, found.refused)
+            found.keep(idle, offered)
             continue
+        waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         for broken in answer.broken:
             # Which device it is may be unknown.
-            idle = plugins.SetAside(plugin.name, broken.rule)
-            found.left = _keep(found.left, idle, offered, found.refused)
-    # Functions that no plugin offers; a plugin that failed may be the reason.
-    detail = "; ".join(each.reason for each in found.set_aside)
-    reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
-    for kind in found.left_types:
-        found.refused.append(RejectedDevice(kind.type, reason, detail))
-    for address in (each.function.address for each in found.left):
-        why = f"it waits for {owed[address]}" if address in owed else detail
-        found.refused.append(RejectedDevice(address, reason, why))
+            found.keep(plugins.SetAside(plugin.name, broken.rule), offered)
+    found.reject_rest(owed)
     return found
-
-
-def _keep(
-    usable: tuple[UsableFunction, ...],
-    idle: plugins.SetAside,
-    offered: Mapping[PciAddress, Collection[str]],
-    refused: list[RejectedDevice],
-) -> tuple[UsableFunction, ...]:
-    """Reject functions that an idle plugin has offered; return the others.
-
-    Else another plugin would offer them under another class, without the
-    preparation of the idle one.
-    """
-    left: list[UsableFunction] = []
-    for each in usable:
-        address = each.function.address
-        by = {*offered.get(address, ()), *offered.get(each.parent.address, ())}
-        if idle.name in by:
-            detail = f"{idle.name} has offered it before: {idle.reason}"
-            refused.append(RejectedDevice(address, RejectReason.PLUGIN_FAILED, detail))
-        else:
-            left.append(each)
-    return tuple(left)

@@ -29,7 +29,9 @@ class HostEvidence:
 
     :ivar named: the functions that ``[os_acc] device_spec`` names.
     :ivar nova: the functions that Nova's options also name.
-    :ivar nova_mdev_types: the mdev types that Nova claims on every function.
+    :ivar nova_virtual_parents: the virtual parents of mediated devices that Nova's
+        options name, see :func:`.mdev.nova_names`.
+    :ivar nova_mdev_types: the mdev types that Nova claims on every parent.
     :ivar leased: the functions of the leases.
     :ivar taken: the leased functions, and those in damaged lease records.
     :ivar in_parts: one leased VF of each PF that has any.
@@ -44,6 +46,7 @@ class HostEvidence:
     usage: Usage
     named: Mapping[PciAddress, DeviceTags]
     nova: frozenset[PciAddress]
+    nova_virtual_parents: frozenset[str]
     nova_mdev_types: frozenset[str]
     leased: frozenset[DeviceAddress]
     taken: frozenset[DeviceAddress]

@@ -90,11 +90,7 @@ class HealthStepReader:
     ) -> None:
         self._root = root
         self._helper = helper
-        self._steps = {
-            each.name: each.health_step
-            for each in loaded.loaded
-            if each.health_step is not None
-        }
+        self._steps = loaded.health_steps
         self._snapshots = snapshots
         self._tracker = tracker
         self._state_path = state_path

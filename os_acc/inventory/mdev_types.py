@@ -3,24 +3,28 @@
 """Types of mediated devices that the operator named, and their units.
 
 A unit is leased, free, or faulty: other mediated devices of the same parent, of this
-host's own tools or of another type, use its capacity. They are never touched.
+host's own tools or of another type, use its capacity. They are never touched. The total
+does not change with them: it is the most that has been seen, and is read anew while
+there are no mediated devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Final, Self
 
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice, TypeAttributes
+from os_acc.host.view import Host
 from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
 from os_acc.objects.candidate import DeviceTags, OfferedType
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.objects.pci import PciFunction
+from os_acc.objects.mdev import MdevSlot, MdevType, nova_names
+from os_acc.objects.pci import PciAddress, PciFunction
 
 #: The only interface for which libvirt's XML, as Nova writes it, is right.
 _DEVICE_API: Final = "vfio-pci"
@@ -57,6 +61,7 @@ def offered_types(
     if not named:
         return
     devices = mdev.read_mdevs(evidence.root)
+    in_use = _cards(evidence.host, devices)
     for each in named:
         refused = _rejection(evidence, each)
         attributes = mdev.read_type(evidence.root, each.type)
@@ -65,13 +70,17 @@ def offered_types(
         if refused is not None or attributes is None:
             yield refused or _missing(evidence.root, each.type)
             continue
+        least = recorded.mdev_totals.get(each.type, 0)
+        slots = _Slots.of(each.type, attributes, devices, recorded)
+        if slots.total < least and _is_in_use(evidence, each.type, in_use):
+            slots = dataclasses.replace(slots, total=least)
         yield OfferedType(
             each.type,
             each.parent,
             each.tags,
             attributes.title,
             attributes.description,
-            tuple(_handles(each, attributes, devices, recorded)),
+            tuple(_handles(each, slots)),
         )
 
 
@@ -89,10 +98,8 @@ def _named(
 
 
 def _rejection(evidence: HostEvidence, named: _NamedType) -> RejectedDevice | None:
-    if named.type.name in evidence.nova_mdev_types:
-        return RejectedDevice(named.type, RejectReason.NOVA_CLAIMS)
     if named.parent is None:
-        return None
+        return _claim_of_nova(evidence, named.type)
     claimed = claims_of_nova(evidence, named.parent)
     if claimed is not None:
         return dataclasses.replace(claimed, address=named.type)
@@ -101,6 +108,18 @@ def _rejection(evidence: HostEvidence, named: _NamedType) -> RejectedDevice | No
         address = next(iter(whole))
         return RejectedDevice(named.type, RejectReason.LEASED_WHOLE, str(address))
     return None
+
+
+def _claim_of_nova(evidence: HostEvidence, kind: MdevType) -> RejectedDevice | None:
+    """Reject a type of a virtual parent that Nova's own options claim."""
+    if not evidence.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
+        return RejectedDevice(kind, RejectReason.NOVA_CLAIMS)
+    names = mdev.type_names(evidence.root, kind.parent)
+    offered = sorted(evidence.nova_mdev_types.intersection(names))
+    if not offered:
+        return None
+    detail = f"it offers {', '.join(offered)}"
+    return RejectedDevice(kind, RejectReason.NOVA_CLAIMS, detail)
 
 
 def _wrong_api(kind: MdevType, attributes: TypeAttributes) -> RejectedDevice | None:
@@ -116,34 +135,92 @@ def _missing(root: str, kind: MdevType) -> RejectedDevice:
     return RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
 
 
-def _handles(
-    named: _NamedType,
-    attributes: TypeAttributes,
-    devices: Sequence[MediatedDevice],
-    recorded: RecordedState,
-) -> Iterator[AttachHandle]:
-    existing = {each.uuid for each in devices if each.type == named.type}
-    leased = {
-        each.number
-        for each in recorded.taken
-        if isinstance(each, MdevSlot) and each.type == named.type
-    }
-    # Leases whose mediated devices are not created yet, or not any more.
-    begun = {
-        lease.uuid
-        for lease in recorded.leases
-        if lease.slot is not None and lease.slot.type == named.type
-    }
-    free = max(0, attributes.available - len(begun - existing))
-    # At least one: the provider of a type stays while others use all capacity.
-    total = max(
-        1,
-        len(leased) + free,
-        len(existing) + attributes.available,
-        _most(attributes.description),
-    )
-    for number in _numbers(leased, total):
-        is_leased = number in leased
+def _cards(
+    host: Host, devices: Iterable[MediatedDevice]
+) -> frozenset[PciAddress | str | None]:
+    """Return the cards of mediated devices; None: of a device that is not known."""
+    return frozenset(_card(host, each.type) if each.type else None for each in devices)
+
+
+def _card(host: Host, kind: MdevType) -> PciAddress | str:
+    """Return the PF whose VFs share one capacity, or the only parent that has it."""
+    if kind.function is None:
+        return kind.parent
+    function = host.functions.get(kind.function)
+    return function.physfn if function and function.physfn else kind.function
+
+
+def _is_in_use(
+    evidence: HostEvidence, kind: MdevType, in_use: Set[PciAddress | str | None]
+) -> bool:
+    """Return whether mediated devices may use the capacity of a type.
+
+    If none existed before ``available_instances`` was read, and none after, that is the
+    total.
+
+    :param in_use: the cards of those that existed before.
+    """
+    place = {None, _card(evidence.host, kind)}
+    if not place.isdisjoint(in_use):
+        return True
+    devices = mdev.read_mdevs(evidence.root)
+    return not place.isdisjoint(_cards(evidence.host, devices))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slots:
+    """The units of a type.
+
+    :ivar leased: the numbers of the leased ones.
+    :ivar free: how many others can be had now.
+    :ivar total: how many there are, unless more are leased.
+    """
+
+    leased: frozenset[int]
+    free: int
+    total: int
+
+    @classmethod
+    def of(
+        cls,
+        kind: MdevType,
+        attributes: TypeAttributes,
+        devices: Iterable[MediatedDevice],
+        recorded: RecordedState,
+    ) -> Self:
+        """Count the units that a type has at least."""
+        existing = {each.uuid for each in devices if each.type == kind}
+        leased = frozenset(
+            each.number
+            for each in recorded.taken
+            if isinstance(each, MdevSlot) and each.type == kind
+        )
+        # Leases whose mediated devices are not created yet, or not any more.
+        begun = {
+            lease.uuid
+            for lease in recorded.leases
+            if lease.slot is not None and lease.slot.type == kind
+        }
+        free = max(0, attributes.available - len(begun - existing))
+        # At least one: the provider of a type stays while others use all capacity.
+        total = max(
+            1,
+            len(existing) + attributes.available,
+            _most(attributes.description),
+        )
+        return cls(leased, free, total)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all slots: the leased ones, and the lowest others."""
+        count = self.total - len(self.leased)
+        lowest = (each for each in itertools.count() if each not in self.leased)
+        return sorted([*self.leased, *itertools.islice(lowest, max(0, count))])
+
+
+def _handles(named: _NamedType, slots: _Slots) -> Iterator[AttachHandle]:
+    free = slots.free
+    for number in slots.numbers():
+        is_leased = number in slots.leased
         slot = MdevSlot(named.type, number)
         yield AttachHandle(
             address=slot,
@@ -154,13 +231,6 @@ def _handles(
             fault="" if is_leased or free > 0 else _NO_CAPACITY,
         )
         free -= not is_leased
-
-
-def _numbers(leased: set[int], total: int) -> list[int]:
-    """Return the numbers of all slots: the leased ones, and the lowest others."""
-    lowest = (each for each in range(len(leased) + total) if each not in leased)
-    others = [next(lowest) for _ in range(total - len(leased))]
-    return sorted([*leased, *others])
 
 
 def _most(description: str) -> int:

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The providers of devices, with their names and the origins of these names."""
+"""The providers of devices, with their names, and those on record."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from os_acc.host.view import Host
 from os_acc.objects import naming
+from os_acc.objects.candidate import OfferedType
 from os_acc.objects.device import CardProvider, Device, Provider
-from os_acc.objects.mdev import MdevType
+from os_acc.objects.lease import RecordedState
+from os_acc.objects.mdev import DeviceName, MdevType
 from os_acc.objects.naming import ProviderOrigin
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, PciFunction
 
 
 def origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
@@ -55,3 +58,67 @@ def _named_function(device: Device) -> PciAddress | None:
     """Return the function that a provider is named after; None: it is not on PCI."""
     address = device.address
     return address.function if isinstance(address, MdevType) else address
+
+
+# -- providers on record -----------------------------------------------------
+
+
+def still_there(
+    origins: Mapping[str, ProviderOrigin], host: Host
+) -> dict[str, PciAddress]:
+    """Return the functions that recorded providers are named after, by UUID."""
+    return {
+        uuid: origin.address
+        for uuid, origin in origins.items()
+        if (function := host.functions.get(origin.address)) is not None
+        and origin.is_of(function.identity, function.address)
+    }
+
+
+def last_plugins(
+    node_name: str,
+    recorded: RecordedState,
+    there: Mapping[str, PciAddress],
+    types: Sequence[OfferedType],
+) -> dict[DeviceName, set[str]]:
+    """Return the plugins that last offered each function, and each of these types.
+
+    :param there: see :func:`still_there`.
+    """
+    found: defaultdict[DeviceName, set[str]] = defaultdict(set)
+    providers: defaultdict[PciAddress, list[str]] = defaultdict(list)
+    for uuid, plugin in recorded.provider_plugins.items():
+        if uuid in there:
+            found[there[uuid]].add(plugin)
+            providers[there[uuid]].append(uuid)
+    for kind in types:
+        origins = recorded.provider_origins
+        if kind.parent is None:
+            uuids = {naming.uuid_of(naming.of_virtual_type(node_name, kind.type))}
+        else:
+            near = providers.get(kind.parent.address, [])
+            keys = {origins[uuid].key for uuid in near}
+            uuids = _of_type(node_name, kind.type.name, kind.parent, keys)
+        plugins = map(recorded.provider_plugins.get, uuids)
+        found[kind.type] = {plugin for plugin in plugins if plugin is not None}
+    return dict(found)
+
+
+def _of_type(
+    node_name: str, type_name: str, parent: PciFunction, keys: Set[str]
+) -> set[str]:
+    """Return the possible UUIDs of a type's provider, and of its parent's own.
+
+    A plugin that has offered the parent as a whole may prepare its types as well.
+
+    :param keys: of the providers on record that are named after the parent.
+    """
+    by_place = naming.key_of_place(parent.identity, parent.address)
+    return {
+        naming.uuid_of(name)
+        for key in (*keys, by_place)
+        for name in (
+            naming.of_mdev_type(type_name, node_name, key),
+            naming.of_device(node_name, key),
+        )
+    }

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from os_acc import conf, exception
 from os_acc.nova import conversion
-from os_acc.objects import device_spec
+from os_acc.objects import device_spec, mdev
 from os_acc.objects.api import AcceleratorEntry
 
 
@@ -54,8 +54,7 @@ def check_mdev_claims(
     for consumer, entries in held.items():
         for info in (each["attach_handle_info"] for each in entries):
             kind, parent = info.get("asked_type"), info.get("parent", "")
-            # libvirt's name of a virtual parent.
-            is_named = parent in types or f"{parent}_{parent}" in types
+            is_named = not mdev.nova_names(parent).isdisjoint(types)
             if kind is not None and (is_named or kind == default):
                 raise exception.InvalidConfiguration(
                     f"[devices] enabled_mdev_types or [mdev_*] device_addresses name "

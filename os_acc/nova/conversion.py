@@ -14,13 +14,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
+from os_acc.objects.request import ACCELERATOR_CLASSES
 
 #: Cyborg serves the groups of such a flavor; Nova attaches the devices that it binds.
 CYBORG_PROFILE: Final = "accel:device_profile"
 _POLICY: Final = "hw_pci_numa_affinity_policy"
 _RESOURCES: Final = re.compile(r"resources[^:]*:(\w+)")
-#: Standard classes of accelerators. Nova and Neutron provide the other standard ones.
-_STANDARD: Final = frozenset({"FPGA", "PGPU"})
 #: Nova's PCI devices in Placement.
 _OF_NOVA: Final = "CUSTOM_PCI_"
 
@@ -68,7 +67,7 @@ def is_cyborgs(instance: Any) -> bool:
 
 def may_be_accelerator(resource_class: str) -> bool:
     """Return whether os_acc can be the provider of a resource class."""
-    return resource_class in _STANDARD or (
+    return resource_class in ACCELERATOR_CLASSES or (
         resource_class.startswith("CUSTOM_") and not resource_class.startswith(_OF_NOVA)
     )
 

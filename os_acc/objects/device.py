@@ -85,7 +85,8 @@ class Device:
     :ivar address: the function that the provider is named after; of mediated
         devices, their type on their parent.
     :ivar identity: of that function, or of the parent; None: a virtual parent.
-    :ivar resource_class: a standard class of Placement, or ``CUSTOM_`` and a name.
+    :ivar resource_class: ``CUSTOM_`` and a name, ``FPGA`` or ``PGPU``; another standard
+        class of Placement only if a tag of the candidate names it.
     :ivar traits: standard traits of Placement, or ``CUSTOM_`` and a name.
     :ivar handles: the accelerators; their number is the capacity.
     :ivar numa_node: the NUMA node of the device; None if the kernel reports none.
@@ -208,7 +209,8 @@ class RejectedDevice:
     @property
     def phrase(self) -> str:
         """The reason for the operator, without its detail."""
-        text: str = (self.vendor_reason or self.reason).value
+        reason = self.reason if self.vendor_reason is None else self.vendor_reason
+        text: str = reason.value
         return text
 
     def __str__(self) -> str:

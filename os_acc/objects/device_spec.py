@@ -395,18 +395,24 @@ def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
 
 
 def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
-    """Return the PCI functions in Nova's ``[mdev_*] device_addresses``.
+    """Return the PCI functions in Nova's ``[mdev_*] device_addresses``."""
+    addresses = map(_function, values)
+    return frozenset(each for each in addresses if each is not None)
 
-    Other parents of mediated devices (``mtty_mtty``) are not PCI functions and
-    are omitted.
-    """
-    addresses = set()
-    for value in values:
-        try:
-            addresses.add(PciAddress.parse(value))
-        except exception.InvalidInput:
-            continue
-    return frozenset(addresses)
+
+def nova_virtual_parents(values: Sequence[str]) -> frozenset[str]:
+    """Return the virtual parents (``mtty_mtty``) in ``[mdev_*] device_addresses``."""
+    return frozenset(
+        each for each in values if isinstance(each, str) and not _function(each)
+    )
+
+
+def _function(value: str) -> PciAddress | None:
+    """Return the PCI function that a value of Nova names; None: it names none."""
+    try:
+        return PciAddress.parse(value)
+    except exception.InvalidInput:
+        return None
 
 
 __all__ = [
@@ -416,5 +422,6 @@ __all__ = [
     "nova_claims",
     "nova_mdev_addresses",
     "nova_numa_policies",
+    "nova_virtual_parents",
     "parse",
 ]

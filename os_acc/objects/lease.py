@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from os_acc.objects import instance
 from os_acc.objects.image import BitstreamRequest
-from os_acc.objects.mdev import DeviceAddress, MdevSlot
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -412,6 +412,8 @@ class RecordedState:
     :ivar helper_claims: functions that the privileged helper has taken for leases
         without a record, with the uuids of these leases.
     :ivar epoch: the last epoch of the store, which every new lease raises.
+    :ivar mdev_totals: the units of each type of mediated devices when it was last
+        offered.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -428,6 +430,9 @@ class RecordedState:
         default_factory=lambda: MappingProxyType({})
     )
     epoch: int = 0
+    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.

@@ -103,6 +103,14 @@ DeviceAddress: TypeAlias = PciAddress | MdevSlot
 DeviceName: TypeAlias = PciAddress | MdevType
 
 
+def nova_names(parent: str) -> frozenset[str]:
+    """Return the names that a parent may have in ``[mdev_*] device_addresses`` of Nova.
+
+    A virtual one has the name that libvirt gives it (``mtty_mtty``).
+    """
+    return frozenset({parent, f"{parent}_{parent}"})
+
+
 def function_of(address: DeviceAddress | DeviceName) -> PciAddress | None:
     """Return the PCI function that an address is, or is a part of; None: virtual."""
     match address:

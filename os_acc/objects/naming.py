@@ -83,6 +83,11 @@ def of_mdev_type(type_name: str, node_name: str, parent_key: str) -> str:
     return f"{_begin(node_name)}mdev_{parent_key}_{_safe(type_name)}"
 
 
+def of_virtual_type(node_name: str, kind: MdevType) -> str:
+    """Return the name of the provider of a virtual parent's type."""
+    return of_mdev_type(kind.name, node_name, _safe(kind.parent))
+
+
 def of_card(node_name: str, card_key: str) -> str:
     """Return the name of the provider of a card with regions.
 
@@ -162,7 +167,7 @@ class ProviderNames:
 
     def of_virtual(self, kind: MdevType) -> tuple[str, str]:
         """Return the UUID and the name of the provider of a virtual parent's type."""
-        name = of_mdev_type(kind.name, self._node_name, _safe(kind.parent))
+        name = of_virtual_type(self._node_name, kind)
         return uuid_of(name), name
 
     def _last(

@@ -16,6 +16,8 @@ from os_acc.objects.numa import NUMAPolicy
 MAX_AMOUNT: Final = 0x7FFF_FFFF
 #: Placement's format for the name of a resource class or trait.
 PLACEMENT_NAME: Final = re.compile(r"[A-Z0-9_]{1,255}")
+#: Placement's standard classes of accelerators; Nova and Neutron provide the others.
+ACCELERATOR_CLASSES: Final = frozenset({"FPGA", "PGPU"})
 #: Placement's format for the suffix of a numbered group, since 1.33.
 NUMBERED_SUFFIX: Final = "[a-zA-Z0-9_-]{1,64}"
 

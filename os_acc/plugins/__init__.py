@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -18,7 +18,7 @@ from stevedore import extension
 
 from os_acc import deadlines, exception
 from os_acc.plugins import base, calls
-from os_acc.privsep import Context, Step
+from os_acc.privsep import Context, HealthReading, Step
 
 LOG = log.getLogger(__name__)
 
@@ -54,20 +54,51 @@ class SetAside:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Made:
+    """A plugin, with the attributes that were read and checked when it was made.
+
+    A property of the vendor's may fail when it is read again.
+    """
+
+    plugin: base.PluginBase
+    is_fallback: bool
+    contexts: tuple[Context, ...]
+    health_step: Step[HealthReading] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plugins:
-    """The plugins in the order in which they select devices: fallbacks last."""
+    """The plugins in the order in which they select devices: fallbacks last.
+
+    :ivar health_steps: the health step of each plugin that has one, by its name.
+    """
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
+    health_steps: Mapping[str, Step[HealthReading]]
+    _contexts: tuple[tuple[str, Context], ...]
     _calls: Mapping[str, calls.PluginCalls]
 
     @classmethod
-    def of(
-        cls, loaded: Sequence[base.PluginBase], set_aside: Sequence[SetAside] = ()
-    ) -> Self:
+    def _of(cls, made: Iterable[_Made], set_aside: Iterable[SetAside]) -> Self:
         """Return these plugins, without any pending calls."""
-        each_calls = {plugin.name: calls.PluginCalls(plugin.name) for plugin in loaded}
-        return cls(tuple(loaded), tuple(set_aside), MappingProxyType(each_calls))
+        order = sorted(made, key=lambda each: (each.is_fallback, each.plugin.name))
+        names = [each.plugin.name for each in order]
+        steps = {
+            each.plugin.name: each.health_step
+            for each in order
+            if each.health_step is not None
+        }
+        contexts = tuple(
+            (each.plugin.name, context) for each in order for context in each.contexts
+        )
+        return cls(
+            tuple(each.plugin for each in order),
+            tuple(set_aside),
+            MappingProxyType(steps),
+            contexts,
+            MappingProxyType({name: calls.PluginCalls(name) for name in names}),
+        )
 
     def call(
         self,
@@ -84,11 +115,7 @@ class Plugins:
 
     def contexts(self) -> tuple[tuple[str, Context], ...]:
         """Return the privileged contexts of the plugins, each with its plugin."""
-        return tuple(
-            (plugin.name, context)
-            for plugin in self.loaded
-            for context in plugin.contexts
-        )
+        return self._contexts
 
     def hanging(self) -> tuple[str, ...]:
         """Return the plugins that have not returned from a call in time."""
@@ -127,13 +154,11 @@ def load(
 
     manager = _manager_of(enabled, failed, deadline)
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
-    loaded: list[base.PluginBase] = []
-    for found in sorted(manager, key=lambda each: each.name):
-        plugin = _make(conf, root, found, aside, deadline)
-        if plugin is not None:
-            loaded.append(plugin)
-    loaded.sort(key=lambda plugin: (plugin.is_fallback, plugin.name))
-    return Plugins.of(loaded, aside)
+    made = [
+        _make(conf, root, found, aside, deadline)
+        for found in sorted(manager, key=lambda each: each.name)
+    ]
+    return Plugins._of((each for each in made if each is not None), aside)
 
 
 def section_of(name: str) -> str:
@@ -220,16 +245,15 @@ def _make(
     found: extension.Extension[base.PluginBase],
     aside: list[SetAside],
     deadline: float,
-) -> base.PluginBase | None:
-    def make() -> base.PluginBase:
+) -> _Made | None:
+    def make() -> _Made:
         section = section_of(found.name)
         conf.register_group(cfg.OptGroup(section))
         conf.register_opts(found.plugin.options, group=section)
         plugin = found.plugin(found.name, conf[section], root)
         if not isinstance(plugin, base.PluginBase):
             raise TypeError(f"{found.plugin!r} is not derived from PluginBase")
-        _check_attributes(plugin, found.name)
-        return plugin
+        return _with_attributes(plugin, found.name)
 
     version = getattr(found.plugin, "contract_version", None)
     if not _fits(version):
@@ -251,24 +275,29 @@ def _make(
         return None
 
 
-def _check_attributes(plugin: base.PluginBase, name: str) -> None:
-    """Check the attributes of a plugin that the library reads.
+def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
+    """Read and check the attributes of a plugin that the library uses.
 
     :raises AttributeError: its constructor does not call that of PluginBase.
     :raises TypeError: an attribute has another type, or its name was changed.
     """
     if plugin.name != name:
         raise TypeError(f"its name is {plugin.name!r}, not that of its entry point")
-    for attribute in ("always_reports_function_id", "is_fallback"):
-        value = getattr(plugin, attribute)
+    values = {
+        attribute: getattr(plugin, attribute)
+        for attribute in ("always_reports_function_id", "is_fallback")
+    }
+    for attribute, value in values.items():
         if not isinstance(value, bool):
             raise TypeError(f"its {attribute} is {value!r}, not a bool")
     step = plugin.health_step
     if step is not None and not (isinstance(step, Step) and step.is_health):
         raise TypeError(f"its health_step is {step!r}, which no health_step() made")
-    for context in plugin.contexts:
+    contexts = tuple(plugin.contexts)
+    for context in contexts:
         if not isinstance(context, Context):
             raise TypeError(f"its contexts has {context!r}, not a Context")
+    return _Made(plugin, values["is_fallback"], contexts, step)
 
 
 def _fits(version: object) -> bool:

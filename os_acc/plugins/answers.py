@@ -43,6 +43,17 @@ _REASONS: Final = frozenset(
         RejectReason.UNSUPPORTED,
     }
 )
+# The attributes of a handle that plugins of all versions of the contract know.
+_OF_HANDLES: Final = frozenset(
+    {"address", "members", "iommu_group", "numa_node", "fault", "numa_policy"}
+)
+# The default of each newer one, and the version in which they are new.
+_NEWER: Final = {
+    each.name: each.default
+    for each in dataclasses.fields(AttachHandle)
+    if each.name not in _OF_HANDLES
+}
+_NEWER_SINCE: Final = (1, 4)
 # Each valid answer takes a function of its own: a loop without end exceeds this.
 _MORE_ANSWERS: Final = 256
 
@@ -136,6 +147,8 @@ class _Review:
         found: Iterable[object],
     ) -> None:
         self._name = plugin.name
+        is_older = plugin.contract_version < _NEWER_SINCE
+        self._newer = _NEWER if is_older else {}
         self._erases = type(plugin).erase is not base.PluginBase.erase
         self._around = around
         self._found = tuple(found)
@@ -219,13 +232,25 @@ class _Review:
                 f"RejectedDevice.reason is {found.reason.name}, which is not for "
                 "plugins"
             )
-        values.expect_text("RejectedDevice.detail", found.detail)
+        detail = values.plain(found.detail)
+        values.expect_text("RejectedDevice.detail", detail)
         if found.vendor_reason is not None:
             values.expect(
                 "RejectedDevice.vendor_reason", found.vendor_reason, VendorReason
             )
-            values.expect_text("the value of vendor_reason", found.vendor_reason.value)
-        self._rejected.setdefault(found.address, found)
+            reason = found.vendor_reason.value
+            values.expect_text("the value of vendor_reason", reason)
+            if type(reason) is not str:
+                raise ValueError("the value of vendor_reason is no plain str")
+        name = self._name_of(found.address)
+        rejected = RejectedDevice(name, found.reason, detail, found.vendor_reason)
+        self._rejected.setdefault(name, rejected)
+
+    def _name_of(self, address: DeviceName) -> DeviceName:
+        """Return the library's own object for the function or type of a candidate."""
+        if isinstance(address, MdevType):
+            return self._types[address].type
+        return self._usable[address].function.address
 
     # -- devices -----------------------------------------------------------
 
@@ -240,24 +265,66 @@ class _Review:
                 f"Device.plugin is {exception.show(found.plugin)}, not {self._name!r}"
             )
         handles = self._handles(found)
-        self._check_name(found, handles)
-        values.check_placement_names(found)
-        if found.numa_node is not None:
-            values.expect_number("Device.numa_node", found.numa_node)
-        if found.region is not None:
-            values.check_region(found.region)
-            values.check_shared(found.region, handles)
-        self._check_erasure(found.erasure)
-        if found.erasure is Erasure.NONE and not self._may_stay_unerased(found):
+        device = self._plain(found, handles)
+        self._check_name(device, handles)
+        values.check_placement_names(device)
+        self._check_class(device)
+        if device.numa_node is not None:
+            values.expect_number("Device.numa_node", device.numa_node)
+        if device.region is not None:
+            values.check_region(device.region)
+            values.check_shared(device.region, handles)
+        self._check_erasure(device.erasure)
+        if device.erasure is Erasure.NONE and not self._may_stay_unerased(device):
             self._rejected |= {
                 name: RejectedDevice(name, RejectReason.NO_ERASE)
-                for name in self._functions_of(found)
+                for name in self._functions_of(device)
             }
             return
-        self._devices[found.address] = dataclasses.replace(found, handles=handles)
-        self._offered |= dict.fromkeys((each.address for each in handles), found)
-        if isinstance(found.address, MdevType):
-            self._offered[found.address] = found
+        self._devices[device.address] = device
+        self._offered |= dict.fromkeys((each.address for each in handles), device)
+        if isinstance(device.address, MdevType):
+            self._offered[device.address] = device
+
+    def _plain(self, found: Device, handles: tuple[AttachHandle, ...]) -> Device:
+        """Return a device of the library's own types, as far as the values allow it."""
+        address, identity = found.address, found.identity
+        function = None
+        if isinstance(address, PciAddress):
+            if type(address) is not PciAddress:
+                address = values.plain(address)
+            function = self._around.functions.get(address)
+        elif isinstance(address, MdevType) and address in self._types:
+            address = self._name_of(address)
+        # Most plugins pass on the identity that they got.
+        if function is None or identity is not function.identity:
+            identity = values.plain(identity)
+        return Device(
+            self._name,
+            address,
+            identity,
+            values.plain(found.resource_class),
+            values.plain(found.traits),
+            handles,
+            values.plain(found.numa_node),
+            values.plain(found.region),
+            found.erasure,
+        )
+
+    def _check_class(self, device: Device) -> None:
+        """Check that a class is no other service's, unless the operator has named it.
+
+        Nova would count such units as its own.
+        """
+        name = device.resource_class
+        if values.is_of_accelerators(name):
+            return
+        places = self._functions_of(device)
+        if name not in {self._tags[each].resource_class for each in places}:
+            raise ValueError(
+                f"Device.resource_class is {name}, a class of Nova or Neutron that the "
+                "operator has not named"
+            )
 
     def _check_erasure(self, erasure: object) -> None:
         values.expect("Device.erasure", erasure, Erasure)
@@ -288,11 +355,15 @@ class _Review:
             raise ValueError(
                 f"AttachHandle.address {handle.address} is not a usable candidate"
             )
-        values.expect_text("AttachHandle.fault", handle.fault)
+        fault = values.plain(handle.fault)
+        values.expect_text("AttachHandle.fault", fault)
+        if fault is not handle.fault:
+            handle = dataclasses.replace(handle, fault=fault)
         ours = own
         if handle != own:
-            ours = dataclasses.replace(own, fault=handle.fault or own.fault)
-            if dataclasses.replace(handle, fault=ours.fault) != ours:
+            ours = dataclasses.replace(own, fault=fault or own.fault)
+            same = {name: getattr(ours, name) for name in self._unknown(handle)}
+            if dataclasses.replace(handle, fault=ours.fault, **same) != ours:
                 raise ValueError(
                     f"the handle of {handle.address} was altered: a plugin changes "
                     "its fault alone"
@@ -303,6 +374,14 @@ class _Review:
         if handle.address in self._rejected:
             raise ValueError(f"{handle.address} is offered, and rejected as well")
         return ours
+
+    def _unknown(self, handle: AttachHandle) -> list[str]:
+        """Return the attributes that a plugin for an older contract has not set."""
+        return [
+            name
+            for name, default in self._newer.items()
+            if getattr(handle, name) == default
+        ]
 
     def _own_handle(self, address: DeviceAddress) -> AttachHandle | None:
         if isinstance(address, MdevSlot):
@@ -319,6 +398,8 @@ class _Review:
         offered = self._types.get(kind)
         if offered is None:
             raise ValueError(f"Device.address {kind} is not among mdev_types")
+        if kind in self._rejected:
+            raise ValueError(f"{kind} is offered, and rejected as well")
         for each in handles:
             if not isinstance(each.address, MdevSlot) or each.address.type != kind:
                 raise ValueError(f"Device.handles has {each.address}, not of {kind}")
@@ -386,7 +467,11 @@ class _Review:
 
     def _functions_of(self, found: object) -> frozenset[DeviceName]:
         """Return the functions and types that an answer of any form is about."""
-        meant = found.handles if isinstance(found, Device) else found
+        meant: object = found
+        if isinstance(found, Device):
+            # A device is named after its type, or after any function of its card.
+            is_type = isinstance(found.address, MdevType)
+            meant = (found.handles, found.address) if is_type else found.handles
         return frozenset(
             self._leaders[each] for each in _addresses(meant) if each in self._leaders
         )

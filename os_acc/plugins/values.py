@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks of the values that plugins return: types, names and regions."""
+"""Checks and copies of the values that plugins return: types, names and regions."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import os_resource_classes
 import os_traits
@@ -17,10 +18,12 @@ from os_acc.objects.device import AttachHandle, Device
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region, check_functions
-from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
 
 _T = TypeVar("_T")
 
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+_TEXTS: Final = frozenset({str})
 _CUSTOM: Final = re.compile("CUSTOM_.")
 # A serial number is part of the name of a provider, which Placement limits to 200.
 _LONGEST_SERIAL: Final = 64
@@ -99,6 +102,11 @@ def check_placement_names(device: Device) -> None:
         )
 
 
+def is_of_accelerators(resource_class: str) -> bool:
+    """Return whether a class is no standard class of another service."""
+    return bool(_CUSTOM.match(resource_class)) or resource_class in ACCELERATOR_CLASSES
+
+
 def _is_class(name: str) -> bool:
     return bool(_CUSTOM.match(name)) or name in os_resource_classes.STANDARDS
 
@@ -106,6 +114,33 @@ def _is_class(name: str) -> bool:
 @functools.lru_cache(4096)
 def _is_trait(name: str) -> bool:
     return bool(_CUSTOM.match(name)) or not os_traits.check_traits([name])[1]
+
+
+def plain(value: object) -> Any:
+    """Return text, numbers and containers without methods of the vendor's own.
+
+    The library uses accepted values for long, where a method that fails would end an
+    operation. Values of other types are returned as they are, for the checks.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, frozenset):
+        if kind is frozenset and _TEXTS.issuperset(map(type, value)):
+            return value
+        # Not even the iterator of a derived set is its own.
+        return frozenset(map(plain, frozenset().union(value)))
+    if isinstance(value, tuple):
+        return tuple(map(plain, tuple.__iter__(value)))
+    for own in (PciAddress, PciIdentity, Region):
+        if isinstance(value, own):
+            parts = (field.name for field in dataclasses.fields(own))
+            return own(**{name: plain(getattr(value, name)) for name in parts})
+    return value
 
 
 def expect(what: str, value: object, kind: type[_T]) -> _T:

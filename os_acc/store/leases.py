@@ -22,7 +22,7 @@ from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
-from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NO_NAMES, PublishedNames
@@ -246,17 +246,20 @@ class Store:
         resource_classes: Mapping[str, str],
         origins: Mapping[str, ProviderOrigin] = NO_ORIGINS,
         plugins: Mapping[str, str] = MappingProxyType({}),
+        mdev_totals: Mapping[MdevType, int] = MappingProxyType({}),
     ) -> None:
-        """Record offered providers permanently; all parameters are by uuid.
+        """Record offered providers permanently, by uuid.
 
         :param origins: the functions that providers of devices and cards are named
             after.
         :param plugins: names of the plugins that offer the providers.
+        :param mdev_totals: the units of types of mediated devices, by type.
         """
         with self._transaction() as connection:
             PROVIDERS.put(connection, resource_classes.items())
             providers.record_origins(connection, origins)
             providers.record_plugins(connection, plugins)
+            providers.record_mdev_totals(connection, mdev_totals)
 
     def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""
@@ -364,6 +367,7 @@ class Store:
                 meta.store,
                 records.read_helper_claims(connection),
                 meta.epoch,
+                providers.read_mdev_totals(connection),
             )
 
     def record_helper_claims(

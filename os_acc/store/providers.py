@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Providers as rows of an open transaction: published names, origins, plugins.
+"""Providers as rows of an open transaction: names, origins, plugins, totals.
 
 No policy is applied here. A lost row of published names makes the name count as
 foreign, and it stays in Placement. A lost row of an origin costs a provider its
 name where cards share a serial number. A lost row of a plugin lets another
-plugin offer a device while its own plugin fails.
+plugin offer a device while its own plugin fails. A lost total of mediated devices is
+counted again, without the units that others use, until none of them exists.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.store.schema import (
     CREATED_NAMES,
+    MDEV_TOTALS,
     PROVIDER_ORIGINS,
     PROVIDER_PLUGINS,
     PUBLISHED_NAMES,
@@ -96,3 +99,22 @@ def read_plugins(connection: sqlite3.Connection) -> Mapping[str, str]:
 def record_plugins(connection: sqlite3.Connection, plugins: Mapping[str, str]) -> None:
     """Record the plugins that offer providers now."""
     PROVIDER_PLUGINS.put(connection, plugins.items())
+
+
+def read_mdev_totals(connection: sqlite3.Connection) -> Mapping[MdevType, int]:
+    """Return the recorded units of each type of mediated devices."""
+    return MappingProxyType(
+        {
+            MdevType(parent, name): total
+            for parent, name, total in MDEV_TOTALS.read(connection)
+        }
+    )
+
+
+def record_mdev_totals(
+    connection: sqlite3.Connection, totals: Mapping[MdevType, int]
+) -> None:
+    """Record the units that types of mediated devices have now."""
+    MDEV_TOTALS.put(
+        connection, [(each.parent, each.name, total) for each, total in totals.items()]
+    )

@@ -164,6 +164,7 @@ def _contents(connection: sqlite3.Connection, events: int) -> StoreSnapshot:
         unverified_regions=regions.read(connection),
         provider_origins=providers.read_origins(connection),
         provider_plugins=providers.read_plugins(connection),
+        mdev_totals=providers.read_mdev_totals(connection),
         helper_claims=records.read_helper_claims(connection),
         published_names=providers.read_published_names(connection),
         requests=requests.with_leases(requests.select(connection), leases),

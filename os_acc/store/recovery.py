@@ -16,6 +16,7 @@ from os_acc.store import regions as region_rows
 from os_acc.store.schema import (
     CLAIMS,
     CREATED_NAMES,
+    MDEV_TOTALS,
     META,
     PROVIDER_ORIGINS,
     PROVIDER_PLUGINS,
@@ -29,6 +30,7 @@ _COPIED = (
     PROVIDERS,
     PROVIDER_ORIGINS,
     PROVIDER_PLUGINS,
+    MDEV_TOTALS,
     PUBLISHED_NAMES,
     CREATED_NAMES,
 )

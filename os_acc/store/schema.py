@@ -65,6 +65,9 @@ STEPS: tuple[tuple[str, ...], ...] = (
         # while that one fails.
         "CREATE TABLE provider_plugins (provider TEXT NOT NULL PRIMARY KEY,"
         " plugin TEXT NOT NULL, digest TEXT NOT NULL)",
+        # The units of a type of mediated devices, which others use as well.
+        "CREATE TABLE mdev_totals (parent TEXT NOT NULL, type TEXT NOT NULL,"
+        " total INTEGER NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (parent, type))",
         # The classes and traits that os_acc assigned to its providers in Placement,
         # and the names that it created there. in_use_at: when Placement last
         # refused to delete a name because it is in use.
@@ -168,6 +171,7 @@ CLAIMS: Final = Table("claims", ("address", "lease"))
 PROVIDERS: Final = Table("providers", ("uuid", "resource_class"))
 PROVIDER_ORIGINS: Final = Table("provider_origins", ("provider", "address", "key"))
 PROVIDER_PLUGINS: Final = Table("provider_plugins", ("provider", "plugin"))
+MDEV_TOTALS: Final = Table("mdev_totals", ("parent", "type", "total"))
 PUBLISHED_NAMES: Final = Table("published_names", ("provider", "kind", "name"))
 CREATED_NAMES: Final = Table("created_names", ("kind", "name", "in_use_at"))
 HELPER_CLAIMS: Final = Table("helper_claims", ("address", "lease"))
@@ -182,6 +186,7 @@ _DECISIVE: Final = (
     PROVIDERS,
     PROVIDER_ORIGINS,
     PROVIDER_PLUGINS,
+    MDEV_TOTALS,
     PUBLISHED_NAMES,
     CREATED_NAMES,
     HELPER_CLAIMS,

@@ -17,6 +17,7 @@ from typing import Any
 
 from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.objects.region import RecordedImage, Region
@@ -50,7 +51,7 @@ _REGION = Region(
 TABLES = (
     *("meta", "leases", "claims", "damaged_leases", "events", "requests", "regions"),
     *("providers", "provider_origins", "provider_plugins", "helper_claims"),
-    *("published_names", "created_names"),
+    *("published_names", "created_names", "mdev_totals"),
 )
 
 
@@ -109,7 +110,11 @@ class Flips:
             f"DELETE FROM leases WHERE consumer = '{UNLEASED}'",
         )
         self.bench.start().discover()
-        store.record_providers({_GONE: "CUSTOM_GONE"}, plugins={_GONE: "pci"})
+        store.record_providers(
+            {_GONE: "CUSTOM_GONE"},
+            plugins={_GONE: "pci"},
+            mdev_totals={MdevType("mtty", "mtty-1"): 24},
+        )
         names = frozenset({_FAST, _CLASS})
         store.change_published_names(
             PublishedNames.of_mapping({_GONE: names}, names, {_FAST: 7})

@@ -147,7 +147,7 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
     # vfio-pci then refuses a function with VFs.
     refused = (exception.DeviceInUse, exception.HostStepFailed)
     with (
-        pytest.raises(refused, match="has 1 VF|the driver rejected the device"),
+        pytest.raises(refused, match=r"has 1 VF|the driver rejected the device"),
         host.once_found_free(lambda: host.make_vfs(1)),
     ):
         os_acc.plug(guest, selected, request)

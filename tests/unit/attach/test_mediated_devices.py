@@ -118,7 +118,7 @@ def test_a_type_without_any_capacity_left_stays_in_the_inventory(host):
     host.manager.plug(guest, *request(provider, amount=24))
     host.manager.discover(float("inf"))
 
-    assert _units(host, "mtty/mtty-2") == (1, 1)
+    assert _units(host, "mtty/mtty-2") == (12, 12)
     with pytest.raises(exception.NoDeviceAvailable):
         _plug(host, 2, "mtty/mtty-2")
 

@@ -140,6 +140,10 @@ class RegionCardIsText(Planted):
         yield dataclasses.replace(right, region=region(right, card=card))
 
 
+class ClassOfNova(Planted):
+    changes: ClassVar[dict[str, Any]] = {"resource_class": "VCPU"}
+
+
 class ErasureIsText(Planted):
     changes: ClassVar[dict[str, Any]] = {"erasure": "reset"}
 
@@ -181,6 +185,20 @@ class VendorReasonIsNumber(Planted):
     def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
         class Code(base.VendorReason):
             OLD_FIRMWARE = 12
+
+        reason = base.RejectReason.UNSUPPORTED
+        yield base.RejectedDevice(
+            right.address, reason, vendor_reason=Code.OLD_FIRMWARE
+        )
+
+
+class VendorReasonIsDerived(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        class Phrase(str):
+            __slots__ = ()
+
+        class Code(base.VendorReason):
+            OLD_FIRMWARE = Phrase("its firmware is too old")
 
         reason = base.RejectReason.UNSUPPORTED
         yield base.RejectedDevice(
@@ -266,6 +284,138 @@ class TraitUnknown(Planted):
     changes: ClassVar[dict[str, Any]] = {
         "traits": frozenset({"HW_NIC_SRIOV", "ACME_FAST"})
     }
+
+
+# -- values with methods of the vendor's -----------------------------------------
+
+
+class Text(str):
+    """Text that fails once the library uses it."""
+
+    __slots__ = ()
+
+    def _fail(self, *_args: object) -> Any:
+        raise RuntimeError("a method of the vendor's text")
+
+    __hash__ = __eq__ = __lt__ = __str__ = __format__ = _fail
+
+
+class Number(int):
+    """A number that fails likewise."""
+
+    def _fail(self, *_args: object) -> Any:
+        raise RuntimeError("a method of the vendor's number")
+
+    __hash__ = __eq__ = __str__ = __format__ = _fail
+
+
+class Traits(frozenset[str]):
+    """A set that fails likewise."""
+
+    __slots__ = ()
+
+    def _fail(self, *_args: object) -> Any:
+        raise RuntimeError("a method of the vendor's set")
+
+    __or__ = __ror__ = __and__ = __hash__ = _fail
+
+
+class Address(base.PciAddress):
+    """An address that fails as text."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("a method of the vendor's address")
+
+
+class DerivedDevice(base.Device):
+    """A device whose traits can be read while it is discovered, and once."""
+
+    __slots__ = ("reads",)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "traits":
+            reads = getattr(self, "reads", 0) + 1
+            object.__setattr__(self, "reads", reads)
+            if reads > 1:
+                raise RuntimeError("a property of the vendor's device")
+        return super().__getattribute__(name)
+
+
+class DerivedClass(Planted):
+    changes: ClassVar[dict[str, Any]] = {"resource_class": Text("CUSTOM_ACCELERATOR_A")}
+
+
+class DerivedNode(Planted):
+    changes: ClassVar[dict[str, Any]] = {"numa_node": Number(0)}
+
+
+class DerivedTraits(Planted):
+    changes: ClassVar[dict[str, Any]] = {"traits": Traits({"CUSTOM_ACME"})}
+
+
+class DerivedAddress(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        yield dataclasses.replace(right, address=Address(*right.address.parts))  # type: ignore[union-attr]
+
+
+class DerivedIdentity(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        assert right.identity is not None
+        identity = dataclasses.replace(right.identity, serial=Text("00-1b"))
+        yield dataclasses.replace(right, identity=identity)
+
+
+class DerivedWhole(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        parts = {
+            each.name: getattr(right, each.name) for each in dataclasses.fields(right)
+        }
+        yield DerivedDevice(**parts)
+
+
+class DerivedFault(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        yield with_handle(right, fault=Text("is too hot"))
+
+
+class DerivedDetail(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        reason = base.RejectReason.UNSUPPORTED
+        yield base.RejectedDevice(right.address, reason, Text("model 7"))
+
+
+class ContextsFail(acme.Acme):
+    @property
+    def contexts(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no sudo here")
+
+
+class ReadOnce(acme.Acme):
+    """Has attributes that can be read while it is made, and once."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._read: set[str] = set()
+
+    def _once(self, name: str, value: Any) -> Any:
+        if name in self._read:
+            raise RuntimeError(f"{name} is read again")
+        self._read.add(name)
+        return value
+
+    @property
+    def contexts(self) -> Any:  # type: ignore[override]
+        return self._once("contexts", ())
+
+    @property
+    def health_step(self) -> Any:  # type: ignore[override]
+        return self._once("health_step", None)
+
+    @property
+    def is_fallback(self) -> Any:  # type: ignore[override]
+        return self._once("is_fallback", False)
 
 
 # -- other answers ---------------------------------------------------------------

@@ -45,6 +45,7 @@ RULES = {
     "RegionFunctionIsName": "Region.function_id is 'gzip', which is no canonical UUID",
     "RegionFunctionsAreMapped": "not a tuple of tuple",
     "RegionCardIsText": f"Region.card is '{FIRST}', not a PciAddress",
+    "ClassOfNova": "Device.resource_class is VCPU, a class of Nova or Neutron",
     "ErasureIsText": "Device.erasure is 'reset', not an Erasure",
     "ErasesNothing": "Device.erasure is PLUGIN, but the plugin has no erase()",
     "ReasonIsText": "RejectedDevice.reason is 'it is too hot', not a RejectReason",
@@ -52,6 +53,7 @@ RULES = {
     "DetailIsError": "RejectedDevice.detail is OSError('no firmware'), not a str",
     "DetailIsNotUnicode": "RejectedDevice.detail is 'model \\udcff\\udcff', which is",
     "VendorReasonIsNumber": "the value of vendor_reason is 12, not a str",
+    "VendorReasonIsDerived": "the value of vendor_reason is no plain str",
     "NoHandles": "Device.handles is empty",
     "Altered": f"the handle of {FIRST} was altered",
     "Twice": "Device.handles has one handle twice",
@@ -70,6 +72,7 @@ SET_ASIDE = {
     "Endless": "discover() returned more than",
     "Cancelled": "CancelledError('firmware daemon')",
     "RaisesUnspeakable": "<Unspeakable instance",
+    "ContextsFail": "RuntimeError('no sudo here')",
     "ForgetsSuper": "has no attribute 'name'",
     "Renames": "its name is 'Acme Accelerators', not that of its entry point",
     "FallbackIsMissing": "its is_fallback is None, not a bool",
@@ -157,6 +160,50 @@ def test_every_command_works_beside_a_wrong_device_and_shows_the_rule(
     assert found.startswith("plugin bad broke a rule of the contract: ")
     assert RULES[plugin] in found
     assert found.endswith(f"; not offered: {FIRST}")
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        *("DerivedClass", "DerivedNode", "DerivedTraits", "DerivedAddress"),
+        *("DerivedIdentity", "DerivedWhole", "ReadOnce"),
+    ],
+)
+def test_the_librarys_own_types_replace_those_of_a_vendor(
+    make_host, initialize, tmp_path, plugin
+):
+    """A method of theirs may fail at any time, outside of the vendor's calls."""
+    host = make_host(plugin)
+    manager = initialize(host)
+    assert offered(manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
+    assert manager.host_info()["set_aside"] == []
+    host.plug(1, FIRST, GPU)
+    assert host.unplug(1) == 2
+    assert_commands_work(console_on(host, tmp_path))
+
+
+def test_a_vendors_text_is_copied_where_it_says_why(make_host, initialize, tmp_path):
+    host = make_host("DerivedFault")
+    initialize(host)
+    console = console_on(host, tmp_path)
+    assert console.device(FIRST)["Reason"] == "is too hot"
+    assert_commands_work(console)
+
+
+def test_a_vendors_detail_is_copied(make_host, initialize, tmp_path):
+    host = make_host("DerivedDetail")
+    initialize(host)
+    console = console_on(host, tmp_path)
+    assert console.device(FIRST)["Reason"] == "not supported by its plugin: model 7"
+
+
+def test_a_class_of_another_service_is_the_operators_choice(
+    make_bench, install_plugins
+):
+    install_plugins(bad=f"{HERE}:ClassOfNova")
+    tagged = json.dumps({"address": FIRST, "resource_class": "VCPU"})
+    host = make_bench(device_spec=[tagged, *NAMED[1:]])
+    assert offered(host.manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
 
 
 @pytest.mark.parametrize("plugin", SET_ASIDE)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from os_acc.objects.lease import Lease
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
@@ -67,7 +68,10 @@ def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
     (lease,) = store.add([make_lease(1)])
     place = ProviderOrigin(PciAddress(0, 0x3B, 0, 0), "a card")
     store.record_providers(
-        {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
+        {"provider": "CUSTOM_ACCELERATOR_NIC"},
+        {"card": place},
+        {"provider": "acme"},
+        {MdevType("mtty", "mtty-1"): 24},
     )
     name = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
     store.change_published_names(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
@@ -63,8 +64,12 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     added = store.add([make_lease(slot) for slot in range(32)])
     ahead = store.next_epoch(AcceptedEpochs(added[0].epoch + DAY // 2, LIMIT))
     place = ProviderOrigin(PciAddress(0, 0x3B, 0, 0), "a card")
+    totals = {MdevType("mtty", "mtty-1"): 24}
     store.record_providers(
-        {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
+        {"provider": "CUSTOM_ACCELERATOR_NIC"},
+        {"card": place},
+        {"provider": "acme"},
+        totals,
     )
     # A page in the middle of the table; the pages around it are intact.
     content = bytearray(file.read_bytes())
@@ -83,6 +88,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     assert store.providers() == {"provider": "CUSTOM_ACCELERATOR_NIC"}
     assert store.recorded_state().provider_origins == {"card": place}
     assert store.recorded_state().provider_plugins == {"provider": "acme"}
+    assert store.recorded_state().mdev_totals == totals
     store.delete(kept)
     assert store.add([make_lease(0)])[0].epoch > ahead
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
@@ -366,3 +367,14 @@ def test_the_last_plugin_of_a_provider_is_recorded(store, state_path):
         == expected
     )
     assert readonly.read(state_path, 1).provider_plugins == expected
+
+
+def test_the_last_totals_of_mdev_types_are_recorded(store, state_path):
+    one, two = MdevType("mtty", "mtty-1"), MdevType("0000:17:00.0", "nvidia-558")
+    store.record_providers({}, mdev_totals={one: 24, two: 2})
+    store.record_providers({}, mdev_totals={one: 12})
+    expected = {one: 12, two: 2}
+    assert store.recorded_state().mdev_totals == expected
+    again = Store.open(state_path, busy_timeout=30)
+    assert again.recorded_state().mdev_totals == expected
+    assert readonly.read(state_path, 1).mdev_totals == expected

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A vendor's plugin for types of mediated devices, beside the library's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
+
+from os_acc.plugins import base
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
+from os_acc.testing.mdevs import mtty
+from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+
+HERE: Final = "tests.unit.plugins.mdev_vendor"
+#: The library's own plugin, which takes what no vendor takes.
+GENERIC: Final = "os_acc.plugins.mdev:MdevPlugin"
+GPU: Final = "0000:17:00.0"
+#: Two virtual types, and one of a PCI function.
+NAMED: Final = (
+    '{"mdev_parent": "mtty", "mdev_types": "mtty-1, mtty-2"}',
+    f'{{"address": "{GPU}", "mdev_types": "nvidia-558"}}',
+)
+TYPES: Final = ("mtty/mtty-1", "mtty/mtty-2", f"{GPU}/nvidia-558")
+
+
+def device(plugin: base.PluginBase, offered: base.OfferedType) -> base.Device:
+    parent = offered.parent
+    return base.Device(
+        plugin=plugin.name,
+        address=offered.type,
+        identity=parent.identity if parent else None,
+        resource_class="CUSTOM_ACCELERATOR_ACME",
+        traits=frozenset(),
+        handles=offered.handles,
+        numa_node=parent.numa_node if parent else None,
+    )
+
+
+class Vendor(base.PluginBase):
+    """Takes every type, and prepares the units."""
+
+    contract_version = (1, 4)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        for offered in candidates.mdev_types:
+            yield device(self, offered)
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        """Do nothing; a plugin with a method of its own owes the release."""
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        """Do nothing."""
+
+
+class TakesFunctions(base.PluginBase):
+    """Takes every function as a whole, and no type."""
+
+    contract_version = (1, 4)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        for usable in candidates.usable:
+            yield base.Device(
+                plugin=self.name,
+                address=usable.function.address,
+                identity=usable.function.identity,
+                resource_class="CUSTOM_ACCELERATOR_ACME",
+                traits=frozenset(),
+                handles=(usable.handle(),),
+                numa_node=None,
+            )
+
+
+class FailsToDiscover(Vendor):
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        raise RuntimeError("the vendor's daemon is down")
+
+
+class ForgetsSuper(Vendor):
+    """Cannot be made."""
+
+    def __init__(self, *_args: object) -> None:
+        pass
+
+
+class Junk(Vendor):
+    """Returns what is no device, and nothing else."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        yield "a type"
+
+
+class TakesOne(Vendor):
+    """Takes one type."""
+
+    of: ClassVar[str] = TYPES[0]
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        for offered in candidates.mdev_types:
+            if str(offered.type) == self.of:
+                yield device(self, offered)
+
+
+class TakesNone(Vendor):
+    """Recognises no type any more."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        return ()
+
+
+# -- planted bugs ----------------------------------------------------------------
+
+
+class Planted(Vendor):
+    """Describes the first type wrongly, and the others as it should.
+
+    :cvar changes: the wrong values of the device.
+    """
+
+    changes: ClassVar[dict[str, Any]] = {}
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
+        for offered in candidates.mdev_types:
+            right = device(self, offered)
+            if str(offered.type) == TYPES[0]:
+                yield from self.wrong(right, candidates)
+            else:
+                yield right
+
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield dataclasses.replace(right, **self.changes)
+
+    def erase(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> float:
+        return 1.0
+
+
+def with_first(right: base.Device, **changes: Any) -> base.Device:
+    first, *others = right.handles
+    first = dataclasses.replace(first, **changes)
+    return dataclasses.replace(right, handles=(first, *others))
+
+
+class TypeIsText(Planted):
+    changes: ClassVar[dict[str, Any]] = {"address": TYPES[0]}
+
+
+class TypeOfAnotherParent(Planted):
+    changes: ClassVar[dict[str, Any]] = {"address": base.MdevType("mdpy", "mtty-1")}
+
+
+class NamedAfterFunction(Planted):
+    changes: ClassVar[dict[str, Any]] = {"address": base.PciAddress.parse(GPU)}
+
+
+class IdentityOfVirtual(Planted):
+    changes: ClassVar[dict[str, Any]] = {
+        "identity": base.PciIdentity(0x10DE, 0x2235, 0, 0, 0)
+    }
+
+
+class NoSlots(Planted):
+    changes: ClassVar[dict[str, Any]] = {"handles": ()}
+
+
+class ErasesSlots(Planted):
+    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.PLUGIN}
+
+
+class ClassOfNova(Planted):
+    changes: ClassVar[dict[str, Any]] = {"resource_class": "VGPU"}
+
+
+class RegionOfType(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        card = base.PciAddress.parse(GPU)
+        identity = base.PciIdentity(0x10DE, 0x2235, 0, 0, 0)
+        region = base.Region(card, identity, 0, None, None)
+        yield dataclasses.replace(right, region=region)
+
+
+class SlotsOfSibling(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        sibling = candidates.mdev_types[-1]
+        yield dataclasses.replace(right, handles=sibling.handles)
+
+
+class SlotBeyond(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        slot = base.MdevSlot(candidates.mdev_types[1].type, 99)
+        yield with_first(right, address=slot, members=(slot,))
+
+
+class SlotTwice(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield dataclasses.replace(right, handles=right.handles * 2)
+
+
+class SlotWithGroup(Planted):
+    """States the IOMMU group, which the kernel makes with the mediated device."""
+
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield with_first(right, iommu_group=7)
+
+
+class FaultIsMissing(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield with_first(right, fault=None)
+
+
+class TwoDevices(Planted):
+    """Offers each half of a type as a device of its own."""
+
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield dataclasses.replace(right, handles=right.handles[:12])
+        yield dataclasses.replace(right, handles=right.handles[12:])
+
+
+class RejectedAndOffered(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield right
+        yield base.RejectedDevice(right.address, base.RejectReason.UNSUPPORTED)
+
+
+class RejectsStranger(Planted):
+    """Rejects a type that it was not given, and offers all of its own."""
+
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        stranger = base.MdevType("mdpy", "mdpy-hd")
+        yield base.RejectedDevice(stranger, base.RejectReason.UNSUPPORTED)
+        yield right
+
+
+class ReasonOfTheLibrary(Planted):
+    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
+        yield base.RejectedDevice(right.address, base.RejectReason.NO_MDEV_TYPE)
+
+
+# -- hosts -----------------------------------------------------------------------
+
+
+def gpu(**parent: Any) -> tuple[FunctionSpec, FunctionSpec]:
+    """Return a graphics card whose driver offers types, and its audio function."""
+    display, audio = hosts.gpu("0000:17")
+    spec = MdevParentSpec(GPU, 2, (MdevTypeSpec("nvidia-558"),))
+    return dataclasses.replace(
+        display, mdevs=dataclasses.replace(spec, **parent)
+    ), audio
+
+
+def host_spec() -> HostSpec:
+    """Return a host with a virtual parent and a GPU."""
+    return HostSpec(gpu(), mdev_parents=(mtty(),))
+
+
+def offered(host: TestHost) -> dict[str, str]:
+    """Return the plugin that offers each device."""
+    found = host.manager.discover(float("inf"))
+    return {
+        str(each.device.address): each.device.plugin
+        for each in found.providers.values()
+    }

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Types of mediated devices stay with the vendor's plugin that has offered them.
+
+The library's own plugin would offer them under its class, and a guest would get one
+without the vendor's preparation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.cmd import arguments
+from os_acc.objects.device import Provider, RejectReason
+from os_acc.testing import HostSpec, TestHost, instance, request
+from os_acc.testing.mdevs import mtty
+from tests.unit.plugins.mdev_vendor import (
+    GENERIC,
+    GPU,
+    HERE,
+    NAMED,
+    TYPES,
+    gpu,
+    host_spec,
+    offered,
+)
+
+
+@pytest.fixture
+def vendors(make_bench, install_plugins):
+    """Return a function that builds a host whose types a vendor has offered."""
+
+    def make(plugin: str = "Vendor", **options) -> TestHost:
+        install_plugins(vendor=f"{HERE}:{plugin}", mdev=GENERIC)
+        host = make_bench(host_spec(), device_spec=NAMED, **options)
+        host.manager.discover(float("inf"))
+        return host
+
+    return make
+
+
+@pytest.fixture
+def replace(install_plugins):
+    """Return a function that restarts a host with another version of the plugin."""
+
+    def call(host: TestHost, plugin: str, **options) -> None:
+        installed = {"vendor": f"{HERE}:{plugin}"} if plugin else {}
+        install_plugins(mdev=GENERIC, **installed)
+        host.restart(**options)
+
+    return call
+
+
+def provider(host: TestHost, name: str) -> Provider:
+    found = host.manager.discover(float("inf")).providers.values()
+    return next(each for each in found if str(each.device.address) == name)
+
+
+def rejected(host: TestHost) -> dict[str, str]:
+    found = host.manager.discover(float("inf")).refused
+    assert {each.reason for each in found} <= {RejectReason.PLUGIN_FAILED}
+    return {str(each.address): each.detail for each in found}
+
+
+def test_the_vendors_plugin_takes_types_before_the_generic_one(vendors):
+    assert offered(vendors()) == dict.fromkeys(TYPES, "vendor")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "why"),
+    [
+        ("FailsToDiscover", "the vendor's daemon is down"),
+        ("ForgetsSuper", "has no attribute 'name'"),
+        ("Junk", "discover() returned 'a type'"),
+    ],
+)
+def test_types_of_a_failing_plugin_wait_for_it(vendors, replace, plugin, why):
+    host = vendors()
+    replace(host, plugin)
+
+    assert offered(host) == {}
+    found = rejected(host)
+    assert found.keys() == set(TYPES)
+    for detail in found.values():
+        assert detail.startswith("vendor has offered it before: ")
+        assert why in detail
+
+    replace(host, "Vendor")
+    assert offered(host) == dict.fromkeys(TYPES, "vendor")
+
+
+def test_no_other_guest_gets_a_type_of_a_failing_plugin(vendors, replace):
+    host = vendors()
+    free = provider(host, TYPES[1])
+    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    replace(host, "FailsToDiscover")
+
+    with pytest.raises(exception.DeviceGone):
+        host.manager.plug(instance(2), *request(free))
+    assert [each.plugin for each in host.manager.store.leases()] == ["vendor"]
+
+
+def test_types_that_another_plugin_has_offered_do_not_wait(vendors, replace):
+    host = vendors("TakesOne")
+    assert offered(host) == {TYPES[0]: "vendor", TYPES[1]: "mdev", TYPES[2]: "mdev"}
+    replace(host, "FailsToDiscover")
+
+    assert offered(host) == {TYPES[1]: "mdev", TYPES[2]: "mdev"}
+    assert rejected(host).keys() == {TYPES[0]}
+
+
+@pytest.mark.parametrize("unreadable", ["first", "then"])
+def test_a_type_waits_also_if_a_serial_number_was_or_is_unreadable(
+    make_bench, install_plugins, replace, unreadable
+):
+    install_plugins(vendor=f"{HERE}:Vendor", mdev=GENERIC)
+    host = make_bench(HostSpec(gpu()), device_spec=NAMED[1:])
+    number = Path(host.root, "sys/bus/pci/devices", GPU, "serial_number")
+    if unreadable == "then":
+        number.write_text("00-1b\n")
+    assert offered(host) == {TYPES[2]: "vendor"}
+
+    if unreadable == "first":
+        number.write_text("00-1b\n")
+    else:
+        number.unlink()
+    replace(host, "FailsToDiscover")
+    assert rejected(host).keys() == {TYPES[2]}
+
+
+def test_types_of_a_function_that_a_failing_plugin_offered_whole_wait(
+    make_bench, install_plugins, replace
+):
+    install_plugins(vendor=f"{HERE}:TakesFunctions", mdev=GENERIC)
+    host = make_bench(HostSpec(gpu()), device_spec=[f'{{"address": "{GPU}"}}'])
+    assert offered(host) == {GPU: "vendor"}
+
+    replace(host, "FailsToDiscover", device_spec=NAMED[1:])
+
+    assert rejected(host).keys() == {TYPES[2]}
+
+
+def test_types_of_an_uninstalled_plugin_are_free_for_another(vendors, replace):
+    host = vendors()
+    replace(host, "")
+    assert offered(host) == dict.fromkeys(TYPES, "mdev")
+
+
+# -- slots that a plugin has to release ----------------------------------------
+
+
+def faults(host: TestHost, name: str) -> dict[int, str]:
+    """Return the faulty slots of a type."""
+    handles = provider(host, name).device.handles
+    return {each.address.number: each.fault for each in handles if each.fault}
+
+
+def test_only_the_owed_slot_of_an_uninstalled_plugin_waits_for_it(vendors, replace):
+    host = vendors()
+    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    replace(host, "")
+
+    assert offered(host) == dict.fromkeys(TYPES, "mdev")
+    assert faults(host, TYPES[0]) == {0: "waits for vendor"}
+    host.manager.plug(instance(2), *request(provider(host, TYPES[0])))
+    leases = {str(each.address): each.plugin for each in host.manager.store.leases()}
+    assert leases == {f"{TYPES[0]}/0": "vendor", f"{TYPES[0]}/1": "mdev"}
+
+
+def test_an_owed_slot_is_in_no_allocation_of_another_guest(vendors, replace):
+    host = vendors()
+    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    replace(host, "")
+    with pytest.raises(exception.DevicesUnreleased, match="the plugin vendor"):
+        host.manager.unplug(instance(1))
+
+    wanted = provider(host, TYPES[0])
+    with pytest.raises(exception.NoDeviceAvailable, match="waits for vendor"):
+        host.manager.plug(instance(2), *request(wanted, amount=24))
+    host.manager.plug(instance(2), *request(wanted, amount=23))
+
+    replace(host, "Vendor")
+    slot = arguments.device_address(f"{TYPES[0]}/0")
+    operations.release_device(host.manager, slot, None)
+    assert {each.plugin for each in host.manager.store.leases()} == {"mdev"}
+
+
+def test_a_type_that_no_plugin_takes_names_the_one_that_it_waits_for(
+    make_bench, install_plugins
+):
+    install_plugins(vendor=f"{HERE}:Vendor")
+    host = make_bench(HostSpec((), mdev_parents=(mtty(),)), device_spec=NAMED[:1])
+    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    install_plugins()
+    host.restart()
+
+    found = host.manager.discover(float("inf")).refused
+    assert {str(each.address): str(each) for each in found} == {
+        TYPES[0]: "supported by no plugin: it waits for vendor",
+        TYPES[1]: "supported by no plugin",
+    }
+
+
+def test_a_type_with_an_owed_slot_is_kept_for_its_plugin(
+    vendors, replace, install_plugins
+):
+    """Another vendor's plugin chooses before it, and would take the whole type."""
+    host = vendors()
+    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    install_plugins(another=f"{HERE}:Vendor", vendor=f"{HERE}:Vendor", mdev=GENERIC)
+    host.restart()
+
+    assert offered(host) == dict.fromkeys(TYPES, "another") | {TYPES[0]: "vendor"}
+
+
+def test_a_plugin_that_takes_a_type_no_more_keeps_its_slot_alone(vendors, replace):
+    host = vendors()
+    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
+    replace(host, "TakesNone")
+
+    assert offered(host) == dict.fromkeys(TYPES, "mdev")
+    assert faults(host, TYPES[0]) == {0: "waits for vendor"}
+    assert host.manager.unplug(instance(1)) == 1
+    assert faults(host, TYPES[0]) == {}
+
+
+# -- planted bugs --------------------------------------------------------------
+
+RULES = {
+    "TypeIsText": f"Device.address is '{TYPES[0]}', not a PciAddress",
+    "TypeOfAnotherParent": "Device.address mdpy/mtty-1 is not among mdev_types",
+    "NamedAfterFunction": f"Device.address {GPU} is not a type of its handles",
+    "IdentityOfVirtual": "but that of mtty is None",
+    "NoSlots": "Device.handles is empty",
+    "ErasesSlots": "Device.erasure is PLUGIN, for mediated devices",
+    "ClassOfNova": "Device.resource_class is VGPU, a class of Nova or Neutron",
+    "RegionOfType": "Device.region is not for mediated devices",
+    "SlotsOfSibling": f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}",
+    "SlotBeyond": f"AttachHandle.address {TYPES[0]}/99 is not a usable candidate",
+    "SlotTwice": "Device.handles has one handle twice",
+    "SlotWithGroup": f"the handle of {TYPES[0]}/0 was altered",
+    "FaultIsMissing": "AttachHandle.fault is None, not a str",
+    "ReasonOfTheLibrary": "is NO_MDEV_TYPE, which is not for plugins",
+}
+
+
+@pytest.mark.parametrize("plugin", RULES)
+def test_a_type_that_breaks_a_rule_is_rejected_alone(vendors, plugin):
+    host = vendors(plugin)
+
+    assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
+    found = host.manager.discover(float("inf"))
+    (broken,) = found.broken_rules
+    assert RULES[plugin] in broken.rule
+    assert [str(each) for each in broken.addresses] == [TYPES[0]]
+    (refused,) = found.refused
+    assert refused.reason is RejectReason.INVALID
+    assert refused.detail == f"vendor: {broken.rule}"
+    assert found.set_aside == ()
+    host.manager.plug(instance(1), *request(provider(host, TYPES[1])))
+    assert host.manager.unplug(instance(1)) == 1
+
+
+def test_of_two_devices_of_one_type_the_first_is_offered(vendors):
+    host = vendors("TwoDevices")
+
+    assert offered(host) == dict.fromkeys(TYPES, "vendor")
+    assert len(provider(host, TYPES[0]).device.handles) == 12
+    (broken,) = host.manager.discover(float("inf")).broken_rules
+    assert broken.rule.startswith(f"Device.address {TYPES[0]} is that of two devices")
+
+
+def test_a_type_that_is_offered_and_rejected_is_rejected(vendors):
+    host = vendors("RejectedAndOffered")
+
+    assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
+    found = host.manager.discover(float("inf"))
+    assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
+    (broken,) = found.broken_rules
+    assert broken.rule == f"{TYPES[0]} is offered, and rejected as well"
+
+
+def test_a_rejection_of_another_type_costs_no_device(vendors):
+    host = vendors("RejectsStranger")
+
+    assert offered(host) == dict.fromkeys(TYPES, "vendor")
+    (broken,) = host.manager.discover(float("inf")).broken_rules
+    assert "RejectedDevice.address mdpy/mdpy-hd is not a usable" in broken.rule
