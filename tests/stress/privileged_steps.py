@@ -149,6 +149,20 @@ def _setting_the_type(card: Card, target: Arguments, arguments: Arguments) -> Wr
     return frozenset({(attribute, str(arguments[6][0]))})
 
 
+def _binding_nvme(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    """Return the writes that bind an NVMe function to its driver, and undo that."""
+    if not card.is_nvme or not _is_member(card, target, arguments):
+        return _NO_WRITES
+    override = f"{_DEVICES}/{card.name}/driver_override"
+    return frozenset(
+        {
+            *((override, text) for text in ("nvme", card.driver, "\n")),
+            (f"sys/bus/pci/drivers/{card.driver}/unbind", card.name),
+            ("sys/bus/pci/drivers_probe", card.name),
+        }
+    )
+
+
 def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
     return _NO_WRITES
 
@@ -188,7 +202,7 @@ OWN: Mapping[str, EntryPoint] = {
     ),
     # The library alone makes the mark without which nothing is deleted.
     "vgpu.delete_vgpu": _row(vgpu.delete_vgpu, lambda _rng: (), ()),
-    "nvme.steps.prepare": _row(nvme.prepare, _methods, (_ARE_METHODS,)),
+    "nvme.steps.prepare": _row(nvme.prepare, _methods, (_ARE_METHODS,), _binding_nvme),
     "nvme.steps.release": _row(nvme.release, lambda _rng: (), ()),
     # Nothing is erased without the helper's own record of the lease.
     "nvme.steps.erase": _row(nvme.erase, _methods, (_ARE_METHODS,)),

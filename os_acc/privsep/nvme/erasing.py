@@ -17,26 +17,59 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import functions, kernel, record, worker
 from os_acc.privsep.nvme import notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk
 from os_acc.privsep.nvme.notes import EraseNote
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.record import FunctionUse
 
 
-def check(function: PciAddress, methods: Sequence[EraseMethod]) -> None:
-    """Check that the rules allow a method for a function that is on its driver.
+def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> None:
+    """Check that the rules allow a method for a function; leave its binding as it was.
 
-    A function without the driver is checked once it has been used.
+    A function on another driver, or on none, is bound to the nvme driver meanwhile. A
+    VF without namespaces has nothing to erase, and is not checked.
 
+    :param lease: whose consumer is to get the function.
     :raises OSError: EPERM: they allow none; the text names the rules. ENODEV,
-        ETIMEDOUT: its controller does not answer.
+        ETIMEDOUT: its controller, or that of its PF, does not answer.
     """
-    if functions.driver(function) != survey.DRIVER:
+    # The host's disks of it may have data of an earlier guest.
+    notes.mark(function)
+    if _is_blank_vf(function):
         return
-    queue = survey.wait_for_queue(function)
-    _choose(survey.survey(function, queue), methods)
+    with _on_driver_for(function, lease):
+        queue = survey.wait_for_queue(function)
+        _choose(survey.survey(function, queue), methods)
+
+
+@contextlib.contextmanager
+def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
+    """Bind a function to the nvme driver before a consumer gets it.
+
+    A killed worker may leave it there: the helper's record has the binding, with which
+    the release of the lease restores it. No plugin is named in it, since no consumer
+    can have written to the function.
+    """
+    before = functions.driver(function), functions.override(function)
+    if before[0] == survey.DRIVER:
+        yield
+        return
+    identity = functions.identity(function)
+    if identity is None:
+        raise OSError(errno.ENODEV, "it has left the host", "identity")
+    is_recorded = record.lease_of(function, identity) is not None
+    if not is_recorded:
+        record.write(record.present(function, identity, lease, FunctionUse.HOST))
+    try:
+        functions.rebind(function, survey.DRIVER)
+        yield
+    finally:
+        _restore(function, *before)
+        if not is_recorded:
+            record.remove(function)
 
 
 def health(function: PciAddress) -> NvmeHealth | None:
@@ -121,17 +154,17 @@ def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
         yield
     finally:
         if note.is_rebound:
-            _restore(function, note)
+            _restore(function, note.driver, note.override)
 
 
-def _restore(function: PciAddress, note: EraseNote) -> None:
-    if note.driver:
-        functions.rebind(function, note.driver)
+def _restore(function: PciAddress, driver: str, override: str) -> None:
+    if driver:
+        functions.rebind(function, driver)
     else:
         functions.unbind(function)
-    functions.set_override(function, note.override)
+    functions.set_override(function, override)
     found = functions.driver(function)
-    if found != note.driver:
+    if found != driver:
         raise OSError(errno.EIO, f"is bound to {found or 'no driver'}", "driver")
 
 

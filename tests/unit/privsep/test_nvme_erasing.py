@@ -374,10 +374,10 @@ def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
         answers = iter((None, survey.live_queue(DRIVE)))
         monkeypatch.setattr(survey, "live_queue", lambda _function: next(answers))
         with pytest.raises(OSError, match="may have other controllers"):
-            erasing.check(DRIVE, SANITIZE)
+            erasing.check(DRIVE, LEASE, SANITIZE)
         monkeypatch.setattr(survey, "_read", lambda *_path: "dead")
         with pytest.raises(OSError, match="the controller is dead"):
-            erasing.check(DRIVE, SANITIZE)
+            erasing.check(DRIVE, LEASE, SANITIZE)
 
 
 def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
 ) -> None:
     with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
         with pytest.raises(OSError, match="does not support Format"):
-            erasing.check(DRIVE, FORMAT)
+            erasing.check(DRIVE, LEASE, FORMAT)
         # Nothing is left that any method reaches.
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
 
