@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from os_acc.attach import operations
 from os_acc.cmd.checks import devices, helpers
 from os_acc.cmd.checks.context import CheckContext
 from os_acc.helper.client import Helper
@@ -380,3 +381,28 @@ def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
     mounts.write_text(before)
     advance(host)
     assert erasing(host) == []
+
+
+def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
+    host: TestHost,
+) -> None:
+    host.plug(1, DRIVE)
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    host.unplug(1)
+    old = host.kernel.hot_unplug(DRIVE)
+    assert old.nvme is not None
+    other = dataclasses.replace(old, nvme=dataclasses.replace(old.nvme, serial="B"))
+    host.kernel.hot_plug(other)
+    advance(host)
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
+    assert "has 'SIMULATED', and is not erased: put it in again" in lease.reason
+    assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
+    with pytest.raises(exception.NoDeviceAvailable):
+        host.plug(2, DRIVE)
+    host.kernel.hot_unplug(DRIVE)
+    host.kernel.hot_plug(old)
+    operations.release_device(host.manager, PciAddress.parse(DRIVE), None, force=False)
+    advance(host)
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
+    host.plug(2, DRIVE)
