@@ -156,7 +156,8 @@ def still_owing(
     """Return leases, without the debt of devices that no consumer can have had.
 
     A plug that failed before the helper took its device returned no entry. Once the
-    helper has a record of the device, the device is erased: the safe rule.
+    helper has a record with the plugin that has to erase the device, the device is
+    erased: the safe rule.
     """
     if not any(map(_may_be_untouched, leases)):
         return list(leases)

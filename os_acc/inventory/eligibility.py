@@ -21,6 +21,7 @@ from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.vfio_driver import VFIO_PCI, VfioDriver
+from os_acc.plugins import families
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -311,7 +312,28 @@ def _kept(
         return RejectReason.UNKNOWN_STATE.value
     if (leased := _otherwise_leased(evidence, other)) is not None:
         return str(leased)
+    if (unerased := _unerased(evidence, function, other)) is not None:
+        return unerased
     return evidence.usage.of(other.address)
+
+
+def _unerased(
+    evidence: HostEvidence, function: PciFunction, other: PciFunction
+) -> str | None:
+    """Return the reason why nothing erases a sibling, or why it must not be erased.
+
+    The plugin that offers the function erases siblings of its class with it, and no
+    others. A sibling that is not named has the tags of the function, as elsewhere.
+    """
+    if not families.family_of(other).keeps_data:
+        return None
+    own = evidence.named[function.address]
+    tags = evidence.named.get(other.address, own)
+    if function.class_code != other.class_code:
+        return None if tags.allow_no_erase else RejectReason.NO_ERASE.value
+    if tags.allow_no_erase != own.allow_no_erase:
+        return f"only one of it and {function.address} has the tag allow_no_erase"
+    return None
 
 
 _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...] = (

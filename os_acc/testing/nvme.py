@@ -283,7 +283,8 @@ def _controller_list(numbers: list[int]) -> bytes:
 
 def _controller(spec: NvmeSpec, number: int) -> bytes:
     data = bytearray(4096)
-    data[4:24], data[24:64] = b"SIMULATED".ljust(20), b"os_acc".ljust(40)
+    data[4:24] = spec.serial.encode("ascii").ljust(20)
+    data[24:64] = b"os_acc".ljust(40)
     data[76] = spec.cmic
     struct.pack_into("<H", data, 78, number)
     struct.pack_into("<H", data, 256, spec.oacs)

@@ -23,6 +23,7 @@ class NvmeSpec:
     :ivar private: the namespaces of each VF, by the number of the VF, from 1.
     :ivar shared: the NSIDs that are attached to another controller as well.
     :ivar others: CNTLIDs of further controllers of the subsystem.
+    :ivar serial: SN, 20 characters of ASCII at most.
     :ivar dlfeat: 0: unknown contents of deallocated blocks; 1: zeroes; 2: ones.
     """
 
@@ -37,3 +38,4 @@ class NvmeSpec:
     cmic: int = 0
     oncs: int = 1 << 2
     dlfeat: int = 1
+    serial: str = "SIMULATED"

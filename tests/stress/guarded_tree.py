@@ -38,6 +38,7 @@ class GuardedTree:
 
     def call(self, entry_point: EntryPoint, arguments: Arguments) -> None:
         """Make one call, and check its changes."""
+        entry_point.make_ready(self.host, arguments)
         with self._changes.watching():
             answer = answer_to(entry_point, arguments)
             let_stuck_ones_end()
@@ -46,7 +47,7 @@ class GuardedTree:
         deeds = self._changes.seen()
         self._check(entry_point, arguments, cards, deeds)
         assert self._changes.has_forked <= bool(cards)
-        if deeds:
+        if deeds or entry_point.before:
             self._tidy(cards, deeds)
         check_answer(entry_point, arguments, answer)
 

@@ -126,8 +126,10 @@ class Holders:
     """The holder of each function, by the answers of plugs alone.
 
     :ivar by_function: the consumer of each function that a plug has returned.
+    :ivar check: checks a function that a consumer has just been given.
     """
 
+    check: Callable[[str], None] = lambda _address: None
     by_function: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def plug(self, manager: Manager, holder: str, place: str, kind: Kind) -> bool:
@@ -151,6 +153,8 @@ class Holders:
             address = "{domain}:{bus}:{device}.{function}".format_map(
                 entry["attach_handle_info"]
             )
+            if address not in self.by_function:
+                self.check(address)
             other = self.by_function.setdefault(address, holder)
             assert other == holder, f"{address} is given twice: to {other} and {holder}"
 

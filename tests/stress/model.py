@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from os_acc import exception
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
+from os_acc.host import attributes
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.testing import FunctionSpec, FunctionState, HostSpec, hosts
@@ -295,6 +296,8 @@ class Model(RuleBasedStateMachine):
                 if next(touches) <= at:
                     loss.strike(self.bench, random.Random(seed))
 
+        erasing = [each for each in self.leases if each.state is LeaseState.ERASING]
+        self.deeds["devices that are erased when a store is lost"] += len(erasing)
         ended = processes.call_with_all(run)
         assert not ended.trouble, ended.trouble
         return list(ended.value)
@@ -305,11 +308,34 @@ class Model(RuleBasedStateMachine):
         A device that a guest lost by a reboot or a hot plug has no holder until it is
         plugged again: only the store had recorded it.
         """
-        holders = Holders()
+        holders = Holders(self._checks_blank())
         for each, addresses in self.holds.items():
             for address in set(addresses) - self.unready:
                 holders.by_function[address] = each
         return holders
+
+    def _checks_blank(self) -> Callable[[str], None]:
+        """Return a check that a device, once given to a consumer, has no data.
+
+        The helper's record survives a loss of the store. A reboot removes it, until
+        the next plug or the next call of the erasure: a device that loses both may be
+        given away with data.
+        """
+        this_boot = attributes.boot_id(self.bench.root)
+        unrecorded = self.unready.union(
+            *(
+                map(str, each.members)
+                for each in self.leases
+                if each.boot_id != this_boot
+            )
+        )
+
+        def check(address: str) -> None:
+            if address in ERASED and address not in unrecorded:
+                is_blank = not acme.has_data(self.bench.root, address)
+                assert is_blank, f"{address} was not erased"
+
+        return check
 
     def _put_in_order(self) -> None:
         """End all guests, and release the devices without a lease."""

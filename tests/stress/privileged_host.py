@@ -54,6 +54,8 @@ class EntryPoint:
     :ivar writes: returns the attributes that it may write for such a function,
         and the texts, if the function is present with this identity.
     :ivar locks: whether it leaves the locks of its functions behind.
+    :ivar before: makes the helper's own files for functions without which a call is
+        refused.
     """
 
     call: Callable[..., Any]
@@ -62,6 +64,14 @@ class EntryPoint:
     named: Callable[[Arguments], list[Arguments]]
     writes: Callable[[Card, Arguments, Arguments], Writes]
     locks: bool = True
+    before: Callable[[list[Card], Arguments], None] | None = None
+
+    def make_ready(self, host: Host, arguments: Arguments) -> None:
+        """Make the files that let a call reach the code behind them."""
+        if self.before is None or not self.fits(arguments):
+            return
+        if cards := self.locked(host, arguments):
+            self.before(cards, arguments)
 
     def fits(self, arguments: Arguments) -> bool:
         """Return whether the number of arguments is right."""

@@ -8,10 +8,12 @@ same arguments before their own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from os_acc.privsep import Step, vgpu
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import Step, kernel, record, vgpu, worker
 from os_acc.privsep.nvme import steps as nvme
 from tests.random_values import RandomValues
 from tests.stress.argument_forms import (
@@ -70,7 +72,11 @@ def _invent(
     values: Callable[[RandomValues], Arguments],
 ) -> Callable[[RandomValues, Host], Arguments]:
     def invent(rng: RandomValues, host: Host) -> Arguments:
-        card = rng.pick(list(host.cards.values()))
+        cards = list(host.cards.values())
+        if values is _methods and rng.happens(0.5):
+            # The step does nothing with other functions.
+            cards = [each for each in cards if each.is_nvme]
+        card = rng.pick(cards)
         group = [each for each in host.cards.values() if each.group == card.group]
         members = tuple(
             (each.place, each.identity)
@@ -156,6 +162,33 @@ def _setting_the_type(card: Card, target: Arguments, arguments: Arguments) -> Wr
     return frozenset({(attribute, str(arguments[6][0]))})
 
 
+def _binding_nvme(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    """Return the writes that bind an NVMe function to its driver, and undo that."""
+    if not card.is_nvme or not _is_member(card, target, arguments):
+        return _NO_WRITES
+    override = f"{_DEVICES}/{card.name}/driver_override"
+    return frozenset(
+        {
+            *((override, text) for text in ("nvme", card.driver, "\n")),
+            (f"sys/bus/pci/drivers/{card.driver}/unbind", card.name),
+            ("sys/bus/pci/drivers_probe", card.name),
+        }
+    )
+
+
+def _record_for_erasure(cards: list[Card], arguments: Arguments) -> None:
+    """Record the functions for the lease of a call, if it has a method."""
+    lease, (methods,) = arguments[5], arguments[6]
+    if not methods:
+        return
+    os.makedirs(kernel.current.path(worker.LOCKS), exist_ok=True)
+    for card in cards:
+        address, use = PciAddress(*card.place), record.FunctionUse.HOST
+        record.write(
+            record.FunctionRecord(lease, address, card.identity, "", "", use, "nvme")
+        )
+
+
 def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
     return _NO_WRITES
 
@@ -181,8 +214,11 @@ def _row(
     values: Callable[[RandomValues], Arguments],
     forms: tuple[Form, ...],
     writes: Callable[[Card, Arguments, Arguments], Writes] = _nothing,
+    before: Callable[[list[Card], Arguments], None] | None = None,
 ) -> EntryPoint:
-    return EntryPoint(step.entry, _invent(values), _takes(*forms), _named, writes)
+    return EntryPoint(
+        *(step.entry, _invent(values), _takes(*forms), _named, writes), before=before
+    )
 
 
 _ARE_METHODS = _is_row_of(_is_text)
@@ -195,10 +231,12 @@ OWN: Mapping[str, EntryPoint] = {
     ),
     # The library alone makes the mark without which nothing is deleted.
     "vgpu.delete_vgpu": _row(vgpu.delete_vgpu, lambda _rng: (), ()),
-    "nvme.steps.prepare": _row(nvme.prepare, _methods, (_ARE_METHODS,)),
+    "nvme.steps.prepare": _row(nvme.prepare, _methods, (_ARE_METHODS,), _binding_nvme),
     "nvme.steps.release": _row(nvme.release, lambda _rng: (), ()),
     # Nothing is erased without the helper's own record of the lease.
-    "nvme.steps.erase": _row(nvme.erase, _methods, (_ARE_METHODS,)),
+    "nvme.steps.erase": _row(
+        *(nvme.erase, _methods, (_ARE_METHODS,), _binding_nvme, _record_for_erasure)
+    ),
 }
 #: The steps of a vendor: one that writes, and one with a parameter of each type.
 VENDOR: Mapping[str, EntryPoint] = {

@@ -114,6 +114,7 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
         for number in calls:
             given = arguments(name, host, seed, number)
             with told(seed, number, name + shown(given)):
+                entry_point.make_ready(host, given)
                 answer = answer_to(entry_point, given)
                 let_stuck_ones_end()
                 check_answer(entry_point, given, answer)

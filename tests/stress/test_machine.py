@@ -23,7 +23,7 @@ from stevedore import ExtensionManager
 from os_acc import exception, plugins
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import LeaseState
 from tests import run_figures
 from tests.stress import lost_store, observation, plugin_flows
 from tests.stress.invariants import Counts
@@ -259,7 +259,8 @@ class Histories(NumaSwaps):
         due = [
             lease
             for lease in self.leases
-            if lease.state is LeaseState.ERASING and there >= _names(lease)
+            if lease.state is LeaseState.ERASING
+            and there >= observation.members([lease])
         ]
         self._erase(rounds)
         if rounds == acme.BLOCKS:
@@ -292,18 +293,29 @@ class Histories(NumaSwaps):
         at=st.integers(1, 60),
         loss=st.sampled_from(list(Loss)),
         seed=st.integers(0, 99),
+        rounds=st.integers(0, acme.BLOCKS),
     )
     def lose_the_store(
-        self, consumer: str, picks: list[int], at: int, loss: Loss, seed: int
+        self,
+        consumer: str,
+        picks: list[int],
+        at: int,
+        loss: Loss,
+        seed: int,
+        rounds: int,
     ) -> None:
-        """Lose the store during a plug; then restore all as the operator."""
+        """Lose the store during a plug, and an erasure; then restore all."""
         request = self._request(self.manager.providers(), picks)
         if request is None or not self.free.keys() >= set(ERASED):
             return
         # From here on only the store is damaged.
         self.kernel.lift()
         self.faulty = False
-        self._erase_all()
+        if rounds < acme.BLOCKS:
+            self._give_back_for_erasure(at)
+            self._erase(rounds)
+        else:
+            self._erase_all()
         holders = self._holders()
         places = [str(each.device.address) for each in self.manager.providers()]
         for number, kind in enumerate((Kind.HOST, Kind.NONE)):
@@ -313,6 +325,9 @@ class Histories(NumaSwaps):
                 self.deeds[f"leases of {kind.name} that are lost or saved"] += 1
         entries = self._plug_and_lose(consumer, request, at, loss, seed)
         holders.given(consumer, entries)
+        acme.write_medium(
+            self.bench.root, *({each["pci_id"] for each in entries} & set(ERASED))
+        )
         lost_store.try_everything(self.manager, holders)
         self.manager = self.bench.start()
         lost_store.try_everything(self.manager, holders)
@@ -403,14 +418,10 @@ class Histories(NumaSwaps):
             operations.release_device(self.manager, lease.address, None)
             self.deeds["operator's releases"] += 1
         except exception.OsAccError:
-            is_gone = not self.free.keys() >= _names(lease)
+            is_gone = not self.free.keys() >= observation.members([lease])
             if not self.faulty and not (lease.is_over and is_gone):
                 raise
         self._look()
-
-
-def _names(lease: Lease) -> set[str]:
-    return set(map(str, lease.members))
 
 
 #: The number of steps, by the profile of Hypothesis; they are spread over parts,

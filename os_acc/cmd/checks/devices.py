@@ -46,7 +46,7 @@ _ISOLATION = {
     RejectReason.NOT_ISOLATED: (
         "move the card to another slot, or enable ACS in the "
         "firmware; name all devices of the group if all may go to "
-        "one guest"
+        "one guest, a disk beside another device with allow_no_erase"
     ),
 }
 _TAG = "tag the device {} in [os_acc] device_spec, if " + (

@@ -17,26 +17,83 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import functions, kernel, record, worker
 from os_acc.privsep.nvme import notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk
 from os_acc.privsep.nvme.notes import EraseNote
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.record import FunctionUse
 
 
-def check(function: PciAddress, methods: Sequence[EraseMethod]) -> None:
-    """Check that the rules allow a method for a function that is on its driver.
+def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> None:
+    """Check that the rules allow a method for a function; leave its binding as it was.
 
-    A function without the driver is checked once it has been used.
+    A function on another driver, or on none, is bound to the nvme driver meanwhile. A
+    VF without namespaces has nothing to erase, and is not checked.
 
+    :param lease: whose consumer is to get the function.
     :raises OSError: EPERM: they allow none; the text names the rules. ENODEV,
-        ETIMEDOUT: its controller does not answer.
+        ETIMEDOUT: its controller, or that of its PF, does not answer. ESTALE: the drive
+        is not the one that the lease had.
     """
-    if functions.driver(function) != survey.DRIVER:
+    # The host's disks of it may have data of an earlier guest.
+    notes.mark(function)
+    if _is_blank_vf(function):
         return
-    queue = survey.wait_for_queue(function)
-    _choose(survey.survey(function, queue), methods)
+    with _on_driver_for(function, lease):
+        queue = survey.wait_for_queue(function)
+        _choose(survey.survey(function, queue), methods)
+        drive = survey.manager_of(function) or queue
+        _note_drive(function, drive, notes.read(function, lease))
+
+
+def _note_drive(function: PciAddress, queue: AdminQueue, note: EraseNote) -> EraseNote:
+    """Return the note with the serial number of a function's drive; write it.
+
+    :param queue: of the function; of its PF if it is a VF, which may be blank, and then
+        is on no driver.
+    :raises OSError: ESTALE: the note has another one. The drives may be of one model,
+        without a serial number in their configuration space.
+    """
+    serial = queue.controller().serial
+    if note.serial not in ("", serial):
+        text = (
+            f"has serial number {serial!a}, but that with the data of a guest has "
+            f"{note.serial!a}, and is not erased: put it in again"
+        )
+        raise OSError(errno.ESTALE, text, "serial")
+    if note.serial != serial:
+        note = dataclasses.replace(note, serial=serial)
+        notes.write(function, note)
+    return note
+
+
+@contextlib.contextmanager
+def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
+    """Bind a function to the nvme driver before a consumer gets it.
+
+    A killed worker may leave it there: the helper's record has the binding, with which
+    the release of the lease restores it. No plugin is named in it, since no consumer
+    can have written to the function.
+    """
+    before = functions.driver(function), functions.override(function)
+    if before[0] == survey.DRIVER:
+        yield
+        return
+    identity = functions.identity(function)
+    if identity is None:
+        raise OSError(errno.ENODEV, "it has left the host", "identity")
+    is_recorded = record.lease_of(function, identity) is not None
+    if not is_recorded:
+        record.write(record.present(function, identity, lease, FunctionUse.HOST))
+    try:
+        functions.rebind(function, survey.DRIVER)
+        yield
+    finally:
+        _restore(function, *before)
+        if not is_recorded:
+            record.remove(function)
 
 
 def health(function: PciAddress) -> NvmeHealth | None:
@@ -55,10 +112,11 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
 
     :param methods: the operator's, in the order of preference.
     :raises OSError: EPERM: the rules allow none of them; EIO: the verification
-        failed; EREMOTEIO: the controller refused a command.
+        failed; EREMOTEIO: the controller refused a command; ESTALE: the drive is not
+        the one that has the data.
     :raises CallRefused: the host uses a disk of the function.
     """
-    note = notes.read(function, lease)
+    note = notes.to_erase(function, lease)
     if note.is_done:
         return 1.0
     if note.failure:
@@ -71,7 +129,7 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
             # The caller of a format that took hours is gone: the next call raises it.
             number, name = error.errno or errno.EIO, str(error.filename or "")
             why = (number, str(error.strerror or error), name)
-            note = notes.read(function, lease)
+            note = notes.to_erase(function, lease)
             notes.write(function, dataclasses.replace(note, failure=why))
         raise
 
@@ -83,11 +141,14 @@ def _erase(
     notes.mark(function)
     if functions.count_vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
+    manager = survey.manager_of(function)
+    if manager is not None:
+        note = _note_drive(function, manager, note)
     done = 1.0
     if not _is_blank_vf(function):
         # 2. Bind the driver, if the function has another one; undone at the end.
         with _on_driver(function, note):
-            note = notes.read(function, note.lease)
+            note = notes.to_erase(function, note.lease)
             done = _erase_bound(function, note, methods)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
@@ -121,17 +182,17 @@ def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
         yield
     finally:
         if note.is_rebound:
-            _restore(function, note)
+            _restore(function, note.driver, note.override)
 
 
-def _restore(function: PciAddress, note: EraseNote) -> None:
-    if note.driver:
-        functions.rebind(function, note.driver)
+def _restore(function: PciAddress, driver: str, override: str) -> None:
+    if driver:
+        functions.rebind(function, driver)
     else:
         functions.unbind(function)
-    functions.set_override(function, note.override)
+    functions.set_override(function, override)
     found = functions.driver(function)
-    if found != note.driver:
+    if found != driver:
         raise OSError(errno.EIO, f"is bound to {found or 'no driver'}", "driver")
 
 
@@ -139,6 +200,7 @@ def _erase_bound(
     function: PciAddress, note: EraseNote, methods: Sequence[EraseMethod]
 ) -> float:
     queue = survey.wait_for_queue(function)
+    note = _note_drive(function, survey.manager_of(function) or queue, note)
     device = survey.survey(function, queue)
     method = choose(device, methods).method
     action = method.sanitize_action if method else None

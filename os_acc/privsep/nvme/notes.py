@@ -26,7 +26,9 @@ _NOTES = f"{worker.LOCKS}/nvme"
 class EraseNote:
     """How far the erasure of a function has come.
 
-    :ivar lease: UUID of the lease whose data is erased.
+    :ivar lease: UUID of the lease whose data is erased; before, of the lease with which
+        a consumer gets the function.
+    :ivar serial: of the drive that has the data; '' if unknown.
     :ivar sanitizes: a sanitize operation was started.
     :ivar erased: the namespaces that are erased and verified, by NSID.
     :ivar is_done: all is erased and verified.
@@ -37,6 +39,7 @@ class EraseNote:
     """
 
     lease: str
+    serial: str = ""
     sanitizes: bool = False
     erased: tuple[int, ...] = ()
     is_done: bool = False
@@ -67,16 +70,31 @@ def unmark_unused(function: PciAddress) -> None:
 
 
 def read(function: PciAddress, lease: str) -> EraseNote:
-    """Return the note of a lease's erasure; a new one if there is none."""
+    """Return the note of a lease; a new one if there is none."""
+    note = _read(function)
+    return note if note is not None and note.lease == lease else EraseNote(lease)
+
+
+def to_erase(function: PciAddress, lease: str) -> EraseNote:
+    """Return the note of a lease's erasure, which has a UUID of its own.
+
+    A new one has the serial number that was noted before a consumer got the function.
+    """
+    note = _read(function)
+    if note is None or note.lease == lease:
+        return note or EraseNote(lease)
+    return EraseNote(lease, "" if note.is_done else note.serial)
+
+
+def _read(function: PciAddress) -> EraseNote | None:
     try:
         with open(_path(_NOTES, function), encoding="utf-8") as file:
             found = json.load(file)
         lists = {name: tuple(found[name]) for name in ("erased", "failure")}
-        note = EraseNote(**{**found, **lists})
+        return EraseNote(**{**found, **lists})
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         # A damaged note: the erasure begins again.
-        return EraseNote(lease)
-    return note if note.lease == lease else EraseNote(lease)
+        return None
 
 
 def write(function: PciAddress, note: EraseNote) -> None:

@@ -22,13 +22,11 @@ CLASS = 0x010802
 def prepare(target: StepTarget, methods: tuple[str, ...]) -> None:
     """Check that the functions can be erased, and keep udev away from them.
 
-    :raises OSError: EPERM: the rules allow none of the methods; EINVAL: one is unknown.
+    :raises OSError: see :func:`.erasing.check`; EINVAL: a method is unknown.
     """
     chosen = _parse(methods)
     for function in _nvme_functions(target):
-        erasing.check(function, chosen)
-    for function in _nvme_functions(target):
-        notes.mark(function)
+        erasing.check(function, target.lease, chosen)
 
 
 @context.step

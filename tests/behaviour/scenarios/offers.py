@@ -85,7 +85,7 @@ def a_device_that_the_host_uses_is_not_offered(host: HostUnderTest) -> None:
 @scenario
 def a_device_whose_sibling_the_host_uses_is_not_offered(host: HostUnderTest) -> None:
     address = host.places.card[0]
-    host.start({"address": address, "allow_no_reset": True})
+    host.start({"address": address, "allow_no_reset": True, "allow_no_erase": True})
     host.swap_to_disk(True)
     assert offered() == set()
     assert "cannot be isolated" in refusals()[address]

@@ -196,10 +196,14 @@ def test_a_pulled_out_card_that_a_guest_holds_is_not_made_ready_again(bench):
     assert bench.lease_state() is LeaseState.HELD
 
 
+#: The disk keeps its data: else its group has no guest.
+UNERASED = '{"address": "*:*:*.*", "allow_no_erase": true}'
+
+
 def test_the_rest_of_a_group_is_given_back_where_one_is_pulled_out(make_bench):
     card = hosts.fpga("0000:05")
     other = dataclasses.replace(hosts.nvme_disk("0000:06", 1), group_of=card.address)
-    bench = make_bench(HostSpec((card, other)))
+    bench = make_bench(HostSpec((card, other)), device_spec=[UNERASED])
     bench.plug(1, card.address)
     assert bench.drivers(other.address) == ["vfio-pci"]
     bench.kernel.hot_unplug(card.address)
@@ -211,7 +215,7 @@ def test_the_rest_of_a_group_is_given_back_where_one_is_pulled_out(make_bench):
 def test_the_rest_of_a_group_is_given_back_where_one_is_exchanged(make_bench):
     card = hosts.fpga("0000:05")
     other = dataclasses.replace(hosts.nvme_disk("0000:06", 1), group_of=card.address)
-    bench = make_bench(HostSpec((card, other)))
+    bench = make_bench(HostSpec((card, other)), device_spec=[UNERASED])
     bench.plug(1, card.address)
     bench.kernel.swap(card.address, (0x10EE, 0x6000))
     assert bench.unplug(1) == 1

@@ -9,12 +9,15 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from os_acc import exception
+from os_acc.helper.client import Helper
 from os_acc.inventory import health_steps
 from os_acc.privsep import worker
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.store import health_record
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.expected_errors import has
@@ -166,6 +169,29 @@ def test_a_drive_that_does_not_answer_delays_no_other_and_is_reserved_at_once(
         os.waitpid(pid, 0)
     read(drives, 1)
     assert reserved(drives, DRIVE) == 0
+
+
+def test_each_step_has_five_seconds_of_its_own_and_a_round_has_forty(
+    drives, monkeypatch
+):
+    now, starts, steps = [1000.0], [], []
+
+    def start(_helper, deadline, _contexts):
+        starts.append(deadline)
+
+    def read_health(_helper, _step, _function, deadline):
+        steps.append(deadline)
+        now[0] = deadline
+        return CallResult(Outcome.BUSY)
+
+    drives.manager.refresh()
+    monkeypatch.setattr(Helper, "start", start)
+    monkeypatch.setattr(Helper, "read_health", read_health)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(health_steps, "time", clock)
+    drives.manager.health_steps.read()
+    assert steps == [1005.0, 1010.0]
+    assert starts == [1040.0, 1040.0]
 
 
 def test_a_round_begins_behind_the_last_drive_of_the_round_before(drives, monkeypatch):

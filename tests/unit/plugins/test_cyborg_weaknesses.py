@@ -96,7 +96,9 @@ def test_22_ids_and_class_decide_and_each_function_has_one_class(make_bench):
         hosts.nvme_disk("10000:01", 0),
         hosts.nic("10000:01", name="eno1"),
         card("10000:01:00.0", 0x19E5, 0xD802, 0x120000),
-        card("10000:01:00.0", 0x1BD4, 0x1001, 0x010802),
+        dataclasses.replace(
+            hosts.nvme_disk("10000:01", 0), vendor=0x1BD4, product=0x1001
+        ),
     ],
     ids=["disk", "NIC", "Ascend", "Inspur"],
 )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from os_acc.attach import operations
 from os_acc.cmd.checks import devices, helpers
 from os_acc.cmd.checks.context import CheckContext
 from os_acc.helper.client import Helper
@@ -21,9 +22,19 @@ from os_acc.objects.device import Erasure, RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.nvme_erasure import EraseMethod, choose
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, record, rootconf
 from os_acc.privsep.nvme import notes, survey
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import BLOCK, CRYPTO, OVERWRITE, SEVERAL, NvmeSpec
+from os_acc.testing.nvme_specs import (
+    BLOCK,
+    CRYPTO,
+    FORMATS,
+    MANAGES,
+    OVERWRITE,
+    SEVERAL,
+    VIRTUALIZES,
+    NvmeSpec,
+)
 
 DRIVE = "0000:d9:00.0"
 #: The VFs of a drive, which is another one.
@@ -32,6 +43,7 @@ DATA = b"data of a guest." * 512
 ZEROES = bytes(1 << 16)
 KEPT = json.dumps({"address": DRIVE, "allow_no_erase": True})
 NOTHING = {"os_acc_nvme": {"erase_methods": []}}
+TWO_VFS = [json.dumps({"address": PF, "num_vfs": 2})]
 
 
 def host_with(directory: Path, spec: NvmeSpec, **options: Any) -> TestHost:
@@ -45,8 +57,27 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def is_marked(host: TestHost) -> bool:
-    return os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+def host_with_vfs(directory: Path, *, fna: int = 0b100) -> TestHost:
+    """Return a host whose VFs, without a driver, have the namespaces 2 and 3."""
+    drive = dataclasses.replace(
+        hosts.nvme_sriov("0000:41", 0),
+        nvme=NvmeSpec(
+            private=((2,), (3,)),
+            oacs=FORMATS | MANAGES | VIRTUALIZES,
+            cmic=SEVERAL,
+            fna=fna,
+        ),
+    )
+    return TestHost(directory, HostSpec((drive,)), device_spec=TWO_VFS)
+
+
+def is_marked(host: TestHost, address: str = DRIVE) -> bool:
+    return os.path.exists(host.kernel.path(notes.MARKS, address))
+
+
+def binding(host: TestHost, address: str) -> tuple[str | None, str | None]:
+    state = host.kernel.state(address)
+    return state.driver, state.driver_override
 
 
 def erasing(host: TestHost) -> list[LeaseState]:
@@ -212,6 +243,99 @@ def test_a_drive_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
         assert not is_marked(host)
 
 
+def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
+    with host_with_vfs(tmp_path, fna=0b110) as host:
+        with pytest.raises(exception.HostStepFailed, match=r"all namespaces .* \(FNA"):
+            host.plug(1, PF)
+        assert binding(host, FIRST) == (None, None)
+        assert not is_marked(host, FIRST)
+        # Both stay offered: neither has data of a guest.
+        assert host.manager.store.leases() == ()
+        assert record.claimed() == ()
+        assert len(host.provider(PF).device.handles) == 2
+
+
+def test_a_drive_without_a_driver_that_cannot_be_erased_is_never_plugged(
+    tmp_path: Path,
+) -> None:
+    with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
+        host.bind(DRIVE, "")
+        with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
+            host.plug(1, DRIVE)
+        assert binding(host, DRIVE) == (None, None)
+        assert not is_marked(host)
+        assert record.claimed() == ()
+
+
+def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
+    tmp_path: Path,
+) -> None:
+    with host_with_vfs(tmp_path) as host:
+        host.kernel.write_medium(PF, 2, DATA)
+        host.plug(1, PF)
+        assert host.drivers(FIRST) == ["vfio-pci"]
+        assert is_marked(host, FIRST)
+        # A check erases nothing.
+        assert host.kernel.read_medium(FIRST, 2).startswith(DATA)
+        (lease,) = host.manager.store.leases()
+        (taken,) = record.claimed()
+        assert taken == ((0, 0x41, 0, 1), lease.uuid, "guest", "", "", "nvme")
+        host.unplug(1)
+        advance(host)
+        assert binding(host, FIRST) == (None, None)
+        assert DATA not in host.kernel.read_medium(FIRST, 2)
+
+
+def test_the_mark_is_made_before_the_disk_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with host_with_vfs(tmp_path) as host:
+        rebind, looks = functions.rebind, host.directory / "looks"
+
+        def looked_at(address: PciAddress, name: str) -> None:
+            with looks.open("a") as file:
+                file.write(f"{name} {is_marked(host, str(address))}\n")
+            rebind(address, name)
+
+        monkeypatch.setattr(functions, "rebind", looked_at)
+        host.plug(1, PF)
+        assert looks.read_text().splitlines() == ["nvme True", "vfio-pci True"]
+
+
+@pytest.mark.parametrize("is_limited", [False, True], ids=["any", "limited"])
+@pytest.mark.parametrize(
+    ("attribute", "nth", "after"),
+    [
+        ("driver_override", 1, False),
+        ("drivers_probe", 1, False),
+        ("drivers_probe", 1, True),
+        ("identify", 1, True),
+        ("identify", 4, False),
+        ("unbind", 1, True),
+    ],
+)
+def test_a_check_that_is_killed_leaves_nothing(
+    tmp_path: Path, attribute: str, nth: int, after: bool, is_limited: bool
+) -> None:
+    with host_with_vfs(tmp_path) as host:
+        if is_limited:
+            limits = Path(host.root, *rootconf.PATH)
+            limits.parent.mkdir(parents=True)
+            limits.write_text(f"[os_acc]\ndevice_spec = {TWO_VFS[0]}\n")
+        host.kernel.write_medium(PF, 2, DATA)
+        at = PF if attribute == "identify" and not after else FIRST
+        host.kernel.kill(at, attribute, nth=nth, after=after)
+        with pytest.raises(exception.OsAccError):
+            host.plug(1, PF)
+        assert host.manager.store.leases() == ()
+        assert record.claimed() == ()
+        assert binding(host, FIRST) == (None, None)
+        assert not is_marked(host, FIRST)
+        # No guest had it: it is not erased.
+        assert host.kernel.read_medium(FIRST, 2).startswith(DATA)
+        host.plug(1, PF)
+
+
 def test_a_plug_that_fails_early_leaves_no_mark(host: TestHost) -> None:
     host.kernel.fail(DRIVE, "driver_override")
     with pytest.raises(exception.OsAccError):
@@ -257,3 +381,28 @@ def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
     mounts.write_text(before)
     advance(host)
     assert erasing(host) == []
+
+
+def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
+    host: TestHost,
+) -> None:
+    host.plug(1, DRIVE)
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    host.unplug(1)
+    old = host.kernel.hot_unplug(DRIVE)
+    assert old.nvme is not None
+    other = dataclasses.replace(old, nvme=dataclasses.replace(old.nvme, serial="B"))
+    host.kernel.hot_plug(other)
+    advance(host)
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
+    assert "has 'SIMULATED', and is not erased: put it in again" in lease.reason
+    assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
+    with pytest.raises(exception.NoDeviceAvailable):
+        host.plug(2, DRIVE)
+    host.kernel.hot_unplug(DRIVE)
+    host.kernel.hot_plug(old)
+    operations.release_device(host.manager, PciAddress.parse(DRIVE), None, force=False)
+    advance(host)
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
+    host.plug(2, DRIVE)

@@ -8,7 +8,6 @@ import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,49 +29,21 @@ from os_acc.testing.nvme_specs import (
     VIRTUALIZES,
     NvmeSpec,
 )
-from os_acc.testing.specs import nvme
-
-DRIVE, PF = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x41, 0, 0)
-VF, OTHER_VF = PciAddress(0, 0x41, 0, 1), PciAddress(0, 0x41, 0, 2)
-LEASE = "11111111-1111-4111-8111-111111111111"
-NEXT = "22222222-1111-4111-8111-111111111111"
-FORMAT, CRYPTO_FORMAT = (EraseMethod.FORMAT,), (EraseMethod.FORMAT_CRYPTO,)
-SANITIZE = (EraseMethod.SANITIZE_CRYPTO, EraseMethod.SANITIZE_BLOCK)
-DATA = b"data of a guest." * 512
-ZEROES = bytes(1 << 16)
-
-
-def kernel_with(
-    tmp_path: Path, spec: NvmeSpec, *, mounts: tuple[str, ...] = ()
-) -> FakeKernel:
-    drive = dataclasses.replace(
-        hosts.nvme_disk("0000:d9", 1),
-        nvme=spec,
-        devices=(nvme(1, "S1", namespaces=spec.namespaces),),
-    )
-    root = ("/dev/sda1 / ext4 rw 0 0",)
-    kernel = FakeKernel.build(tmp_path, HostSpec((drive,), mounts=root + mounts))
-    for number in spec.namespaces:
-        kernel.write_medium(DRIVE, number, DATA)
-    return kernel
-
-
-@pytest.fixture
-def with_vfs(tmp_path: Path) -> Iterator[FakeKernel]:
-    """Yield a host whose VFs 0 and 1 have the namespaces 2 and 3."""
-    drive = hosts.nvme_sriov("0000:41", 0, private=((2,), (3,)))
-    kernel = FakeKernel.build(tmp_path, HostSpec((drive,)))
-    with kernel.installed():
-        pf = kernel.path("sys/bus/pci/devices", str(PF))
-        kernel.write(f"{pf}/sriov_drivers_autoprobe", "0")
-        kernel.write(f"{pf}/sriov_numvfs", "4")
-        for address, number in ((PF, 1), (VF, 2), (OTHER_VF, 3)):
-            kernel.write_medium(address, number, DATA)
-        yield kernel
-
-
-def is_marked(kernel: FakeKernel, address: PciAddress) -> bool:
-    return os.path.exists(kernel.path(notes.MARKS, str(address)))
+from tests.unit.privsep.nvme_drives import (
+    CRYPTO_FORMAT,
+    DATA,
+    DRIVE,
+    FORMAT,
+    LEASE,
+    NEXT,
+    OTHER_VF,
+    PF,
+    SANITIZE,
+    VF,
+    ZEROES,
+    is_marked,
+    kernel_with,
+)
 
 
 def test_a_format_erases_all_namespaces(tmp_path: Path) -> None:
@@ -374,10 +345,10 @@ def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
         answers = iter((None, survey.live_queue(DRIVE)))
         monkeypatch.setattr(survey, "live_queue", lambda _function: next(answers))
         with pytest.raises(OSError, match="may have other controllers"):
-            erasing.check(DRIVE, SANITIZE)
+            erasing.check(DRIVE, LEASE, SANITIZE)
         monkeypatch.setattr(survey, "_read", lambda *_path: "dead")
         with pytest.raises(OSError, match="the controller is dead"):
-            erasing.check(DRIVE, SANITIZE)
+            erasing.check(DRIVE, LEASE, SANITIZE)
 
 
 def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
@@ -392,7 +363,7 @@ def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
 ) -> None:
     with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
         with pytest.raises(OSError, match="does not support Format"):
-            erasing.check(DRIVE, FORMAT)
+            erasing.check(DRIVE, LEASE, FORMAT)
         # Nothing is left that any method reaches.
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A drive is not erased in the place of another one of its model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep.nvme import erasing, survey
+from os_acc.privsep.nvme.commands import AdminQueue
+from os_acc.testing import FakeKernel
+from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from tests.unit.privsep.nvme_drives import (
+    DATA,
+    DRIVE,
+    FORMAT,
+    LEASE,
+    NEXT,
+    PF,
+    SANITIZE,
+    VF,
+    ZEROES,
+    is_marked,
+    kernel_with,
+)
+
+
+def replace_drive(kernel: FakeKernel, address: PciAddress, serial: str) -> None:
+    """Replace a drive by one of its model that has this serial number."""
+    old = kernel.hot_unplug(address)
+    assert old.nvme is not None
+    new = dataclasses.replace(old.nvme, serial=serial)
+    kernel.hot_plug(dataclasses.replace(old, nvme=new))
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["before", "meanwhile"])
+def test_another_drive_of_the_model_is_not_erased(
+    tmp_path: Path, is_begun: bool
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK, serial="A")).installed() as fake:
+        erasing.check(DRIVE, LEASE, SANITIZE)
+        if is_begun:
+            assert erasing.erase(DRIVE, NEXT, SANITIZE) == 0.0
+            fake.advance_sanitize(DRIVE, 1.0)
+            fake.write_medium(DRIVE, 1, DATA)
+        replace_drive(fake, DRIVE, "B")
+        for _attempt in range(2):
+            with pytest.raises(OSError, match=r"number 'B', but that .* has 'A'"):
+                erasing.erase(DRIVE, NEXT, FORMAT)
+        assert fake.read_medium(DRIVE, 1).startswith(DATA)
+        assert is_marked(fake, DRIVE)
+        replace_drive(fake, DRIVE, "A")
+        assert erasing.erase(DRIVE, NEXT, FORMAT) == 1.0
+        assert fake.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_the_drive_of_a_blank_vf_is_known_by_its_pf(
+    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erasing.check(VF, LEASE, FORMAT)
+    monkeypatch.setattr(survey, "attached_to_vf", lambda *_args: ())
+    other = dataclasses.replace(survey.wait_for_queue(PF).controller(), serial="B")
+    monkeypatch.setattr(AdminQueue, "controller", lambda _queue: other)
+    with pytest.raises(OSError, match=r"number 'B', but that .* has 'SIMULATED'"):
+        erasing.erase(VF, NEXT, FORMAT)
+
+
+def test_a_lease_gets_its_own_drive_again(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
+        erasing.check(DRIVE, LEASE, FORMAT)
+        replace_drive(fake, DRIVE, "B")
+        with pytest.raises(OSError, match="has 'A', and is not erased: put it in"):
+            erasing.check(DRIVE, LEASE, FORMAT)
+        # Another lease has nothing to do with the former drive.
+        erasing.check(DRIVE, NEXT, FORMAT)
+
+
+def test_a_drive_that_replaces_an_erased_one_is_erased_as_well(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        replace_drive(fake, DRIVE, "B")
+        fake.write_medium(DRIVE, 1, DATA)
+        assert erasing.erase(DRIVE, NEXT, FORMAT) == 1.0
+        assert fake.read_medium(DRIVE, 1) == ZEROES
