@@ -204,7 +204,7 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        self._change_mdev(mdev.create, lease, slot, deadline)
+        self._change_mdev(mdev.create, lease, slot, deadline, *leases.slot_debt(lease))
 
     def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the mediated device of a lease, unless a process holds it.
@@ -212,8 +212,7 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         self.check_unused(lease, deadline)
-        owed = (True,) if lease.owes_release else ()
-        self._change_mdev(mdev.remove, lease, slot, deadline, *owed)
+        self._change_mdev(mdev.remove, lease, slot, deadline, *leases.slot_debt(lease))
 
     def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the helper's record of a mediated device that is removed already."""

@@ -35,3 +35,8 @@ def debt(lease: Lease) -> tuple[str, ...]:
     if lease.owes_release:
         return eraser, lease.plugin
     return (eraser,) if eraser else ()
+
+
+def slot_debt(lease: Lease) -> tuple[bool, ...]:
+    """Return whether a plugin has to release a lease's slot; see :func:`debt`."""
+    return (True,) if lease.owes_release else ()

@@ -30,6 +30,7 @@ def create(
     uuid: str,
     epoch: int,
     milliseconds: int,
+    is_owed: bool = False,
 ) -> tuple[str, int, str, str]:
     """Create a mediated device of a type; do nothing if it exists already.
 
@@ -37,16 +38,19 @@ def create(
 
     :param number: of the slot.
     :param uuid: canonical UUID of the lease and of its mediated device.
+    :param is_owed: whether a plugin has to release the slot: it is recorded first.
     """
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if slot is None:
+    if slot is None or type(is_owed) is not bool:
         return CallResult(Outcome.INVALID, errno.EINVAL)
     kind = slot.type
     # Create no lock file for a missing parent.
     if not has_parent(kind):
         return CallResult(Outcome.GONE, errno.ENODEV, "mdev_bus")
     root = rootconf.current()
-    return _run(slot, epoch, milliseconds, lambda: _create(kind, uuid, root))
+    return _run(
+        slot, epoch, milliseconds, lambda: _create(slot, uuid, root, is_owed=is_owed)
+    )
 
 
 @privsep.base.entrypoint
@@ -62,8 +66,8 @@ def remove(
     """Remove a lease's mediated device; do nothing if it does not exist.
 
     :param number: as for :func:`create`, as is ``uuid``.
-    :param is_owed: whether a plugin has to release the slot afterwards: the record of
-        the slot stays until a call without it.
+    :param is_owed: whether a plugin has to release the slot afterwards: its record, if
+        any, stays until a call without it.
     """
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
     if slot is None or type(is_owed) is not bool:
@@ -174,14 +178,16 @@ def _guarded(step: Callable[[], CallResult]) -> CallResult:
         )
 
 
-def _create(kind: MdevType, uuid: str, root: RootConf) -> CallResult:
-    found = _type_of(uuid)
+def _create(slot: MdevSlot, uuid: str, root: RootConf, *, is_owed: bool) -> CallResult:
+    kind, found = slot.type, _type_of(uuid)
     if found == kind:
         return CallResult(Outcome.OK)
     if found is not None:
         return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
     if not root.allows_mdev(kind):
         return rootconf.denied()
+    if is_owed:
+        record_slot(slot, uuid)
     path = os.path.join(_type_directory(kind), "create")
     try:
         kernel.current.write(path, uuid)
@@ -195,8 +201,7 @@ def _create(kind: MdevType, uuid: str, root: RootConf) -> CallResult:
 
 def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
     kind = _type_of(uuid)
-    if is_owed and kind == slot.type:
-        record_slot(slot, uuid)
+    # A record permits steps: none is made here, since anybody's may be removed.
     result = CallResult(Outcome.OK) if kind is None else _remove_existing(uuid)
     if not is_owed and result.outcome == Outcome.OK and holder_of(slot) == uuid:
         os.unlink(_record_path(slot))

@@ -364,15 +364,14 @@ LOAD = EntryPoint(
     lambda arguments: [arguments[:2]],
     _nothing,
 )
-CREATE_MDEV = EntryPoint(mdev.create, _mdev, _is_mdev, lambda _all: [], _nothing)
-REMOVE_MDEV = dataclasses.replace(
-    CREATE_MDEV,
-    call=mdev.remove,
-    invent=lambda rng, host: (*_mdev(rng, host), *rng.pick(((), (True,), (False,)))),
-    takes=lambda *call: (
-        _is_mdev(*call[:6]) and (len(call) < 7 or type(call[6]) is bool)
-    ),
+CREATE_MDEV = EntryPoint(
+    mdev.create,
+    lambda rng, host: (*_mdev(rng, host), *rng.pick(((), (True,), (False,)))),
+    lambda *call: _is_mdev(*call[:6]) and (len(call) < 7 or type(call[6]) is bool),
+    lambda _all: [],
+    _nothing,
 )
+REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
 MDEV_HOLDERS = EntryPoint(
     holders.mdev_holders, lambda *_: (_LEASE,), is_uuid, lambda _all: [], _nothing
 )

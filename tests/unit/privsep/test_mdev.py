@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,28 +96,50 @@ def test_an_open_one_is_not_removed(kernel):
     assert remove() == OK
 
 
-def owe(uuid: str = LEASE) -> CallResult:
-    """Remove one whose plugin has to release the slot afterwards."""
-    return CallResult(*mdev.remove("mtty", "mtty-1", 0, uuid, 1, 30_000, True))
+#: A call for a slot that a plugin has to release.
+OWED = ("mtty", "mtty-1", 0, LEASE, 1, 30_000, True)
+SLOT = MdevSlot(MdevType("mtty", "mtty-1"), 0)
+
+
+def limit_to(kernel: FakeKernel, *entries: str) -> None:
+    """Let root's configuration name these devices alone."""
+    path = Path(kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    spec = "".join(f"device_spec = {each}\n" for each in entries)
+    path.write_text(f"[os_acc]\n{spec}")
+    path.chmod(0o644)
 
 
 def test_a_slot_stays_on_record_until_its_plugin_has_released_it(kernel):
-    slot = MdevSlot(MdevType("mtty", "mtty-1"), 0)
-    assert create() == OK
-    assert [owe(), owe()] == [OK, OK]
+    assert CallResult(*mdev.create(*OWED)) == OK
+    limit_to(kernel)
+    owe = functools.partial(mdev.remove, *OWED)
+    assert [CallResult(*owe()), CallResult(*owe())] == [OK, OK]
     assert existing(kernel) == []
-    assert mdev.holder_of(slot) == LEASE
+    assert mdev.holder_of(SLOT) == LEASE
     # A late call of another lease ends nothing.
     assert remove(OTHER) == OK
-    assert mdev.holder_of(slot) == LEASE
+    assert mdev.holder_of(SLOT) == LEASE
     assert [remove(), remove()] == [OK, OK]
-    assert mdev.holder_of(slot) == ""
+    assert mdev.holder_of(SLOT) == ""
 
 
-def test_a_slot_without_its_mediated_device_is_not_recorded(kernel):
-    """Its record would permit the steps of a plugin."""
-    assert owe() == OK
-    assert mdev.holder_of(MdevSlot(MdevType("mtty", "mtty-1"), 0)) == ""
+def test_a_removal_records_no_slot(kernel):
+    """The record would permit the steps of a plugin on a parent that no file names.
+
+    The mediated device may be Nova's, and open.
+    """
+    create()
+    limit_to(kernel)
+    kernel.hold(LEASE, pid=4711, command="qemu")
+    assert CallResult(*mdev.remove(*OWED)).outcome == Outcome.IN_USE
+    assert mdev.holder_of(SLOT) == ""
+
+
+def test_a_denied_slot_is_not_recorded(kernel):
+    limit_to(kernel)
+    assert CallResult(*mdev.create(*OWED)).outcome == Outcome.DENIED
+    assert mdev.holder_of(SLOT) == ""
 
 
 def test_an_earlier_call_comes_too_late(kernel):
@@ -151,22 +174,14 @@ def test_a_missing_parent_leaves_no_lock(kernel):
     ],
 )
 def test_roots_configuration_names_parent_and_type(kernel, spec, parent, kind, outcome):
-    path = Path(kernel.root, *rootconf.PATH)
-    path.parent.mkdir(parents=True)
-    path.write_text(f"[os_acc]\ndevice_spec = {spec}\n")
-    path.chmod(0o644)
-
+    limit_to(kernel, spec)
     assert create(kind, parent=parent).outcome == outcome
     assert bool(existing(kernel)) == (outcome == OK.outcome)
 
 
 def test_one_that_left_roots_configuration_is_still_removed(kernel):
     create()
-    path = Path(kernel.root, *rootconf.PATH)
-    path.parent.mkdir(parents=True)
-    path.write_text("[os_acc]\n")
-    path.chmod(0o644)
-
+    limit_to(kernel)
     assert remove() == OK
 
 
