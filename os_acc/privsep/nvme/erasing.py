@@ -30,7 +30,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     """Check that the rules allow a method for a function; leave its binding as it was.
 
     A function on another driver, or on none, is bound to the nvme driver meanwhile. A
-    VF without namespaces has nothing to erase, and is not checked.
+    VF without namespaces has nothing to erase, and its rules are not checked.
 
     :param lease: whose consumer is to get the function.
     :raises OSError: EPERM: they allow none; the text names the rules. ENODEV,
@@ -39,13 +39,18 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     """
     # The host's disks of it may have data of an earlier guest.
     notes.mark(function)
+    note = notes.read(function, lease)
+    manager = survey.manager_of(function)
+    if manager is not None:
+        # Also of a blank VF: the note of an earlier lease may be about another drive.
+        _note_drive(function, manager, note)
     if _is_blank_vf(function):
         return
     with _on_driver_for(function, lease):
         queue = survey.wait_for_queue(function)
         _choose(survey.survey(function, queue), methods)
-        drive = survey.manager_of(function) or queue
-        _note_drive(function, drive, notes.read(function, lease))
+        if manager is None:
+            _note_drive(function, queue, note)
 
 
 def _note_drive(function: PciAddress, queue: AdminQueue, note: EraseNote) -> EraseNote:

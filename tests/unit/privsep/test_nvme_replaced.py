@@ -18,6 +18,7 @@ from tests.unit.privsep.nvme_drives import (
     DATA,
     DRIVE,
     FORMAT,
+    LAST,
     LEASE,
     NEXT,
     PF,
@@ -86,3 +87,15 @@ def test_a_drive_that_replaces_an_erased_one_is_erased_as_well(tmp_path: Path) -
         fake.write_medium(DRIVE, 1, DATA)
         assert erasing.erase(DRIVE, NEXT, FORMAT) == 1.0
         assert fake.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(
+    with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erasing.check(VF, LEASE, FORMAT)
+    # Its drive is replaced, and a plug gets the VF, whose PF shows no namespace.
+    monkeypatch.setattr(survey, "attached_to_vf", lambda *_args: ())
+    other = dataclasses.replace(survey.wait_for_queue(PF).controller(), serial="B")
+    monkeypatch.setattr(AdminQueue, "controller", lambda _queue: other)
+    erasing.check(VF, NEXT, FORMAT)
+    assert erasing.erase(VF, LAST, FORMAT) == 1.0
