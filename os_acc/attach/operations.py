@@ -187,8 +187,7 @@ def _release(
             raise error
         if to_erase:
             continue
-        if failed.functions:
-            _forget_record(manager, failed, deadline)
+        _forget_record(manager, failed, deadline)
 
 
 def _conflict(lease: Lease) -> exception.Conflict:
@@ -208,11 +207,13 @@ def _conflict(lease: Lease) -> exception.Conflict:
 
 
 def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
-    """Remove the helper's record of functions that have left vfio-pci."""
+    """Remove the helper's record of functions that have left vfio-pci, or of a slot."""
+    reconciler, store = manager.catalog.reconciler, manager.store.until(deadline)
     try:
-        manager.catalog.reconciler.disclaim(
-            lease.uuid, lease.functions, manager.store.until(deadline), deadline
-        )
+        if lease.functions:
+            reconciler.disclaim(lease.uuid, lease.functions, store, deadline)
+        elif lease.slot is not None and lease.owes_release:
+            reconciler.disclaim_slot(lease, lease.slot, store, deadline)
     except exception.OsAccError as error:
         LOG.warning("cannot remove the helper's record of %s: %s", lease.address, error)
 

@@ -16,6 +16,7 @@ from oslo_log import log
 
 from os_acc.helper import client
 from os_acc.objects.lease import HelperRecord, Lease, RecordedState
+from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.store.leases import Store
 
@@ -67,6 +68,20 @@ class Reconciler:
         _in_time(
             lambda epoch: self._helper.forget(lease, addresses, epoch, deadline), store
         )
+
+    def disclaim_slot(
+        self, lease: Lease, slot: MdevSlot, store: Store, deadline: float
+    ) -> None:
+        """Have the helper remove the record of a slot that no plugin releases.
+
+        The mediated device of the lease is removed, too, unless a process holds it.
+        """
+
+        def forget(epoch: int) -> None:
+            fresh = dataclasses.replace(lease, epoch=epoch)
+            self._helper.forget_mdev(fresh, slot, deadline)
+
+        _in_time(forget, store)
 
     def records(self, deadline: float) -> Mapping[PciAddress, HelperRecord]:
         """Return all records of the helper, with or without a lease here."""

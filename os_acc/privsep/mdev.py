@@ -72,8 +72,7 @@ def remove(
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
     if slot is None or type(is_owed) is not bool:
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    kind = slot.type
-    if not has_parent(kind):
+    if not has_parent(slot.type) and not os.path.lexists(_record_path(slot)):
         # The kernel removes the mediated devices of a parent that goes.
         return CallResult(Outcome.OK)
     return _run(slot, epoch, milliseconds, lambda: _remove(slot, uuid, is_owed=is_owed))

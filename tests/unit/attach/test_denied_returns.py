@@ -196,6 +196,19 @@ def test_the_plugin_of_a_mediated_device_returns_it_as_well(mediated):
     assert records(mediated) == []
 
 
+def test_a_forced_release_ends_the_record_of_a_slot(mediated, install_plugins):
+    mediated.manager.plug(instance(1), *request(provider_of(mediated, "mtty/mtty-1")))
+    (lease,) = mediated.manager.store.leases()
+    assert len(records(mediated)) == 1
+    install_plugins()
+    mediated.restart()
+    with pytest.raises(exception.DevicesUnreleased, match="acme"):
+        mediated.manager.unplug(instance(1))
+    operations.release_device(mediated.manager, lease.slot, None, force=True)
+    assert mediated.manager.store.leases() == ()
+    assert records(mediated) == []
+
+
 def test_a_plugin_that_only_releases_mediated_devices_may(mediated, monkeypatch):
     """No step of ``prepare`` has recorded the slot."""
     monkeypatch.setattr(vendor.SteppingMdev, "prepare", lambda *_: None)

@@ -136,6 +136,17 @@ def test_a_removal_records_no_slot(kernel):
     assert mdev.holder_of(SLOT) == ""
 
 
+def test_the_record_of_a_slot_ends_without_its_parent_as_well(kernel):
+    owed = (GPU, *OWED[1:])
+    slot = MdevSlot(MdevType(GPU, "mtty-1"), 0)
+    assert CallResult(*mdev.create(*owed)) == OK
+    kernel.hot_unplug(GPU)
+    assert CallResult(*mdev.remove(*owed)) == OK
+    assert mdev.holder_of(slot) == LEASE
+    assert remove(parent=GPU) == OK
+    assert mdev.holder_of(slot) == ""
+
+
 def test_a_denied_slot_is_not_recorded(kernel):
     limit_to(kernel)
     assert CallResult(*mdev.create(*OWED)).outcome == Outcome.DENIED
