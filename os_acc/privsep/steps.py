@@ -216,7 +216,7 @@ class _StepCall:
             found = record.of(each.address, each.identity) or record.present(
                 each.address, each.identity, lease, FunctionUse.HOST
             )
-            if found.releaser != releaser or not record.exists(each.address):
+            if found.releaser != releaser:
                 record.write(dataclasses.replace(found, releaser=releaser))
 
     def check_identities(self) -> None:

@@ -79,8 +79,8 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
     """Bind a function to the nvme driver before a consumer gets it.
 
     A killed worker may leave it there: the helper's record has the binding, with which
-    the release of the lease restores it. No plugin is named in it, since no consumer
-    can have written to the function.
+    the release of the lease restores it. It names no plugin that erases the function,
+    since no consumer can have written to it.
     """
     before = functions.driver(function), functions.override(function)
     if before[0] == survey.DRIVER:
