@@ -281,7 +281,7 @@ class Lifecycle:
         owing = erasure.still_owing(self._root, self._helper, leases, deadline)
         begun = store.replace([_begun(lease) for lease in owing])
         # 2. Give each device back.
-        plugs = {each.uuid for each in leases if each.state is LeaseState.PREPARING}
+        plugs = verification.begun_plugs(self._root, leases)
         ended = deadlines.side_by_side(
             begun,
             lambda each: self._try_give_back(each, deadline, each.uuid in plugs),
@@ -304,7 +304,7 @@ class Lifecycle:
     ) -> tuple[Lease, exception.OsAccError | None]:
         """Give a device back; return the lease, and the error of a failure.
 
-        :param is_plug: whether this rolls back a plug.
+        :param is_plug: whether this rolls back a plug of this boot.
         """
         try:
             try:

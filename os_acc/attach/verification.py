@@ -26,7 +26,7 @@ from os_acc.host import (
     vgpu,
 )
 from os_acc.host.view import Host
-from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.vfio_driver import VfioDriver
@@ -335,6 +335,16 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
     if lease.boot_id == attributes.boot_id(root):
         return False
     return is_back(root, lease)
+
+
+def begun_plugs(root: str, leases: Iterable[Lease]) -> set[str]:
+    """Return the UUIDs of leases whose plug has begun in this boot, and not ended."""
+    this_boot = attributes.boot_id(root)
+    return {
+        each.uuid
+        for each in leases
+        if each.state is LeaseState.PREPARING and each.boot_id == this_boot
+    }
 
 
 def is_back(root: str, lease: Lease) -> bool:

@@ -14,8 +14,10 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
+from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Provider
+from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
@@ -140,6 +142,24 @@ def test_a_crash_before_the_helper_takes_the_device_is_survived(host, monkeypatc
     assert vendor.Stepping.results == ["1", "0"]
     assert host.manager.store.leases() == ()
     assert records(host) == []
+
+
+def test_after_a_reboot_nothing_tells_whether_a_killed_plug_has_prepared(
+    host, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(Helper, "take", die)
+        patch.setattr(Lifecycle, "_roll_back", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            host.plug(1, CARD)
+    host.kernel.reboot()
+    limit_to(host, OTHER)
+    host.restart()
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
+    limit_to(host, CARD)
+    operations.release_device(host.manager, PciAddress.parse(CARD), None)
+    assert vendor.Stepping.results == ["1", "0"]
 
 
 def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
