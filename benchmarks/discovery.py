@@ -58,8 +58,7 @@ def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
         named=device_spec.parse((EVERYTHING,)),
         nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),
-        nova_mdev_parents=frozenset(),
-        nova_virtual_parents=frozenset(),
+        nova_mdev_addresses=(),
         nova_mdev_types=frozenset(),
     )
     loaded = plugins.load(cfg.ConfigOpts(), root, ())

@@ -493,10 +493,7 @@ def _rules(settings: conf.Settings, unmanaged: bool) -> discovery.OperatorRules:
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
-        nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
-        nova_virtual_parents=device_spec.nova_virtual_parents(
-            settings.nova_mdev_addresses
-        ),
+        nova_mdev_addresses=tuple(settings.nova_mdev_addresses),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
         unmanaged=unmanaged,

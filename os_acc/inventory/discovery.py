@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from oslo_log import log
@@ -17,6 +17,7 @@ from os_acc.host import attributes, pci, usage
 from os_acc.host.view import Host
 from os_acc.inventory import (
     accepted_regions,
+    discovered,
     eligibility,
     mdev_types,
     named_providers,
@@ -38,11 +39,9 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import (
-    DeviceAddress,
     DeviceName,
     MdevType,
     function_of,
-    in_order,
 )
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -113,7 +112,7 @@ class Inventory:
 class OperatorRules:
     """The operator's configuration of devices, in our options and in Nova's.
 
-    :ivar nova_virtual_parents: see :func:`.mdev.nova_names`.
+    :ivar nova_mdev_addresses: the parents of mediated devices that Nova names.
     :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
         number.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
@@ -122,11 +121,20 @@ class OperatorRules:
     named: device_spec.DeviceSpec
     nova: device_spec.DeviceSpec
     nova_policies: device_spec.DeviceSpec
-    nova_mdev_parents: frozenset[PciAddress]
-    nova_virtual_parents: frozenset[str]
+    nova_mdev_addresses: tuple[str, ...]
     nova_mdev_types: frozenset[str]
     max_uncorrectable_errors: int = -1
     unmanaged: bool = True
+
+    @property
+    def nova_mdev_parents(self) -> frozenset[PciAddress]:
+        """The functions among Nova's parents of mediated devices."""
+        return device_spec.nova_mdev_addresses(self.nova_mdev_addresses)
+
+    @property
+    def nova_virtual_parents(self) -> frozenset[str]:
+        """The others: see :func:`.mdev.nova_names`."""
+        return device_spec.nova_virtual_parents(self.nova_mdev_addresses)
 
 
 class RejectionLog:
@@ -359,125 +367,6 @@ def _leased_regions(
     )
 
 
-@dataclasses.dataclass(slots=True)
-class _Discovered:
-    """The results of the plugins that were asked so far."""
-
-    left: tuple[UsableFunction, ...]
-    left_types: tuple[OfferedType, ...]
-    devices: list[Device] = dataclasses.field(default_factory=list)
-    refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
-    set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
-    broken_rules: list[answers.BrokenRule] = dataclasses.field(default_factory=list)
-    offered: dict[DeviceAddress | DeviceName, str] = dataclasses.field(
-        default_factory=dict
-    )
-
-    def add(self, name: str, answer: answers.PluginAnswer) -> None:
-        """Add the answer of a plugin."""
-        self.devices.extend(answer.devices)
-        self.refused.extend(answer.refused)
-        self.broken_rules.extend(answer.broken)
-        taken = answer.taken
-        if not taken:
-            return
-        self.offered |= dict.fromkeys(
-            taken.union(each.address for each in answer.devices), name
-        )
-        self._take(taken)
-
-    def candidates_for(
-        self, plugin: str, owed: Mapping[DeviceAddress, str], waiting: Set[str]
-    ) -> tuple[tuple[UsableFunction, ...], tuple[OfferedType, ...]]:
-        """Return the functions and types that are left for a plugin.
-
-        A function or slot that another plugin has to release is not for it. A type
-        that has such a slot is, but not while the other plugin may still take it.
-
-        :param waiting: the plugins that have not answered, and may do so later.
-        """
-        others = {address: name for address, name in owed.items() if name != plugin}
-        if not others:
-            return self.left, self.left_types
-        usable = (each for each in self.left if each.function.address not in others)
-        types = (
-            _without_owed(each, others)
-            for each in self.left_types
-            if waiting.isdisjoint(_owners(each, others))
-        )
-        return tuple(usable), tuple(types)
-
-    def keep(
-        self, idle: plugins.SetAside, offered: Mapping[DeviceName, Collection[str]]
-    ) -> None:
-        """Reject the functions and types that an idle plugin has offered.
-
-        Else another plugin would offer them under another class, without the
-        preparation of the idle one.
-        """
-        name = idle.name
-        by_it = {address for address, names in offered.items() if name in names}
-        if not by_it:
-            return
-        kept: set[DeviceName] = {
-            each.function.address
-            for each in self.left
-            if not by_it.isdisjoint((each.function.address, each.parent.address))
-        }
-        kept.update(each.type for each in self.left_types if each.type in by_it)
-        detail = f"{name} has offered it before: {idle.reason}"
-        self.refused.extend(
-            RejectedDevice(address, RejectReason.PLUGIN_FAILED, detail)
-            for address in sorted(kept, key=in_order)
-        )
-        self._take(kept)
-
-    def _take(self, taken: Collection[DeviceAddress | DeviceName]) -> None:
-        self.left = tuple(
-            each for each in self.left if each.function.address not in taken
-        )
-        self.left_types = tuple(
-            each for each in self.left_types if each.type not in taken
-        )
-
-    def reject_rest(self, owed: Mapping[DeviceAddress, str]) -> None:
-        """Reject all that no plugin offers; a plugin that failed may be the reason."""
-        detail = "; ".join(each.reason for each in self.set_aside)
-        reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
-        left: dict[DeviceName, set[str]] = {
-            each.type: _owners(each, owed) for each in self.left_types
-        }
-        for usable in self.left:
-            address = usable.function.address
-            left[address] = {owed[address]} if address in owed else set()
-        for name, owners in left.items():
-            why = f"it waits for {', '.join(sorted(owners))}" if owners else detail
-            self.refused.append(RejectedDevice(name, reason, why))
-
-
-def _owners(offered: OfferedType, owed: Mapping[DeviceAddress, str]) -> set[str]:
-    """Return the plugins that have to release slots of a type."""
-    return {owed[each.address] for each in offered.handles if each.address in owed}
-
-
-def _without_owed(
-    offered: OfferedType, owed: Mapping[DeviceAddress, str]
-) -> OfferedType:
-    """Return a type in which the slots that other plugins have to release are faulty.
-
-    The kernel creates a mediated device for each guest, so no other slot is affected.
-    """
-    if not _owners(offered, owed):
-        return offered
-    handles = tuple(
-        dataclasses.replace(each, fault=f"waits for {owed[each.address]}")
-        if each.address in owed
-        else each
-        for each in offered.handles
-    )
-    return dataclasses.replace(offered, handles=handles)
-
-
 def _discover(
     root: str,
     loaded: plugins.Plugins,
@@ -486,8 +375,8 @@ def _discover(
     offered: Mapping[DeviceName, Collection[str]],
     host: Host,
     deadline: float,
-) -> _Discovered:
-    found = _Discovered(candidates.usable, candidates.mdev_types)
+) -> discovered.Discovered:
+    found = discovered.Discovered(candidates.usable, candidates.mdev_types)
     owed = recorded.owed_releases
     waiting = {each.name for each in loaded.loaded}
     waiting.update(each.name for each in loaded.set_aside)

@@ -8,7 +8,6 @@ plugin's other devices are offered.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags, OfferedType, UsableFunction
+from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -473,7 +472,9 @@ class _Review:
             is_type = isinstance(found.address, MdevType)
             meant = (found.handles, found.address) if is_type else found.handles
         return frozenset(
-            self._leaders[each] for each in _addresses(meant) if each in self._leaders
+            self._leaders[each]
+            for each in values.addresses(meant)
+            if each in self._leaders
         )
 
     def _meant_by(self, found: object) -> frozenset[DeviceName]:
@@ -485,30 +486,10 @@ class _Review:
         own = self._functions_of(found)
         if own or not isinstance(found, Device):
             return own
-        near = frozenset(_addresses(found.address))
+        near = frozenset(values.addresses(found.address))
         return frozenset(
             address
             for address, each in self._usable.items()
             if address not in self._taken
             and not near.isdisjoint({*each.members, address, each.parent.address})
         )
-
-
-def _addresses(value: object) -> Iterator[DeviceName]:
-    """Yield the addresses that a value states, also if its type is wrong."""
-    match value:
-        case PciAddress() | MdevType():
-            yield value
-        case MdevSlot() | OfferedType():
-            yield value.type
-        case str():
-            with contextlib.suppress(exception.InvalidInput):
-                yield PciAddress.parse(value)
-        case AttachHandle() | RejectedDevice():
-            yield from _addresses(value.address)
-            yield from _addresses(getattr(value, "members", ()))
-        case UsableFunction():
-            yield from value.members
-        case tuple() | list() | set() | frozenset():
-            for each in value:
-                yield from _addresses(each)

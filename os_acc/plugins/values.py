@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects.device import AttachHandle, Device
+from os_acc.objects.candidate import OfferedType, UsableFunction
+from os_acc.objects.device import AttachHandle, Device, RejectedDevice
 from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.mdev import DeviceName, MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region, check_functions
 from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
@@ -178,3 +181,23 @@ def expect_text(what: str, value: object) -> None:
 def _a(kind: type) -> str:
     article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
     return f"{article} {kind.__name__}"
+
+
+def addresses(value: object) -> Iterator[DeviceName]:
+    """Yield the addresses that a value states, also if its type is wrong."""
+    match value:
+        case PciAddress() | MdevType():
+            yield value
+        case MdevSlot() | OfferedType():
+            yield value.type
+        case str():
+            with contextlib.suppress(exception.InvalidInput):
+                yield PciAddress.parse(value)
+        case AttachHandle() | RejectedDevice():
+            yield from addresses(value.address)
+            yield from addresses(getattr(value, "members", ()))
+        case UsableFunction():
+            yield from value.members
+        case tuple() | list() | set() | frozenset():
+            for each in value:
+                yield from addresses(each)

@@ -250,16 +250,13 @@ class Store:
     ) -> None:
         """Record offered providers permanently, by uuid.
 
-        :param origins: the functions that providers of devices and cards are named
-            after.
+        :param origins: the functions that providers are named after.
         :param plugins: names of the plugins that offer the providers.
         :param mdev_totals: the units of types of mediated devices, by type.
         """
         with self._transaction() as connection:
             PROVIDERS.put(connection, resource_classes.items())
-            providers.record_origins(connection, origins)
-            providers.record_plugins(connection, plugins)
-            providers.record_mdev_totals(connection, mdev_totals)
+            providers.record(connection, origins, plugins, mdev_totals)
 
     def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""

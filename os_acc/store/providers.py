@@ -81,24 +81,9 @@ def read_origins(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]
     )
 
 
-def record_origins(
-    connection: sqlite3.Connection, origins: Mapping[str, ProviderOrigin]
-) -> None:
-    """Record the current origins of providers."""
-    PROVIDER_ORIGINS.put(
-        connection,
-        [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
-    )
-
-
 def read_plugins(connection: sqlite3.Connection) -> Mapping[str, str]:
     """Return the recorded plugin of each provider, by the provider's uuid."""
     return MappingProxyType(dict(PROVIDER_PLUGINS.read(connection)))
-
-
-def record_plugins(connection: sqlite3.Connection, plugins: Mapping[str, str]) -> None:
-    """Record the plugins that offer providers now."""
-    PROVIDER_PLUGINS.put(connection, plugins.items())
 
 
 def read_mdev_totals(connection: sqlite3.Connection) -> Mapping[MdevType, int]:
@@ -111,10 +96,19 @@ def read_mdev_totals(connection: sqlite3.Connection) -> Mapping[MdevType, int]:
     )
 
 
-def record_mdev_totals(
-    connection: sqlite3.Connection, totals: Mapping[MdevType, int]
+def record(
+    connection: sqlite3.Connection,
+    origins: Mapping[str, ProviderOrigin],
+    plugins: Mapping[str, str],
+    mdev_totals: Mapping[MdevType, int],
 ) -> None:
-    """Record the units that types of mediated devices have now."""
+    """Record the origins and plugins of providers, and the totals of types, as now."""
+    PROVIDER_ORIGINS.put(
+        connection,
+        [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
+    )
+    PROVIDER_PLUGINS.put(connection, plugins.items())
+    totals = mdev_totals.items()
     MDEV_TOTALS.put(
-        connection, [(each.parent, each.name, total) for each, total in totals.items()]
+        connection, [(each.parent, each.name, total) for each, total in totals]
     )
