@@ -2,8 +2,7 @@
 
 """Plugins with one bug each, as vendors write them.
 
-Each of the first kind describes the first of its cards wrongly, and all others as it
-should.
+Each of the first kind describes its first card wrongly, and all others as it should.
 """
 
 from __future__ import annotations
@@ -18,6 +17,16 @@ from oslo_config import cfg
 
 from os_acc.plugins import base
 from tests.unit import acme
+from tests.unit.plugins.planted_values import (
+    Address,
+    DerivedDevice,
+    Number,
+    Text,
+    Traits,
+    Unspeakable,
+    region,
+    with_handle,
+)
 
 HERE: Final = "tests.unit.plugins.planted_bugs"
 #: A function of another family, which the generic plugin offers.
@@ -46,16 +55,6 @@ class Planted(acme.Acme):
 
     def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
         yield dataclasses.replace(right, **self.changes)
-
-
-def with_handle(right: base.Device, **changes: Any) -> base.Device:
-    handle = dataclasses.replace(right.handles[0], **changes)
-    return dataclasses.replace(right, handles=(handle,))
-
-
-def region(right: base.Device, **changes: Any) -> base.Region:
-    empty = base.Region(right.address, right.identity, 0, None, None)
-    return dataclasses.replace(empty, **changes)
 
 
 # -- wrong types -----------------------------------------------------------------
@@ -289,60 +288,6 @@ class TraitUnknown(Planted):
 # -- values with methods of the vendor's -----------------------------------------
 
 
-class Text(str):
-    """Text that fails once the library uses it."""
-
-    __slots__ = ()
-
-    def _fail(self, *_args: object) -> Any:
-        raise RuntimeError("a method of the vendor's text")
-
-    __hash__ = __eq__ = __lt__ = __str__ = __format__ = _fail
-
-
-class Number(int):
-    """A number that fails likewise."""
-
-    def _fail(self, *_args: object) -> Any:
-        raise RuntimeError("a method of the vendor's number")
-
-    __hash__ = __eq__ = __str__ = __format__ = _fail
-
-
-class Traits(frozenset[str]):
-    """A set that fails likewise."""
-
-    __slots__ = ()
-
-    def _fail(self, *_args: object) -> Any:
-        raise RuntimeError("a method of the vendor's set")
-
-    __or__ = __ror__ = __and__ = __hash__ = _fail
-
-
-class Address(base.PciAddress):
-    """An address that fails as text."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        raise RuntimeError("a method of the vendor's address")
-
-
-class DerivedDevice(base.Device):
-    """A device whose traits can be read while it is discovered, and once."""
-
-    __slots__ = ("reads",)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "traits":
-            reads = getattr(self, "reads", 0) + 1
-            object.__setattr__(self, "reads", reads)
-            if reads > 1:
-                raise RuntimeError("a property of the vendor's device")
-        return super().__getattribute__(name)
-
-
 class DerivedClass(Planted):
     changes: ClassVar[dict[str, Any]] = {"resource_class": Text("CUSTOM_ACCELERATOR_A")}
 
@@ -528,13 +473,6 @@ class Cancelled(acme.Acme):
 
     def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
         raise asyncio.CancelledError("firmware daemon")
-
-
-class Unspeakable(Exception):
-    def __repr__(self) -> str:
-        raise RuntimeError("no text")
-
-    __str__ = __repr__
 
 
 class RaisesUnspeakable(acme.Acme):

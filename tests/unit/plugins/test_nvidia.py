@@ -15,24 +15,24 @@ from typing import Any, NoReturn
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import operations
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base
 from os_acc.plugins.nvidia import NvidiaPlugin
-from os_acc.privsep import StepTarget, rootconf, vgpu
-from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
+from os_acc.privsep import StepTarget, vgpu
+from os_acc.testing import HostSpec, TestHost, hosts, instance
 from os_acc.testing.nvidia import CURRENT
-
-BUS = "0000:41"
-PF = f"{BUS}:00.0"
-VFS = tuple(f"{BUS}:00.{number}" for number in (4, 5, 6, 7))
-HALF, WHOLE = 1154, 1155
-
-
-def tagged(*vfs: str, kind: int = HALF) -> list[str]:
-    return [f'{{"address": "{each}", "vgpu_type": "{kind}"}}' for each in vfs]
+from tests.unit.plugins.vgpus import (
+    BUS,
+    HALF,
+    PF,
+    VFS,
+    WHOLE,
+    set_type,
+    tagged,
+    type_of,
+)
 
 
 @pytest.fixture
@@ -40,17 +40,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
     spec = HostSpec((hosts.vgpu_card(BUS),))
     with TestHost(tmp_path, spec, device_spec=tagged(*VFS)) as host:
         yield host
-
-
-def type_of(host: TestHost, vf: str) -> int:
-    path = Path(host.root, "sys/bus/pci/devices", vf, CURRENT)
-    return int(path.read_text())
-
-
-def set_type(host: TestHost, vf: str, kind: int) -> None:
-    """Set a type as another tool does."""
-    path = Path(host.root, "sys/bus/pci/devices", vf, CURRENT)
-    host.kernel.write(str(path), f"{kind}\n")
 
 
 def providers(host: TestHost) -> list[Provider]:
@@ -415,18 +404,6 @@ def test_a_guest_gets_its_type_while_no_scan_succeeds(
     assert type_of(host, VFS[0]) == HALF
 
 
-def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    lose_store(host)
-    adopted = operations.adopt_device(
-        host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
-    )
-    assert (adopted.vgpu_type, adopted.driver) == (HALF, "nvidia")
-    host.kernel.reboot()
-    host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
-    assert type_of(host, VFS[0]) == HALF
-
-
 def test_a_lease_without_a_type_says_so(host: TestHost) -> None:
     """A version without the field wrote it."""
     host.plug(1, VFS[0])
@@ -435,118 +412,6 @@ def test_a_lease_without_a_type_says_so(host: TestHost) -> None:
     host.kernel.reboot()
     with pytest.raises(exception.HostStepFailed, match="does not record the type"):
         host.restart().plug(instance(1), None, None)
-
-
-def lose_store(host: TestHost) -> None:
-    for file in Path(host.state_path).glob("os_acc.sqlite*"):
-        file.unlink()
-    host.restart()
-
-
-def limit_to(host: TestHost, *values: str) -> None:
-    """Let root's configuration name these devices alone."""
-    path = Path(host.root, *rootconf.PATH)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"device_spec = {each}\n" for each in values)
-    path.write_text(f"[os_acc]\n{lines}")
-    path.chmod(0o644)
-
-
-@pytest.mark.parametrize("values", [tagged(*VFS[1:]), ["{"]], ids=["other VFs", "bad"])
-def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
-    host: TestHost, values: list[str]
-) -> None:
-    limit_to(host, *tagged(*VFS))
-    host.plug(1, VFS[0])
-    limit_to(host, *values)
-    assert host.unplug(1) == 1
-    assert type_of(host, VFS[0]) == 0
-
-
-def test_root_s_configuration_still_decides_what_is_created(host: TestHost) -> None:
-    limit_to(host, *tagged(*VFS))
-    host.plug(1, VFS[0])
-    set_type(host, VFS[0], 0)
-    limit_to(host, *tagged(*VFS[1:]))
-    with pytest.raises(exception.HostStepFailed, match="root's configuration"):
-        host.restart().plug(instance(1), None, None)
-    assert type_of(host, VFS[0]) == 0
-
-
-def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
-    """It needs the operator: without the helper's record root's file decides."""
-    host.plug(1, VFS[0])
-    host.remove_records()
-    limit_to(host, *tagged(*VFS[1:]))
-    with pytest.raises(exception.DevicesUnreleased) as caught:
-        host.unplug(1)
-    ((_, error),) = caught.value.unreleased
-    assert (type(error), error.errno) == (exception.HostStepFailed, 0)
-    assert error.reason is exception.StepReason.DENIED
-    assert "privileged.conf" in str(error.hint)
-    assert host.lease_state() is LeaseState.QUARANTINED
-    limit_to(host, *tagged(*VFS))
-    release(host)
-    assert type_of(host, VFS[0]) == 0
-    assert host.manager.store.leases() == ()
-
-
-def release(host: TestHost) -> None:
-    """Do as ``os-acc device release``."""
-    operations.release_device(host.manager, PciAddress.parse(VFS[0]), None)
-
-
-def test_the_vgpu_of_a_lost_lease_is_deleted(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    lose_store(host)
-    release(host)
-    assert type_of(host, VFS[0]) == 0
-    assert host.manager.store.leases() == ()
-
-
-def test_the_vgpu_of_an_adopted_lease_is_deleted(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    lose_store(host)
-    operations.adopt_device(host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None)
-    assert host.unplug(1) == 1
-    assert type_of(host, VFS[0]) == 0
-
-
-def lose_marks(host: TestHost) -> None:
-    for each in Path(host.root, "run/os_acc").glob("*.vgpu"):
-        each.unlink()
-
-
-def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
-    """It may be the guest's: the next one must not get its memory."""
-    host.plug(1, VFS[0])
-    lose_marks(host)
-    with pytest.raises(exception.DevicesUnreleased) as caught:
-        host.unplug(1)
-    ((_, error),) = caught.value.unreleased
-    assert "mark" in str(error)
-    assert "nvidia/current_vgpu_type" in str(error.hint)
-    assert type_of(host, VFS[0]) == HALF
-    assert host.lease_state() is LeaseState.QUARANTINED
-    set_type(host, VFS[0], 0)
-    release(host)
-    assert host.manager.store.leases() == ()
-
-
-def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    lose_marks(host)
-    set_type(host, VFS[0], 0)
-    assert host.unplug(1) == 1
-
-
-def test_a_vgpu_goes_with_its_driver(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
-    for name in ("current_vgpu_type", "creatable_vgpu_types"):
-        (directory / name).unlink()
-    assert host.unplug(1) == 1
-    assert not list(Path(host.root, "run/os_acc").glob("*.vgpu"))
 
 
 def test_a_vf_that_became_another_tool_s_vgpu_before_the_plug_stays(

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Keep and return a vGPU that root's file, the store or the mark names no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import rootconf
+from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
+from tests.unit.plugins.vgpus import (
+    BUS,
+    HALF,
+    VFS,
+    WHOLE,
+    set_type,
+    tagged,
+    type_of,
+)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    spec = HostSpec((hosts.vgpu_card(BUS),))
+    with TestHost(tmp_path, spec, device_spec=tagged(*VFS)) as host:
+        yield host
+
+
+def lose_store(host: TestHost) -> None:
+    for file in Path(host.state_path).glob("os_acc.sqlite*"):
+        file.unlink()
+    host.restart()
+
+
+def limit_to(host: TestHost, *values: str) -> None:
+    """Let root's configuration name these devices alone."""
+    path = Path(host.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(f"device_spec = {each}\n" for each in values)
+    path.write_text(f"[os_acc]\n{lines}")
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize("values", [tagged(*VFS[1:]), ["{"]], ids=["other VFs", "bad"])
+def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
+    host: TestHost, values: list[str]
+) -> None:
+    limit_to(host, *tagged(*VFS))
+    host.plug(1, VFS[0])
+    limit_to(host, *values)
+    assert host.unplug(1) == 1
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_root_s_configuration_still_decides_what_is_created(host: TestHost) -> None:
+    limit_to(host, *tagged(*VFS))
+    host.plug(1, VFS[0])
+    set_type(host, VFS[0], 0)
+    limit_to(host, *tagged(*VFS[1:]))
+    with pytest.raises(exception.HostStepFailed, match="root's configuration"):
+        host.restart().plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
+    """It needs the operator: without the helper's record root's file decides."""
+    host.plug(1, VFS[0])
+    host.remove_records()
+    limit_to(host, *tagged(*VFS[1:]))
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        host.unplug(1)
+    ((_, error),) = caught.value.unreleased
+    assert (type(error), error.errno) == (exception.HostStepFailed, 0)
+    assert error.reason is exception.StepReason.DENIED
+    assert "privileged.conf" in str(error.hint)
+    assert host.lease_state() is LeaseState.QUARANTINED
+    limit_to(host, *tagged(*VFS))
+    release(host)
+    assert type_of(host, VFS[0]) == 0
+    assert host.manager.store.leases() == ()
+
+
+def release(host: TestHost) -> None:
+    """Do as ``os-acc device release``."""
+    operations.release_device(host.manager, PciAddress.parse(VFS[0]), None)
+
+
+def test_the_vgpu_of_a_lost_lease_is_deleted(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    release(host)
+    assert type_of(host, VFS[0]) == 0
+    assert host.manager.store.leases() == ()
+
+
+def test_the_vgpu_of_an_adopted_lease_is_deleted(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    operations.adopt_device(host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None)
+    assert host.unplug(1) == 1
+    assert type_of(host, VFS[0]) == 0
+
+
+def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_store(host)
+    adopted = operations.adopt_device(
+        host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
+    )
+    assert (adopted.vgpu_type, adopted.driver) == (HALF, "nvidia")
+    host.kernel.reboot()
+    host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
+    assert type_of(host, VFS[0]) == HALF
+
+
+def lose_marks(host: TestHost) -> None:
+    for each in Path(host.root, "run/os_acc").glob("*.vgpu"):
+        each.unlink()
+
+
+def test_a_vgpu_without_a_mark_waits_for_the_operator(host: TestHost) -> None:
+    """It may be the guest's: the next one must not get its memory."""
+    host.plug(1, VFS[0])
+    lose_marks(host)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        host.unplug(1)
+    ((_, error),) = caught.value.unreleased
+    assert "mark" in str(error)
+    assert "nvidia/current_vgpu_type" in str(error.hint)
+    assert type_of(host, VFS[0]) == HALF
+    assert host.lease_state() is LeaseState.QUARANTINED
+    set_type(host, VFS[0], 0)
+    release(host)
+    assert host.manager.store.leases() == ()
+
+
+def test_a_lost_mark_of_a_deleted_vgpu_does_not_matter(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    lose_marks(host)
+    set_type(host, VFS[0], 0)
+    assert host.unplug(1) == 1
+
+
+def test_a_vgpu_goes_with_its_driver(host: TestHost) -> None:
+    host.plug(1, VFS[0])
+    directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
+    for name in ("current_vgpu_type", "creatable_vgpu_types"):
+        (directory / name).unlink()
+    assert host.unplug(1) == 1
+    assert not list(Path(host.root, "run/os_acc").glob("*.vgpu"))
