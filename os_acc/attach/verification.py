@@ -339,12 +339,11 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
 
 def begun_plugs(root: str, leases: Iterable[Lease]) -> set[str]:
     """Return the UUIDs of leases whose plug has begun in this boot, and not ended."""
+    begun = [each for each in leases if each.state is LeaseState.PREPARING]
+    if not begun:
+        return set()
     this_boot = attributes.boot_id(root)
-    return {
-        each.uuid
-        for each in leases
-        if each.state is LeaseState.PREPARING and each.boot_id == this_boot
-    }
+    return {each.uuid for each in begun if each.boot_id == this_boot}
 
 
 def is_back(root: str, lease: Lease) -> bool:

@@ -75,8 +75,8 @@ def _card(root: str, card: Card) -> None:
     }
     if card.is_nvme:
         texts["class"] = "0x010802\n"
-    if card is PLAIN:
-        texts["nvidia/current_vgpu_type"] = "0\n"
+    # Each may be a VF of NVIDIA's: few calls of a share name the same card.
+    texts["nvidia/current_vgpu_type"] = "0\n"
     if card is PF:
         texts.update(dict.fromkeys(_SRIOV, "1\n"))
     for name in _SIBLINGS:

@@ -121,6 +121,10 @@ def consumer(number: int) -> str:
     return f"{number:08x}-0000-4000-8000-000000000000"
 
 
+def _unchecked(_address: str) -> None:
+    """Accept any function that a consumer has been given."""
+
+
 @dataclasses.dataclass(slots=True)
 class Holders:
     """The holder of each function, by the answers of plugs alone.
@@ -129,7 +133,7 @@ class Holders:
     :ivar check: checks a function that a consumer has just been given.
     """
 
-    check: Callable[[str], None] = lambda _address: None
+    check: Callable[[str], None] = _unchecked
     by_function: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def plug(self, manager: Manager, holder: str, place: str, kind: Kind) -> bool:

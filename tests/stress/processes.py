@@ -130,15 +130,16 @@ class Child:
 def _run(function: Callable[[], object], writable: int) -> NoReturn:
     os.setpgid(0, 0)
     logging.disable(logging.CRITICAL)
-    answer: tuple[Any, str] = (None, "ended early")
+    answer = pickle.dumps((None, "ended early"))
     stacks = _stacks_after(_HANGS)
     try:
-        answer = (function(), "")
+        # A result that cannot be pickled is reported as well.
+        answer = pickle.dumps((function(), ""))
     except BaseException:  # noqa: BLE001 - reported to the parent
-        answer = (None, "\n".join([traceback.format_exc(), *stacks]))
+        answer = pickle.dumps((None, "\n".join([traceback.format_exc(), *stacks])))
     finally:
         with open(writable, "wb") as pipe:
-            pickle.dump(answer, pipe)
+            pipe.write(answer)
         sys.stderr.flush()
         os._exit(0)
 
