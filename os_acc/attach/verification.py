@@ -7,8 +7,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent import futures
+from typing import TypeVar
 
 from oslo_log import log
 
@@ -33,6 +34,8 @@ from os_acc.objects.vfio_driver import VfioDriver
 from os_acc.privsep.functions import is_driver_name
 
 LOG = log.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 # A read takes microseconds, or waits behind a stuck write for ever.
 _READ_SECONDS = 5.0
@@ -90,16 +93,12 @@ def check_answers(
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
     for address in functions:
-        reading = deadlines.begin(health.answers, root, address)
-        if not futures.wait(
-            [reading], deadlines.patience(deadline, _READ_SECONDS)
-        ).done:
-            raise exception.DeviceStuck(
-                f"the configuration space of {address} cannot be read: an earlier "
-                "access to it has not returned",
-                address=str(address),
-            )
-        if not reading.result():
+        stuck = exception.DeviceStuck(
+            f"the configuration space of {address} cannot be read: an earlier "
+            "access to it has not returned",
+            address=str(address),
+        )
+        if not _read(deadline, stuck, health.answers, root, address):
             raise exception.HostStepFailed(
                 f"{address} {health.SILENT}",
                 address=str(address),
@@ -140,15 +139,12 @@ def check_undivided(root: str, lease: Lease, deadline: float) -> None:
     """
     instances = gpu_parts.mig_instances(root)
     for address in lease.functions if instances else ():
-        reading = deadlines.begin(gpu_parts.mig_use, root, str(address), instances)
-        try:
-            use = reading.result(deadlines.patience(deadline, _READ_SECONDS))
-        except futures.TimeoutError as error:
-            raise exception.DeviceStuck(
-                f"cannot read the MIG instances of {address}: NVIDIA's driver does not "
-                "return",
-                address=str(address),
-            ) from error
+        stuck = exception.DeviceStuck(
+            f"cannot read the MIG instances of {address}: NVIDIA's driver does not "
+            "return",
+            address=str(address),
+        )
+        use = _read(deadline, stuck, gpu_parts.mig_use, root, str(address), instances)
         if use is not None:
             raise client.DeviceInParts(
                 f"{address} cannot be given to a guest: {use}", address=str(address)
@@ -389,17 +385,30 @@ def _function(root: str, address: PciAddress) -> PciFunction:
     return function
 
 
+def _read(
+    deadline: float,
+    stuck: exception.DeviceStuck,
+    function: Callable[..., _T],
+    *args: object,
+) -> _T:
+    """Read an attribute whose read may hang, for a bounded time.
+
+    :param stuck: raised if the read does not return.
+    """
+    reading = deadlines.begin(function, *args)
+    if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
+        raise stuck
+    return reading.result()
+
+
 def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
     deadlines.left(deadline)
-    reading = deadlines.begin(pci.read_binding, root, function.address)
-    try:
-        binding = reading.result(deadlines.patience(deadline, _READ_SECONDS))
-    except futures.TimeoutError as error:
-        raise exception.DeviceStuck(
-            f"cannot read driver_override of {function.address}: the kernel does not "
-            "return",
-            address=str(function.address),
-        ) from error
+    stuck = exception.DeviceStuck(
+        f"cannot read driver_override of {function.address}: the kernel does not "
+        "return",
+        address=str(function.address),
+    )
+    binding = _read(deadline, stuck, pci.read_binding, root, function.address)
     if binding is None:
         raise exception.DeviceGone(f"{function.address} has vanished from the host")
     for name in (binding.driver, binding.driver_override):

@@ -200,7 +200,8 @@ def _create(slot: MdevSlot, uuid: str, root: RootConf, *, is_owed: bool) -> Call
 
 def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
     kind = _type_of(uuid)
-    # A record permits steps: none is made here, since anybody's may be removed.
+    # A record permits steps. None is made here: the UUID may be that of another
+    # service's mediated device.
     result = CallResult(Outcome.OK) if kind is None else _remove_existing(uuid)
     if not is_owed and result.outcome == Outcome.OK and holder_of(slot) == uuid:
         os.unlink(_record_path(slot))

@@ -38,7 +38,7 @@ def unregister(tree: Transaction, name: str, path: str) -> None:
     """Do as mdev_unregister_parent() (drivers/vfio/mdev/mdev_core.c).
 
     A driver calls it in its remove(). It removes the link of the class, then each
-    mediated device, whoever made it, then the types. A guest that has one open is asked
+    mediated device, then the types. A guest that has one open is asked
     to close it, and the removal waits for that (vfio_unregister_group_dev()).
 
     :raises Blocked: a process holds one; call this again after it has closed it.

@@ -21,8 +21,8 @@ class FamilyTraces:
 
     :ivar make: makes a simulated host with the family alone.
     :ivar fake: a pattern of the source of the tests that simulate it.
-    :ivar real: the name by which the tests of the kernel lane find the device that
-        QEMU emulates; '': it emulates none.
+    :ivar real: the name of the device that QEMU emulates, in the tests of the kernel
+        lane; '': it emulates none.
     """
 
     make: Callable[[Path], TestHost]

@@ -19,12 +19,13 @@ from os_acc.helper.client import Helper
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import rootconf
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
 from tests.unit import vendor_steps as vendor
+from tests.unit.privsep import root_config
+from tests.unit.store.store_files import lose_store
 
 CARD, OTHER = "0000:5e:00.0", "0000:17:00.0"
 DRIVE = "0000:d9:00.0"
@@ -36,12 +37,8 @@ LIMITS = pytest.mark.parametrize("limit", [OTHER, "{"], ids=["not named", "inval
 
 def limit_to(host: TestHost, *values: str) -> None:
     """Let root's configuration name these devices alone."""
-    path = Path(host.root, *rootconf.PATH)
-    path.parent.mkdir(parents=True, exist_ok=True)
     named = [each if "{" in each else json.dumps({"address": each}) for each in values]
-    text = "".join(f"device_spec = {each}\n" for each in named)
-    path.write_text("[os_acc]\n" + text)
-    path.chmod(0o644)
+    root_config.limit_to(host.root, *named)
 
 
 @pytest.fixture
@@ -58,12 +55,6 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
 def records(host: TestHost) -> list[str]:
     """Return what the helper has on record, by the names of its files."""
     return sorted(each.name for each in Path(host.root, "run/os_acc").glob("*.lease"))
-
-
-def lose_store(host: TestHost) -> None:
-    for file in Path(host.state_path).glob("os_acc.sqlite*"):
-        file.unlink()
-    host.restart()
 
 
 def die(*_args: Any, **_options: Any) -> NoReturn:

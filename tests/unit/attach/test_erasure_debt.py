@@ -23,6 +23,7 @@ from os_acc.testing import TestHost, instance
 from tests.unit import acme
 from tests.unit.acme import advance
 from tests.unit.store import store_files
+from tests.unit.store.store_files import lose_store
 
 CARD = "0000:5e:00.0"
 ADDRESS = PciAddress.parse(CARD)
@@ -42,12 +43,6 @@ def use(host: TestHost) -> None:
     host.plug(1, CARD)
     acme.write_medium(host.root, CARD)
     assert host.unplug(1) == 1
-
-
-def lose_store(host: TestHost) -> None:
-    for each in Path(host.state_path).glob("os_acc.sqlite*"):
-        each.unlink()
-    host.restart()
 
 
 def release(host: TestHost, *, force: bool = False) -> None:

@@ -325,7 +325,7 @@ def test_leases_beyond_the_capacity_of_another_driver_stay(make_host):
 
 
 def offer(host: TestHost, address: str, available: int) -> Path:
-    """Let a VF's driver offer a type, of which this many are left; return the VF."""
+    """Let a VF's driver offer a type with these instances; return the VF."""
     vf = Path(host.root, "sys/bus/pci/devices", address).resolve()
     kind = vf / "mdev_supported_types" / "nvidia-558"
     kind.mkdir(parents=True, exist_ok=True)

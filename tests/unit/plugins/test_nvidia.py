@@ -8,7 +8,6 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,13 +32,7 @@ from tests.unit.plugins.vgpus import (
     tagged,
     type_of,
 )
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[TestHost]:
-    spec = HostSpec((hosts.vgpu_card(BUS),))
-    with TestHost(tmp_path, spec, device_spec=tagged(*VFS)) as host:
-        yield host
+from tests.unit.plugins.vgpus import host as host
 
 
 def providers(host: TestHost) -> list[Provider]:

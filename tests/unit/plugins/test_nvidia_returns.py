@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import rootconf
-from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
+from os_acc.testing import TestHost, instance, uuid_of
 from tests.unit.plugins.vgpus import (
-    BUS,
     HALF,
     VFS,
     WHOLE,
@@ -24,46 +21,27 @@ from tests.unit.plugins.vgpus import (
     tagged,
     type_of,
 )
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[TestHost]:
-    spec = HostSpec((hosts.vgpu_card(BUS),))
-    with TestHost(tmp_path, spec, device_spec=tagged(*VFS)) as host:
-        yield host
-
-
-def lose_store(host: TestHost) -> None:
-    for file in Path(host.state_path).glob("os_acc.sqlite*"):
-        file.unlink()
-    host.restart()
-
-
-def limit_to(host: TestHost, *values: str) -> None:
-    """Let root's configuration name these devices alone."""
-    path = Path(host.root, *rootconf.PATH)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"device_spec = {each}\n" for each in values)
-    path.write_text(f"[os_acc]\n{lines}")
-    path.chmod(0o644)
+from tests.unit.plugins.vgpus import host as host
+from tests.unit.privsep.root_config import limit_to
+from tests.unit.store.store_files import lose_store
 
 
 @pytest.mark.parametrize("values", [tagged(*VFS[1:]), ["{"]], ids=["other VFs", "bad"])
 def test_an_unplug_deletes_what_root_s_configuration_names_no_more(
     host: TestHost, values: list[str]
 ) -> None:
-    limit_to(host, *tagged(*VFS))
+    limit_to(host.root, *tagged(*VFS))
     host.plug(1, VFS[0])
-    limit_to(host, *values)
+    limit_to(host.root, *values)
     assert host.unplug(1) == 1
     assert type_of(host, VFS[0]) == 0
 
 
 def test_root_s_configuration_still_decides_what_is_created(host: TestHost) -> None:
-    limit_to(host, *tagged(*VFS))
+    limit_to(host.root, *tagged(*VFS))
     host.plug(1, VFS[0])
     set_type(host, VFS[0], 0)
-    limit_to(host, *tagged(*VFS[1:]))
+    limit_to(host.root, *tagged(*VFS[1:]))
     with pytest.raises(exception.HostStepFailed, match="root's configuration"):
         host.restart().plug(instance(1), None, None)
     assert type_of(host, VFS[0]) == 0
@@ -73,7 +51,7 @@ def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
     """It needs the operator: without the helper's record root's file decides."""
     host.plug(1, VFS[0])
     host.remove_records()
-    limit_to(host, *tagged(*VFS[1:]))
+    limit_to(host.root, *tagged(*VFS[1:]))
     with pytest.raises(exception.DevicesUnreleased) as caught:
         host.unplug(1)
     ((_, error),) = caught.value.unreleased
@@ -81,7 +59,7 @@ def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
     assert error.reason is exception.StepReason.DENIED
     assert "privileged.conf" in str(error.hint)
     assert host.lease_state() is LeaseState.QUARANTINED
-    limit_to(host, *tagged(*VFS))
+    limit_to(host.root, *tagged(*VFS))
     release(host)
     assert type_of(host, VFS[0]) == 0
     assert host.manager.store.leases() == ()

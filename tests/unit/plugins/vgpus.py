@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from os_acc.testing import TestHost
+import pytest
+
+from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.nvidia import CURRENT
 
 BUS = "0000:41"
@@ -28,3 +31,11 @@ def set_type(host: TestHost, vf: str, kind: int) -> None:
     """Set a type as another tool does."""
     path = Path(host.root, "sys/bus/pci/devices", vf, CURRENT)
     host.kernel.write(str(path), f"{kind}\n")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    """Return a host with the card, whose VFs are all tagged with a type."""
+    spec = HostSpec((hosts.vgpu_card(BUS),))
+    with TestHost(tmp_path, spec, device_spec=tagged(*VFS)) as host:
+        yield host

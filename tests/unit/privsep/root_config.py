@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,19 +34,20 @@ DENIED = Outcome.DENIED
 Write = Callable[..., Path]
 
 
+def limit_to(root: str, *device_spec: str, more: str = "", mode: int = 0o644) -> Path:
+    """Let root's configuration name these devices alone; return its path."""
+    path = Path(root, *rootconf.PATH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"device_spec = {value}\n" for value in device_spec]
+    path.write_text("[os_acc]\n" + "".join(lines) + more)
+    path.chmod(mode)
+    return path
+
+
 @pytest.fixture
 def write(fake: FakeKernel) -> Write:
     """Return ``write(*device_spec, ...)``, which writes root's configuration."""
-
-    def write(*device_spec: str, more: str = "", mode: int = 0o644) -> Path:
-        path = Path(fake.root, *rootconf.PATH)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [f"device_spec = {value}\n" for value in device_spec]
-        path.write_text("[os_acc]\n" + "".join(lines) + more)
-        path.chmod(mode)
-        return path
-
-    return write
+    return functools.partial(limit_to, fake.root)
 
 
 def named(address: PciAddress, more: str = "") -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import holders, mdev, rootconf
+from os_acc.privsep import holders, mdev
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.privileged import privileged_here
+from tests.unit.privsep.root_config import limit_to
 
 GPU = "0000:17:00.0"
 LEASE = "11111111-1111-4111-8111-111111111111"
@@ -101,18 +102,9 @@ OWED = ("mtty", "mtty-1", 0, LEASE, 1, 30_000, True)
 SLOT = MdevSlot(MdevType("mtty", "mtty-1"), 0)
 
 
-def limit_to(kernel: FakeKernel, *entries: str) -> None:
-    """Let root's configuration name these devices alone."""
-    path = Path(kernel.root, *rootconf.PATH)
-    path.parent.mkdir(parents=True)
-    spec = "".join(f"device_spec = {each}\n" for each in entries)
-    path.write_text(f"[os_acc]\n{spec}")
-    path.chmod(0o644)
-
-
 def test_a_slot_stays_on_record_until_its_plugin_has_released_it(kernel):
     assert CallResult(*mdev.create(*OWED)) == OK
-    limit_to(kernel)
+    limit_to(kernel.root)
     owe = functools.partial(mdev.remove, *OWED)
     assert [CallResult(*owe()), CallResult(*owe())] == [OK, OK]
     assert existing(kernel) == []
@@ -130,7 +122,7 @@ def test_a_removal_records_no_slot(kernel):
     The mediated device may be Nova's, and open.
     """
     create()
-    limit_to(kernel)
+    limit_to(kernel.root)
     kernel.hold(LEASE, pid=4711, command="qemu")
     assert CallResult(*mdev.remove(*OWED)).outcome == Outcome.IN_USE
     assert mdev.holder_of(SLOT) == ""
@@ -148,7 +140,7 @@ def test_the_record_of_a_slot_ends_without_its_parent_as_well(kernel):
 
 
 def test_a_denied_slot_is_not_recorded(kernel):
-    limit_to(kernel)
+    limit_to(kernel.root)
     assert CallResult(*mdev.create(*OWED)).outcome == Outcome.DENIED
     assert mdev.holder_of(SLOT) == ""
 
@@ -185,14 +177,14 @@ def test_a_missing_parent_leaves_no_lock(kernel):
     ],
 )
 def test_roots_configuration_names_parent_and_type(kernel, spec, parent, kind, outcome):
-    limit_to(kernel, spec)
+    limit_to(kernel.root, spec)
     assert create(kind, parent=parent).outcome == outcome
     assert bool(existing(kernel)) == (outcome == OK.outcome)
 
 
 def test_one_that_left_roots_configuration_is_still_removed(kernel):
     create()
-    limit_to(kernel)
+    limit_to(kernel.root)
     assert remove() == OK
 
 

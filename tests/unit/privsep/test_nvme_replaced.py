@@ -38,6 +38,13 @@ def replace_drive(kernel: FakeKernel, address: PciAddress, serial: str) -> None:
     kernel.hot_plug(dataclasses.replace(old, nvme=new))
 
 
+def replace_drive_of_blank_vf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the PF be another drive of the model, whose VF has no namespace."""
+    monkeypatch.setattr(survey, "attached_to_vf", lambda *_args: ())
+    other = dataclasses.replace(survey.wait_for_queue(PF).controller(), serial="B")
+    monkeypatch.setattr(AdminQueue, "controller", lambda _queue: other)
+
+
 @pytest.mark.parametrize("is_begun", [False, True], ids=["before", "meanwhile"])
 def test_another_drive_of_the_model_is_not_erased(
     tmp_path: Path, is_begun: bool
@@ -63,9 +70,7 @@ def test_the_drive_of_a_blank_vf_is_known_by_its_pf(
     with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     erasing.check(VF, LEASE, FORMAT)
-    monkeypatch.setattr(survey, "attached_to_vf", lambda *_args: ())
-    other = dataclasses.replace(survey.wait_for_queue(PF).controller(), serial="B")
-    monkeypatch.setattr(AdminQueue, "controller", lambda _queue: other)
+    replace_drive_of_blank_vf(monkeypatch)
     with pytest.raises(OSError, match=r"number 'B', but that .* has 'SIMULATED'"):
         erasing.erase(VF, NEXT, FORMAT)
 
@@ -94,8 +99,6 @@ def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(
 ) -> None:
     erasing.check(VF, LEASE, FORMAT)
     # Its drive is replaced, and a plug gets the VF, whose PF shows no namespace.
-    monkeypatch.setattr(survey, "attached_to_vf", lambda *_args: ())
-    other = dataclasses.replace(survey.wait_for_queue(PF).controller(), serial="B")
-    monkeypatch.setattr(AdminQueue, "controller", lambda _queue: other)
+    replace_drive_of_blank_vf(monkeypatch)
     erasing.check(VF, NEXT, FORMAT)
     assert erasing.erase(VF, LAST, FORMAT) == 1.0

@@ -18,6 +18,7 @@ from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.store import Store, schema
+from os_acc.testing import TestHost
 
 #: A synthetic step from version 1 to 2: new column, new digests, new table, and more
 #: data than SQLite's cache holds, so that an interrupted upgrade is half written.
@@ -98,3 +99,10 @@ def set_version(file: pathlib.Path, version: int) -> None:
 def reopened(state_path: str) -> Store:
     """Open a store again, as a restarted service does."""
     return Store.open(state_path, busy_timeout=30)
+
+
+def lose_store(host: TestHost) -> None:
+    """Remove the store, and start the service again."""
+    for each in pathlib.Path(host.state_path).glob("os_acc.sqlite*"):
+        each.unlink()
+    host.restart()
