@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, load_host
 from tests.unit.plugins.conforming_hosts import HOSTS
+from tests.unit.plugins.recorded_gpu import NAMED, RECORDED, with_iommu
 
 _CLASS_ACCELERATOR: Final = 0x120000
 
@@ -46,6 +47,11 @@ def _kept_drive(directory: Path) -> TestHost:
     named = '{"address": "0000:d9:00.0", "allow_no_erase": true}'
     spec = HostSpec((hosts.nvme_disk("0000:d9", 1),))
     return TestHost(directory, spec, device_spec=[named])
+
+
+def _recorded_gpu(directory: Path) -> TestHost:
+    spec = with_iommu(load_host(RECORDED))
+    return TestHost(directory, spec, device_spec=list(NAMED))
 
 
 def _of_conformance(case: str) -> Callable[[Path], TestHost]:
@@ -89,6 +95,7 @@ FAMILIES: Final[Mapping[str, FamilyTraces]] = {
     "Time synchronisation card (HPTS)": FamilyTraces(
         _card(0x1D9B, 0x0400, 0x111000), r'"HPTS"'
     ),
+    "GPU as a whole": FamilyTraces(_recorded_gpu, r"recorded_gpu_server\.json"),
     "Any other PCI function": FamilyTraces(
         _of_conformance("pci"), r"hosts\.(fpga|gpu)\(", "edu_node1"
     ),
