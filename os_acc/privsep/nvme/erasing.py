@@ -23,7 +23,7 @@ from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk
 from os_acc.privsep.nvme.notes import EraseNote
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
-from os_acc.privsep.record import FunctionUse
+from os_acc.privsep.record import FunctionRecord
 
 
 def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> None:
@@ -78,27 +78,38 @@ def _note_drive(function: PciAddress, queue: AdminQueue, note: EraseNote) -> Era
 def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
     """Bind a function to the nvme driver before a consumer gets it.
 
-    A killed worker may leave it there: the helper's record has the binding, with which
-    the release of the lease restores it. It names no plugin that erases the function,
-    since no consumer can have written to it.
+    A killed worker may leave it there: the helper's record of the lease has the
+    binding, with which the release of the lease restores it.
+
+    :raises OSError: EPERM: there is no such record; EBUSY: the function has VFs.
     """
     before = functions.driver(function), functions.override(function)
     if before[0] == survey.DRIVER:
         yield
         return
-    identity = functions.identity(function)
-    if identity is None:
-        raise OSError(errno.ENODEV, "it has left the host", "identity")
-    is_recorded = record.lease_of(function, identity) is not None
-    if not is_recorded:
-        record.write(record.present(function, identity, lease, FunctionUse.HOST))
+    recorded(function, lease)
+    if functions.count_vfs(function):
+        raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
     try:
         functions.rebind(function, survey.DRIVER)
         yield
     finally:
         _restore(function, *before)
-        if not is_recorded:
-            record.remove(function)
+
+
+def recorded(function: PciAddress, lease: str) -> FunctionRecord:
+    """Return the helper's record of a function for a lease.
+
+    :raises OSError: EPERM: there is none.
+    """
+    identity = functions.identity(function)
+    try:
+        found = record.of(function, identity) if identity else None
+    except record.RecordUnclear:
+        found = None
+    if found is None or found.lease != lease:
+        raise OSError(errno.EPERM, f"lease {lease} has no record of it", "record")
+    return found
 
 
 def health(function: PciAddress) -> NvmeHealth | None:

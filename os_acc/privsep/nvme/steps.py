@@ -11,7 +11,7 @@ import errno
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import HealthReading, StepTarget, functions, record
+from os_acc.privsep import HealthReading, StepTarget, functions
 from os_acc.privsep.nvme import context, erasing, notes
 
 #: PCI Code and ID Assignment Specification: an NVM Express I/O controller.
@@ -60,13 +60,8 @@ def _check_recorded(function: PciAddress, lease: str) -> None:
     allows, without the checks that come with the record. That of a drive that was
     only prepared names no plugin that erases it.
     """
-    identity = functions.identity(function)
-    try:
-        found = record.of(function, identity) if identity else None
-    except record.RecordUnclear:
-        found = None
-    if found is None or found.lease != lease or not found.eraser:
-        text = f"the helper has {function} not on record for lease {lease}"
+    if not erasing.recorded(function, lease).eraser:
+        text = f"lease {lease} is not recorded as one whose device is erased"
         raise OSError(errno.EPERM, text, "record")
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel, record, worker
 from os_acc.privsep.nvme import notes
+from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.nvme_specs import NvmeSpec
 from os_acc.testing.specs import nvme
@@ -35,11 +37,19 @@ def kernel_with(
         devices=(nvme(1, "S1", namespaces=spec.namespaces),),
     )
     root = ("/dev/sda1 / ext4 rw 0 0",)
-    kernel = FakeKernel.build(tmp_path, HostSpec((drive,), mounts=root + mounts))
+    fake = FakeKernel.build(tmp_path, HostSpec((drive,), mounts=root + mounts))
     for number in spec.namespaces:
-        kernel.write_medium(DRIVE, number, DATA)
-    return kernel
+        fake.write_medium(DRIVE, number, DATA)
+    return fake
 
 
-def is_marked(kernel: FakeKernel, address: PciAddress) -> bool:
-    return os.path.exists(kernel.path(notes.MARKS, str(address)))
+def is_marked(fake: FakeKernel, address: PciAddress) -> bool:
+    return os.path.exists(fake.path(notes.MARKS, str(address)))
+
+
+def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:
+    os.makedirs(kernel.current.path(worker.LOCKS), exist_ok=True)
+    identity = functions.identity(function)
+    assert identity is not None
+    found = record.present(function, identity, lease, FunctionUse.HOST)
+    record.write(dataclasses.replace(found, eraser=eraser))

@@ -15,11 +15,10 @@ import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import StepTarget, functions, record, worker
+from os_acc.privsep import StepTarget, functions, worker
 from os_acc.privsep.nvme import erasing, notes, steps, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
-from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.nvme_specs import (
     BLOCK,
@@ -43,6 +42,7 @@ from tests.unit.privsep.nvme_drives import (
     ZEROES,
     is_marked,
     kernel_with,
+    put_on_record,
 )
 
 
@@ -368,22 +368,14 @@ def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
 
 
-def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:
-    identity = functions.identity(function)
-    assert identity is not None
-    found = record.present(function, identity, lease, FunctionUse.HOST)
-    record.write(dataclasses.replace(found, eraser=eraser))
-
-
 def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:
     target = StepTarget(LEASE, DRIVE, (DRIVE,))
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
-        os.makedirs(kernel.path(worker.LOCKS), exist_ok=True)
         # The record of another lease, or of a drive that was only prepared.
         for lease, eraser in (("", ""), (NEXT, "nvme"), (LEASE, "")):
             if lease:
                 put_on_record(DRIVE, lease, eraser)
-            with pytest.raises(OSError, match="not on record for lease") as caught:
+            with pytest.raises(OSError, match="record") as caught:
                 steps.erase.function(target, ("format",))
             assert caught.value.errno == errno.EPERM
             assert kernel.read_medium(DRIVE, 1).startswith(DATA)
@@ -454,7 +446,6 @@ def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
 
 
 def test_every_function_of_the_lease_is_erased(with_vfs: FakeKernel) -> None:
-    os.makedirs(with_vfs.path(worker.LOCKS), exist_ok=True)
     for function in (VF, OTHER_VF):
         put_on_record(function, LEASE)
     target = StepTarget(LEASE, VF, (VF, OTHER_VF))
@@ -473,3 +464,31 @@ def test_a_mark_stays_once_the_driver_has_been_bound_again(tmp_path: Path) -> No
         notes.mark(DRIVE)
         notes.unmark_unused(DRIVE)
         assert not is_marked(fake, DRIVE)
+
+
+def test_a_function_without_a_record_stays_on_its_driver(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
+        functions.rebind(DRIVE, "vfio-pci")
+        before = fake.writes()
+        with pytest.raises(OSError, match="record") as caught:
+            erasing.check(DRIVE, LEASE, FORMAT)
+        assert caught.value.errno == errno.EPERM
+        assert fake.writes() == before
+        put_on_record(DRIVE, LEASE)
+        erasing.check(DRIVE, LEASE, FORMAT)
+        assert functions.driver(DRIVE) == "vfio-pci"
+
+
+def test_a_drive_with_vfs_is_not_rebound_for_a_check(tmp_path: Path) -> None:
+    drive = hosts.nvme_sriov("0000:41", 0)
+    assert drive.sriov is not None
+    sriov = dataclasses.replace(drive.sriov, removed_with_driver=False)
+    spec = HostSpec((dataclasses.replace(drive, sriov=sriov),))
+    with FakeKernel.build(tmp_path, spec).installed() as fake:
+        fake.write(fake.path("sys/bus/pci/devices", str(PF), "sriov_numvfs"), "2")
+        functions.unbind(PF)
+        put_on_record(PF, LEASE)
+        before = fake.writes()
+        with pytest.raises(OSError, match="the drive has VFs"):
+            erasing.check(PF, LEASE, FORMAT)
+        assert fake.writes() == before

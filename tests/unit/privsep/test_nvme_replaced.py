@@ -27,6 +27,7 @@ from tests.unit.privsep.nvme_drives import (
     ZEROES,
     is_marked,
     kernel_with,
+    put_on_record,
 )
 
 
@@ -69,6 +70,7 @@ def test_another_drive_of_the_model_is_not_erased(
 def test_the_drive_of_a_blank_vf_is_known_by_its_pf(
     with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
     replace_drive_of_blank_vf(monkeypatch)
     with pytest.raises(OSError, match=r"number 'B', but that .* has 'SIMULATED'"):
@@ -97,6 +99,7 @@ def test_a_drive_that_replaces_an_erased_one_is_erased_as_well(tmp_path: Path) -
 def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(
     with_vfs: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
     # Its drive is replaced, and a plug gets the VF, whose PF shows no namespace.
     replace_drive_of_blank_vf(monkeypatch)
