@@ -19,7 +19,6 @@ from os_acc import exception
 from os_acc.attach import plugin_steps, verification
 from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
-from os_acc.host import vfio
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import Device, Erasure
 from os_acc.objects.instance import consumer_uuid
@@ -33,6 +32,7 @@ from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
 from os_acc.store.locks import consumer_lock
 
@@ -113,7 +113,7 @@ def _claim_damaged(manager: Manager, address: PciAddress, deadline: float) -> No
     store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
     records, inventory = reconciler.records(deadline), manager.discover(deadline)
     function = inventory.host.functions.get(address)
-    if function is None or address in records or vfio.is_vfio_driver(function.driver):
+    if function is None or address in records or is_vfio_driver(function.driver):
         return
     damaged = store.damaged_claims()
     found = UnknownDevice(manager, inventory, address, records, deadline, damaged)

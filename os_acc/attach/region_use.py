@@ -9,10 +9,11 @@ from collections.abc import Collection, Sequence
 from os_acc import exception
 from os_acc.attach.region_requirements import ProgrammingJob
 from os_acc.helper import client
-from os_acc.host import pci, vfio
+from os_acc.host import pci
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import Region
+from os_acc.objects.vfio_driver import is_vfio_driver
 
 
 def check_decided(region: Region, recorded: RecordedState) -> None:
@@ -56,7 +57,7 @@ def check_free(
     for address in sorted(set(job.region.pci_functions) - members.union(left)):
         function = pci.read_function(root, address)
         if address in recorded.taken or (
-            function is not None and vfio.is_vfio_driver(function.driver)
+            function is not None and is_vfio_driver(function.driver)
         ):
             raise exception.RegionUnusable(
                 f"{refused}: a guest may have its PCI function {address}",

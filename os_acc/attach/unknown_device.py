@@ -12,7 +12,7 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, vfio, vgpu
+from os_acc.host import attributes, vgpu
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import (
@@ -25,7 +25,7 @@ from os_acc.objects.lease import (
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI, VfioDriver
+from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
 from os_acc.privsep.functions import is_driver_name
 
@@ -87,12 +87,17 @@ class UnknownDevice:
     def _vfio_driver(self) -> str:
         driver = self._function.driver
         if self._vgpu_type():
-            return VfioDriver.NVIDIA.value
-        return driver if driver in GUEST_DRIVERS else VFIO_PCI
+            return NVIDIA
+        if driver is None:
+            return VFIO_PCI
+        entry = self.recorded
+        # A guest has it although it has not left its driver: it stays on that.
+        stays = entry is not None and not _is_damaged(entry) and entry.driver == driver
+        return driver if is_vfio_driver(driver) or stays else VFIO_PCI
 
     def _vgpu_type(self) -> int:
         """Return the type of vGPU that the guest has, for the next reboot."""
-        if self._function.driver != VfioDriver.NVIDIA:
+        if self._function.driver != NVIDIA:
             return 0
         return vgpu.current_type(self._manager.root, self._address) or 0
 
@@ -103,7 +108,7 @@ class UnknownDevice:
                 hint="name it in [os_acc] device_spec, and not in Nova's options",
                 kind=exception.ObjectKind.DEVICE,
             )
-        if not vfio.is_vfio_driver(self._function.driver):
+        if not is_vfio_driver(self._function.driver):
             raise exception.NotFound(
                 f"{self._address} is not prepared for a guest: it is bound to "
                 f"{self._function.driver or 'no driver'}",
@@ -114,7 +119,7 @@ class UnknownDevice:
     def _is_the_guests(self) -> bool:
         if self.recorded is not None and not _is_damaged(self.recorded):
             return self.recorded.is_the_guests
-        return vfio.is_vfio_driver(self._function.driver)
+        return is_vfio_driver(self._function.driver)
 
     def _members(self) -> tuple[PciAddress, ...]:
         """Return the prepared functions of the group, which are released together."""
@@ -130,7 +135,7 @@ class UnknownDevice:
             return entry.lease == self.recorded.lease
         if self._address in self._damaged:
             return address in self._damaged
-        return self._is_the_guests and vfio.is_vfio_driver(function.driver)
+        return self._is_the_guests and is_vfio_driver(function.driver)
 
     def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:
         (now,) = verification.read_prior(self._manager.root, [address], self._deadline)
@@ -140,7 +145,7 @@ class UnknownDevice:
         if (
             entry is None
             or _is_damaged(entry)
-            or (vfio.is_vfio_driver(entry.driver) and driver != entry.driver)
+            or (is_vfio_driver(entry.driver) and driver != entry.driver)
         ):
             name = _driver(address, driver) or None
             return dataclasses.replace(now, driver=name, driver_override=None)

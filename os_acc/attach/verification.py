@@ -30,7 +30,7 @@ from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
-from os_acc.objects.vfio_driver import VfioDriver
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep.functions import is_driver_name
 
 LOG = log.getLogger(__name__)
@@ -192,7 +192,7 @@ def check_driven(root: str, lease: Lease) -> None:
     place = lease.address
     function = pci.read_function(root, place) if isinstance(place, PciAddress) else None
     driver = function.driver if function else None
-    if driver is None or vfio.is_vfio_driver(driver):
+    if driver is None or is_vfio_driver(driver):
         raise exception.HostStepFailed(
             f"{lease.address} has attach_target=host, but it is bound to "
             f"{driver or 'no driver'}",
@@ -229,11 +229,16 @@ def holds(root: str, lease: Lease) -> bool:
 
 def _is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
     """Return whether a function of a lease is on its driver for a guest."""
-    driver = VfioDriver(lease.driver_of(function.address))
+    driver = lease.driver_of(function.address)
     if function.driver != driver:
         return False
-    # The driver is that of the host, too: its vGPU tells.
-    return not driver.drives_host or bool(vgpu.current_type(root, function.address))
+    if is_vfio_driver(driver):
+        return True
+    # The function stays on the driver of the host, too.
+    if lease.vgpu_type:
+        return bool(vgpu.current_type(root, function.address))
+    group = function.iommu_group
+    return group is not None and vfio.has_node(root, group)
 
 
 def verified(lease: Lease) -> Lease:
@@ -303,7 +308,7 @@ def check_unbound(
     :raises Unsettled: another program has bound it to one meanwhile.
     """
     for each in prior:
-        if vfio.is_vfio_driver(each.driver) and each.address not in prebound:
+        if is_vfio_driver(each.driver) and each.address not in prebound:
             raise Unsettled(
                 f"{each.address} is now bound to {each.driver}, for another guest",
                 reason=exception.ChangeReason.UNSETTLED,

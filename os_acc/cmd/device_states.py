@@ -7,11 +7,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from os_acc.host import vfio
 from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
 from os_acc.objects.pci import PciFunction
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.service import HostInspection
 
 
@@ -151,7 +151,7 @@ class _Survey:
 
     def _is_on_vfio(self, address: DeviceAddress | DeviceName) -> bool:
         function = self._function(address)
-        return function is not None and vfio.is_vfio_driver(function.driver)
+        return function is not None and is_vfio_driver(function.driver)
 
     def _is_present(self, address: DeviceAddress | DeviceName) -> bool:
         # A virtual parent vanishes with its types: they are not offered then.

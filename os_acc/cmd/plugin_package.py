@@ -15,7 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from os_acc import conf, exception, plugins, privsep
-from os_acc.host import vfio
+from os_acc.objects.vfio_driver import is_vfio_driver
 
 _TEMPLATES: Final = Path(__file__).with_name("plugin_template")
 #: A name for entry points, options and modules; the limit leaves room in sysfs' names
@@ -53,7 +53,7 @@ class PluginPackage:
                 hint="use lower-case letters, digits and single underscores, such as "
                 f"acme_fpga: {_LONGEST} characters at most",
             )
-        if vfio.is_vfio_driver(self.name):
+        if is_vfio_driver(self.name):
             raise exception.InvalidInput(
                 f"{self.name} cannot name a plugin: the simulated device has a host "
                 "driver of this name, and drivers with the word vfio are for guests",

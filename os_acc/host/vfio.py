@@ -9,6 +9,7 @@ import os
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.attributes import read_text
 from os_acc.objects.pci import PciFunction
+from os_acc.objects.vfio_driver import is_vfio_driver
 
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
 # a guest to harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
@@ -53,11 +54,6 @@ def has_driver(root: str, name: str) -> bool:
 def has_node(root: str, group: int) -> bool:
     """Return whether VFIO still has, or waits for, a function of an IOMMU group."""
     return os.path.exists(os.path.join(root, "dev/vfio", str(group)))
-
-
-def is_vfio_driver(driver: str | None) -> bool:
-    """Return whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci)."""
-    return driver is not None and "vfio" in driver.replace("-", "_").split("_")
 
 
 def denylisted(root: str, function: PciFunction) -> bool:

@@ -15,6 +15,7 @@ from os_acc import plugins
 from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import answers
 
 
@@ -46,7 +47,11 @@ class Discovered:
         self._take(taken)
 
     def candidates_for(
-        self, plugin: str, owed: Mapping[DeviceAddress, str], waiting: Set[str]
+        self,
+        plugin: str,
+        owed: Mapping[DeviceAddress, str],
+        waiting: Set[str],
+        own_drivers: Set[str],
     ) -> tuple[tuple[UsableFunction, ...], tuple[OfferedType, ...]]:
         """Return the functions and types that are left for a plugin.
 
@@ -54,17 +59,28 @@ class Discovered:
         that has such a slot is, but not while the other plugin may still take it.
 
         :param waiting: the plugins that have not answered, and may do so later.
+        :param own_drivers: those on which functions of the plugin stay. A function that
+            stays on another driver is not for it.
         """
+        usable = self._left_on(own_drivers)
         others = {address: name for address, name in owed.items() if name != plugin}
         if not others:
-            return self.left, self.left_types
-        usable = (each for each in self.left if each.function.address not in others)
+            return usable, self.left_types
+        own = (each for each in usable if each.function.address not in others)
         types = (
             _without_owed(each, others)
             for each in self.left_types
             if waiting.isdisjoint(_owners(each, others))
         )
-        return tuple(usable), tuple(types)
+        return tuple(own), tuple(types)
+
+    def _left_on(self, own_drivers: Set[str]) -> tuple[UsableFunction, ...]:
+        """Return the functions left that are bound for guests, or stay on a driver."""
+        present = {each.driver for each in self.left}
+        foreign = {each for each in present - own_drivers if not is_vfio_driver(each)}
+        if not foreign:
+            return self.left
+        return tuple(each for each in self.left if each.driver not in foreign)
 
     def keep(
         self, idle: plugins.SetAside, offered: Mapping[DeviceName, Collection[str]]
@@ -109,8 +125,14 @@ class Discovered:
         for usable in self.left:
             address = usable.function.address
             left[address] = {owed[address]} if address in owed else set()
+        stays: dict[DeviceName, str] = {
+            each.function.address: f"it stays on {each.driver}"
+            for each in self.left
+            if not is_vfio_driver(each.driver)
+        }
         for name, owners in left.items():
             why = f"it waits for {', '.join(sorted(owners))}" if owners else detail
+            why = why or stays.get(name, "")
             self.refused.append(RejectedDevice(name, reason, why))
 
 

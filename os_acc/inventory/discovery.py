@@ -386,7 +386,9 @@ def _discover(
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         regions = _leased_regions(root, recorded, plugin.name)
-        usable, types = found.candidates_for(plugin.name, owed, waiting)
+        usable, types = found.candidates_for(
+            plugin.name, owed, waiting, loaded.own_vfio_drivers[plugin.name]
+        )
         given = dataclasses.replace(
             candidates, usable=usable, leased_regions=regions, mdev_types=types
         )

@@ -20,7 +20,7 @@ from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import VFIO_PCI, VfioDriver
+from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 from os_acc.plugins import families
 
 
@@ -137,7 +137,7 @@ def _driver(evidence: HostEvidence, function: PciFunction) -> str:
 
 def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
     """Return whether a function has one driver on the host and in a guest."""
-    return _driver(evidence, function) == VfioDriver.NVIDIA
+    return not is_vfio_driver(_driver(evidence, function))
 
 
 def _vfio_driver(
@@ -147,13 +147,11 @@ def _vfio_driver(
     driver = _driver(evidence, function)
     if driver == VFIO_PCI:
         return _vfio_pci(evidence, function)
-    if _stays(evidence, function):
-        detail, reason = (
-            vfio_drivers.without_vgpus(evidence.root, function),
-            RejectReason.NO_VGPU,
-        )
+    if evidence.named[function.address].vgpu_type:
+        detail = vfio_drivers.without_vgpus(evidence.root, function)
+        reason = RejectReason.NO_VGPU
     else:
-        detail = vfio_drivers.missing(evidence.root, driver)
+        detail = vfio_drivers.missing(evidence.root, function, driver)
         reason = RejectReason.NO_VFIO_DRIVER
     if detail is not None:
         return _no(function, reason, detail)
@@ -234,7 +232,7 @@ def _is_unknown(
         return True
     if function.driver is None:
         return _is_leaving(evidence, function)
-    return vfio.is_vfio_driver(function.driver) and not tags.prebound
+    return is_vfio_driver(function.driver) and not tags.prebound
 
 
 def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
@@ -248,7 +246,7 @@ def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
     if number is None or not vfio.has_node(evidence.root, number):
         return False
     others = _others(evidence, function)
-    return not any(vfio.is_vfio_driver(other.driver) for other in others)
+    return not any(is_vfio_driver(other.driver) for other in others)
 
 
 def _otherwise_leased(

@@ -34,7 +34,7 @@ class DeviceTags:
     :ivar qat_services: the services of the VFs to create on a QuickAssist PF, as the
         kernel writes them (``sym;asym``); None: unchanged. New in version 1.4 of the
         contract.
-    :ivar vfio_driver: the VFIO driver that the device gets for a guest; ``auto``: the
+    :ivar vfio_driver: the driver that the device has for a guest; ``auto``: the
         one that the kernel's modules name for it. New in version 1.4 of the contract.
     :ivar vgpu_type: the type of vGPU that a VF becomes on NVIDIA's driver; 0: none.
         New in version 1.4 of the contract.

@@ -14,11 +14,11 @@ import os_traits
 from oslo_utils import strutils
 
 from os_acc import exception
-from os_acc.objects import mdev, qat
+from os_acc.objects import mdev, qat, vfio_driver
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import PLACEMENT_NAME
-from os_acc.objects.vfio_driver import AUTO, GUEST_DRIVERS, VFIO_PCI
+from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 #: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
@@ -192,12 +192,16 @@ def _qat_services(spec: Mapping[str, Any]) -> str:
 
 
 def _vfio_driver(value: object) -> str:
-    choices = sorted({AUTO, *GUEST_DRIVERS})
     found = text("vfio_driver", value)
-    if found not in choices:
+    if not vfio_driver.is_name(found):
         raise exception.InvalidConfiguration(
-            f"vfio_driver is {exception.show(value)}, not one of {', '.join(choices)}",
-            hint=exception.did_you_mean(value, choices),
+            f"vfio_driver is {exception.show(value)}, not the name of a driver",
+            hint=f"use {AUTO}, or a name in /sys/bus/pci/drivers",
+        )
+    if found == NVIDIA:
+        raise exception.InvalidConfiguration(
+            f"vfio_driver is {NVIDIA}",
+            hint="set vgpu_type alone, to a number in nvidia/creatable_vgpu_types",
         )
     return found
 

@@ -1,54 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The VFIO drivers that a function can have while a guest has it."""
+"""The driver that a function has while a guest has it.
+
+It is vfio-pci, a variant of vfio-pci for one family of devices, or a driver of the host
+that offers the function to VFIO itself: the function stays on that one. A name is that
+of a directory in ``/sys/bus/pci/drivers``.
+"""
 
 from __future__ import annotations
 
-import enum
+import re
 from typing import Final
 
-
-class VfioDriver(enum.StrEnum):
-    """A VFIO driver, by the name of its directory in ``/sys/bus/pci/drivers``.
-
-    The name is ``pci_driver.name`` in ``drivers/vfio/pci``; most drivers have the name
-    of their module there, with underscores. No other driver is bound for a guest.
-    """
-
-    VFIO_PCI = "vfio-pci"
-    #: NVIDIA vGPU Manager for Linux 6.8 and later. It drives the function on the host
-    #: as well, and is never bound by os_acc.
-    NVIDIA = "nvidia"
-    MLX5 = "mlx5_vfio_pci"
-    HISI_ACC = "hisi_acc_vfio_pci"
-    PDS = "pds_vfio_pci"
-    NVGRACE_GPU = "nvgrace_gpu_vfio_pci"
-    VIRTIO = "virtio_vfio_pci"
-    QAT = "qat_vfio_pci"
-    XE = "xe-vfio-pci"
-
-    @property
-    def drives_host(self) -> bool:
-        """Whether the host has the function on this driver, too.
-
-        Then the driver does not tell a function of a guest from one of the host, and
-        a reset is the driver's own.
-        """
-        return self is VfioDriver.NVIDIA
-
-    @property
-    def module(self) -> str:
-        """The name of its module, as in ``modules.alias``."""
-        return self.value.replace("-", "_")
-
-
-VFIO_PCI: Final = VfioDriver.VFIO_PCI.value
+VFIO_PCI: Final = "vfio-pci"
+#: NVIDIA vGPU Manager for Linux 6.8 and later, on which a function stays.
+NVIDIA: Final = "nvidia"
 
 #: The value of ``vfio_driver`` in ``device_spec`` that follows the kernel's modules.
 AUTO: Final = "auto"
-#: Drivers that are bound for a guest, and for nothing else.
-GUEST_DRIVERS: Final = frozenset(
-    each.value for each in VfioDriver if not each.drives_host
-)
-#: Every driver that a function in a guest can have.
-ALL_DRIVERS: Final = frozenset(each.value for each in VfioDriver)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value can be the name of a PCI driver."""
+    # A subclass of str may be written differently than it is matched.
+    return type(value) is str and _NAME.fullmatch(value) is not None
+
+
+def is_vfio_driver(driver: str | None) -> bool:
+    """Return whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci).
+
+    These have the word vfio in their names, and serve guests alone.
+    """
+    return driver is not None and "vfio" in driver.replace("-", "_").split("_")
+
+
+def module_of(driver: str) -> str:
+    """Return the name of a driver's module, as in ``modules.alias``."""
+    return driver.replace("-", "_")

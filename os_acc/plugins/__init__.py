@@ -17,6 +17,7 @@ from oslo_log import log
 from stevedore import extension
 
 from os_acc import deadlines, exception
+from os_acc.objects import vfio_driver
 from os_acc.plugins import base, calls
 from os_acc.privsep import Context, HealthReading, Step
 
@@ -64,6 +65,7 @@ class _Made:
     is_fallback: bool
     contexts: tuple[Context, ...]
     health_step: Step[HealthReading] | None
+    own_vfio_drivers: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,11 +73,14 @@ class Plugins:
     """The plugins in the order in which they select devices: fallbacks last.
 
     :ivar health_steps: the health step of each plugin that has one, by its name.
+    :ivar own_vfio_drivers: the drivers on which functions of each plugin stay, by its
+        name.
     """
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
     health_steps: Mapping[str, Step[HealthReading]]
+    own_vfio_drivers: Mapping[str, frozenset[str]]
     _contexts: tuple[tuple[str, Context], ...]
     _calls: Mapping[str, calls.PluginCalls]
 
@@ -96,6 +101,9 @@ class Plugins:
             tuple(each.plugin for each in order),
             tuple(set_aside),
             MappingProxyType(steps),
+            MappingProxyType(
+                {each.plugin.name: each.own_vfio_drivers for each in order}
+            ),
             contexts,
             MappingProxyType({name: calls.PluginCalls(name) for name in names}),
         )
@@ -297,7 +305,13 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
     for context in contexts:
         if not isinstance(context, Context):
             raise TypeError(f"its contexts has {context!r}, not a Context")
-    return _Made(plugin, values["is_fallback"], contexts, step)
+    drivers = frozenset(plugin.own_vfio_drivers)
+    for driver in drivers:
+        if not vfio_driver.is_name(driver) or vfio_driver.is_vfio_driver(driver):
+            raise TypeError(
+                f"its own_vfio_drivers has {driver!r}, not a driver of the host"
+            )
+    return _Made(plugin, values["is_fallback"], contexts, step, drivers)
 
 
 def _fits(version: object) -> bool:

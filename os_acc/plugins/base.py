@@ -248,6 +248,12 @@ class PluginBase(abc.ABC):
     #: or, in place of a VF, its PF: not for one that a lease has taken. Guests may have
     #: VFs of the PF. New in version 1.4.
     health_step: ClassVar[Step[HealthReading] | None] = None
+    #: Drivers of the host that offer a function to VFIO themselves, without the word
+    #: vfio in their names: a function stays on such a driver while a guest has it.
+    #: ``device_spec`` names the driver with ``vfio_driver``, and no plugin but those
+    #: that declare it gets the function. :meth:`prepare` makes the driver offer it, and
+    #: :meth:`release` ends that. New in version 1.4.
+    own_vfio_drivers: ClassVar[Sequence[str]] = ()
     #: Whether an intact region always reports a ``function_id``. A region that
     #: reports none is then partly programmed, and is programmed before its use.
     always_reports_function_id: ClassVar[bool] = False

@@ -14,12 +14,13 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from os_acc import exception
-from os_acc.host import dfl, vfio
+from os_acc.host import dfl
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.dfl import DRIVER, is_product
 from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.region import Region
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base, fpga
 
 
@@ -94,7 +95,7 @@ class DflPlugin(base.PluginBase):
 
     def _away(self, usable: UsableFunction) -> Device | RejectedDevice:
         """Handle a function whose region the host cannot read now."""
-        if vfio.is_vfio_driver(usable.function.driver) and not usable.tags.prebound:
+        if is_vfio_driver(usable.function.driver) and not usable.tags.prebound:
             # Only leased functions are candidates on a VFIO driver. Without a recorded
             # region, a guest holds it, and the lease was made later.
             return fpga.device(self.name, usable, None)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 import errno
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from os_acc.host import vgpu
-from os_acc.objects.vfio_driver import VfioDriver
+from os_acc.objects.vfio_driver import NVIDIA
 from os_acc.plugins import base
 from os_acc.privsep import vgpu as steps_of_vgpu
 
@@ -33,11 +33,12 @@ class NvidiaPlugin(base.PluginBase):
     """One provider for each card and type; its VFs are the capacity."""
 
     contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    own_vfio_drivers: ClassVar[Sequence[str]] = (NVIDIA,)
 
     def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
         offers: defaultdict[_Offer, list[base.UsableFunction]] = defaultdict(list)
         for usable in candidates.usable:
-            if usable.driver == VfioDriver.NVIDIA:
+            if usable.driver == NVIDIA:
                 offers[_offer(usable)].append(usable)
         for offer, alike in offers.items():
             yield self._device(offer, alike, candidates)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
 from os_acc.plugins import base, cards
 
@@ -22,9 +21,4 @@ class PciPlugin(base.PluginBase):
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        return cards.devices(self.name, candidates, candidates.usable, _offer)
-
-
-def _offer(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
-    # Without its plugin, no guest could use a VF that is to become a vGPU.
-    return None if each.tags.vgpu_type else cards.offer(each)
+        return cards.devices(self.name, candidates, candidates.usable, cards.offer)

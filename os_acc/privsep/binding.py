@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import ALL_DRIVERS, GUEST_DRIVERS, VFIO_PCI, VfioDriver
+from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 from os_acc.privsep import dfl, functions, record, restoring, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
@@ -63,7 +63,7 @@ def take(
 
     :param targets: for each function its address as four numbers, its identity as
         five (vendor, product, both subsystem ids, revision), and unless it is
-        vfio-pci the driver, a :class:`~os_acc.objects.vfio_driver.VfioDriver`.
+        vfio-pci the driver: a variant of vfio-pci, or the present one.
     :param lease: canonical UUID.
     :param eraser: the plugin that has to erase them afterwards; '' for none.
     :param releaser: the plugin that has to release them afterwards; '' for none.
@@ -74,7 +74,6 @@ def take(
         or not functions.is_uuid(lease)
         or not functions.is_driver_name(eraser)
         or not functions.is_driver_name(releaser)
-        or not all(_requested(each) in ALL_DRIVERS for each in parsed)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
@@ -204,8 +203,9 @@ def forget(
     """Remove the records of a lease that no longer uses its functions.
 
     A function that is still on a VFIO driver for a guest is refused:
-    :func:`give_back` removes that record. A function without a record, or with
-    a record of another lease, stays unchanged.
+    :func:`give_back` removes that record. One that stays on a driver of the host shows
+    no difference. A function without a record, or with a record of another lease, stays
+    unchanged.
 
     :param numbers: addresses, as four numbers each.
     :param lease: canonical UUID.
@@ -358,7 +358,7 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         if (
             found.use == FunctionUse.GUEST
             and functions.identity(address) == found.identity
-            and (driver := functions.driver(address)) in ALL_DRIVERS
+            and is_vfio_driver(driver := functions.driver(address))
         ):
             return CallResult(Outcome.REFUSED, errno.EBUSY, "record", driver)
         record.remove(address)
@@ -374,7 +374,7 @@ def _take(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
     address, driver = target.address, _requested(target)
     if (found := functions.driver(address)) == driver:
         return _reserve(target, lease, FunctionUse.GUEST, debt)
-    if VfioDriver(driver).drives_host:
+    if not is_vfio_driver(driver):
         return CallResult(Outcome.REFUSED, errno.EPERM, "driver", found)
     node = dfl.held(address)
     if node is not None:
@@ -406,7 +406,7 @@ def _give_back_recorded(
         return CallResult(Outcome.OK, 0, "record", found.lease)
     # A record of a guest's driver does not contain the earlier one that is requested.
     if found is not None and (
-        found.driver not in GUEST_DRIVERS or target.driver == found.driver
+        not is_vfio_driver(found.driver) or target.driver == found.driver
     ):
         target = target._replace(driver=found.driver, override=found.override)
         result = restoring.restore(target, proven_free)
@@ -441,9 +441,10 @@ def _give_to_kernel(
         return held
     if (driver, functions.override(address)) == (target.driver, target.override):
         return CallResult(Outcome.OK)
-    if not allowed or driver not in {*GUEST_DRIVERS, ""} or target.override:
+    is_guests = is_vfio_driver(driver)
+    if not allowed or not (is_guests or driver == "") or target.override:
         return rootconf.denied(driver)
-    if driver in GUEST_DRIVERS:
+    if is_guests:
         restoring.reset(address)
     functions.set_override(address, "")
     functions.unbind(address)

@@ -13,6 +13,7 @@ import os
 import re
 
 from os_acc import exception
+from os_acc.objects import vfio_driver
 from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
@@ -20,7 +21,6 @@ from os_acc.privsep.outcome import CallResult, Outcome
 
 # Name of a directory below /sys/bus/pci/drivers, never a path. Some names
 # contain blanks ("i6300ESB timer").
-_DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _IDENTITY = (
     "vendor",
@@ -77,10 +77,7 @@ def is_deadline(value: object) -> bool:
 
 def is_driver_name(value: object) -> bool:
     """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
-    # A subclass of str may be written differently than it is matched.
-    return type(value) is str and (
-        value == "" or _DRIVER_NAME.fullmatch(value) is not None
-    )
+    return (type(value) is str and value == "") or vfio_driver.is_name(value)
 
 
 def is_file_name(value: str) -> bool:

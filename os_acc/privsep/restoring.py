@@ -8,7 +8,7 @@ import errno
 
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import GUEST_DRIVERS
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep import dfl, functions, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.targets import BindTarget
@@ -26,7 +26,7 @@ def restore(target: BindTarget, proven_free: bool) -> CallResult:
         found = held(target.group)
         if found is not None:
             return found
-    if functions.driver(address) in GUEST_DRIVERS:
+    if is_vfio_driver(functions.driver(address)):
         # 2. Leave no data for the next user. VFIO resets when the last holder
         #    closes the device, but does not report a failed reset.
         reset(address)

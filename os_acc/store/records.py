@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from os_acc import exception
-from os_acc.objects import epoch, mdev
+from os_acc.objects import epoch, mdev, vfio_driver
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
@@ -25,7 +25,6 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import VFIO_PCI, VfioDriver
 from os_acc.store import schema
 from os_acc.store.errors import StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
@@ -375,7 +374,7 @@ def decode(payload: str) -> Lease:
             former_consumer=fields.get("former_consumer", ""),
             former_uuid=fields.get("former_uuid", ""),
             erased=fields.get("erased", 0.0),
-            driver=VfioDriver(fields.get("driver", VFIO_PCI)).value,
+            driver=_decode_driver(fields.get("driver", vfio_driver.VFIO_PCI)),
             physical_network=fields.get("physical_network", ""),
             vgpu_type=fields.get("vgpu_type", 0),
         )
@@ -385,6 +384,12 @@ def decode(payload: str) -> Lease:
 
 def _decode_affinity(value: str | None) -> Affinity | None:
     return None if value is None else Affinity(value)
+
+
+def _decode_driver(value: object) -> str:
+    if not isinstance(value, str) or not vfio_driver.is_name(value):
+        raise ValueError(f"{value!r} is not the name of a driver")
+    return value
 
 
 def _decode_request(fields: Mapping[str, str] | None) -> BitstreamRequest | None:

@@ -44,6 +44,18 @@ class SimulatedFunction(Protocol):
         :raises OSError: ENODEV: no such function; ENOENT: no such attribute.
         """
 
+    def enter_vfio(self) -> None:
+        """Offer the function to guests while it stays on its driver.
+
+        :raises OSError: EINVAL: it has no IOMMU group; EBUSY: it has VFs.
+        """
+
+    def leave_vfio(self) -> None:
+        """End :meth:`enter_vfio`.
+
+        :raises OSError: EBUSY: a process holds the function.
+        """
+
 
 #: Called at a write with the function and the text as written. OSError refuses it.
 Store = Callable[[SimulatedFunction, str], None]

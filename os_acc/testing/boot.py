@@ -18,6 +18,7 @@ from os_acc.testing import (
     records,
     sriov,
     vendor_attributes,
+    vfio,
 )
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
 from os_acc.testing.tree import PRIVATE, Transaction
@@ -46,6 +47,7 @@ def reboot(tree: Transaction) -> None:
         tree.drop(name)
     holders.forget(tree)
     drivers.forget(tree)
+    vfio.forget(tree)
     dfl.forget(tree)
     mdevs.forget(tree)
     _boot(tree, host, plugged)
@@ -129,8 +131,8 @@ def _proc(tree: Transaction, host: HostSpec) -> None:
 
 def _load_vfio(tree: Transaction, host: HostSpec) -> None:
     rejects = () if host.disable_denylist else host.denylist
-    vfio = DriverSpec(drivers.VFIO, rejects=rejects, manages_dma=True)
-    drivers.register(tree, vfio)
+    vfio_pci = DriverSpec(drivers.VFIO, rejects=rejects, manages_dma=True)
+    drivers.register(tree, vfio_pci)
     disabled = "Y" if host.disable_denylist else "N"
     tree.put(f"{_PARAMETERS}/disable_denylist", f"{disabled}\n")
     tree.put(f"{_PARAMETERS}/enable_sriov", "N\n", 0o644)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.objects.vfio_driver import GUEST_DRIVERS, VfioDriver
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.testing import (
     debugfs,
     dfl,
@@ -16,6 +16,7 @@ from os_acc.testing import (
     mdevs,
     records,
     vendor_attributes,
+    vfio,
 )
 from os_acc.testing.functions import refuse as refuse
 from os_acc.testing.specs import DriverSpec
@@ -27,7 +28,6 @@ _LEAVING = f"{PRIVATE}/leaving"
 _TABLE = f"{PRIVATE}/drivers"
 _REGISTERED = f"{PRIVATE}/registered"
 _BOUND = f"{PRIVATE}/bound"
-_VFIO_CLASS = "sys/devices/virtual/vfio"
 
 
 def register(tree: Transaction, driver: DriverSpec) -> None:
@@ -194,8 +194,7 @@ def detach(tree: Transaction, address: str) -> None:
     if name == function.driver and function.mdevs:
         mdevs.unregister(tree, address, path)
     tree.drop(mark)
-    if name in GUEST_DRIVERS:
-        leave_vfio(tree, address)
+    vfio.unregister(tree, address)
     if name == function.driver:
         functions.hide_devices(tree, path, function.devices)
         for attribute, _text in function.shown:
@@ -238,8 +237,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     function = functions.spec(tree, address)
     if function.ids in driver.rejects:
         return errno.EINVAL
-    if driver.name in GUEST_DRIVERS:
-        error = enter_vfio(tree, address)
+    if is_vfio_driver(driver.name):
+        error = vfio.register(tree, address)
         if error:
             return error
     tree.link(f"{path}/driver", f"{DRIVERS}/{driver.name}")
@@ -257,38 +256,3 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     if driver.name == dfl.DRIVER:
         dfl.show(tree, address)
     return 0
-
-
-def is_offered(tree: Transaction, address: str) -> bool:
-    """Return whether VFIO offers a function to guests."""
-    driver, group = bound(tree, address), functions.group_of(tree, address)
-    if driver == VfioDriver.NVIDIA:
-        return tree.exists(f"dev/vfio/{group}")
-    return driver in GUEST_DRIVERS
-
-
-def enter_vfio(tree: Transaction, address: str) -> int:
-    """Do as vfio_pci_core_register_device()."""
-    group = functions.group_of(tree, address)
-    if group is None or functions.spec(tree, address).is_bridge:
-        return errno.EINVAL
-    if functions.vfs(tree, address):
-        return errno.EBUSY
-    if not tree.exists(f"dev/vfio/{group}"):
-        tree.put(f"dev/vfio/{group}", "", 0o600)
-        tree.put(f"{_VFIO_CLASS}/{group}/dev", f"511:{group}\n")
-        tree.link(f"sys/class/vfio/{group}", f"{_VFIO_CLASS}/{group}")
-    return 0
-
-
-def leave_vfio(tree: Transaction, address: str) -> None:
-    group = functions.group_of(tree, address)
-    if group is None:
-        return
-    others = functions.members(tree, group)
-    if any(owner(tree, other) in GUEST_DRIVERS for other in others):
-        return
-    tree.drop(f"dev/vfio/{group}")
-    tree.drop(f"sys/class/vfio/{group}")
-    tree.drop(f"{_VFIO_CLASS}/{group}")
-    holders.chown(tree, group, back=True)

@@ -30,6 +30,7 @@ from os_acc.host.view import Host
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.testing import functions
 from os_acc.testing.attribute_specs import AttributeSpec
 from os_acc.testing.specs import (
@@ -276,7 +277,7 @@ def record_host(
 def _own_driver(function: PciFunction) -> str:
     """Return the host driver of a function; '' for none, and for a VFIO driver."""
     driver = function.driver or ""
-    return "" if vfio.is_vfio_driver(driver) else driver
+    return "" if is_vfio_driver(driver) else driver
 
 
 def _reserved(group: IommuGroup) -> tuple[str, ...]:

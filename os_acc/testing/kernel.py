@@ -24,6 +24,7 @@ from os_acc.testing import (
     holders,
     mdevs,
     pending,
+    vfio,
 )
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.heartbeat import HeartbeatFiles
@@ -239,7 +240,10 @@ class FakeKernel(HeartbeatFiles):
         function = str(address)
         with self._tree.transaction() as tree:
             is_mdev = mdevs.exists(tree, function)
-            if not is_mdev and not drivers.is_offered(tree, function):
+            is_offered = vfio.is_registered(tree, function) and not drivers.is_leaving(
+                tree, function
+            )
+            if not is_mdev and not is_offered:
                 raise drivers.refuse(errno.ENODEV, function)
             holders.hold(tree, function, pid, command)
 

@@ -50,13 +50,13 @@ def set_type(function: SimulatedFunction, text: str) -> None:
         if holders.holds(tree, address):
             raise drivers.refuse(errno.EPERM, address)
         if function.read(CURRENT) != "0":
-            drivers.leave_vfio(tree, address)
+            function.leave_vfio()
     elif function.read(CURRENT) != "0":
         raise drivers.refuse(errno.EBUSY, address)
     elif int(kind) not in _types_in(function.read(CREATABLE)):
         raise drivers.refuse(errno.EINVAL, address)
-    elif error := drivers.enter_vfio(tree, address):
-        raise drivers.refuse(error, address)
+    else:
+        function.enter_vfio()
     function.write(CURRENT, str(int(kind)))
     _refresh(function, functions.vfs(tree, pf))
 

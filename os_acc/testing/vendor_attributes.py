@@ -8,7 +8,7 @@ import dataclasses
 import errno
 import os
 
-from os_acc.testing import functions
+from os_acc.testing import functions, holders, vfio
 from os_acc.testing.attribute_specs import AttributeSpec
 from os_acc.testing.tree import Transaction
 
@@ -38,6 +38,15 @@ class TreeFunction:
             for each in functions.spec(self.tree, other).driver_attributes
         }
         self.tree.put(self._path(name, other), f"{text}\n", known.get(name, 0o444))
+
+    def enter_vfio(self) -> None:
+        if error := vfio.register(self.tree, self.address):
+            raise functions.refuse(error, self.address)
+
+    def leave_vfio(self) -> None:
+        if holders.holds(self.tree, self.address):
+            raise functions.refuse(errno.EBUSY, self.address)
+        vfio.unregister(self.tree, self.address)
 
     def _path(self, name: str, address: str) -> str:
         place = functions.place(self.tree, address or self.address)

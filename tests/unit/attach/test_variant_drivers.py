@@ -28,7 +28,7 @@ from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import GUEST_DRIVERS, VFIO_PCI, VfioDriver
+from os_acc.objects.vfio_driver import module_of
 from os_acc.testing import (
     DriverSpec,
     FunctionSpec,
@@ -49,7 +49,15 @@ ALIASES = tuple(
 #: The lines of the modules that Debian ships.
 DEBIAN = tuple(each for each in ALIASES if not each.endswith("_vfio_pci"))
 XE_ALIAS = "alias vfio_pci:v00008086d0000E211sv*sd*bc03sc*i* xe_vfio_pci"
-VARIANTS = sorted(GUEST_DRIVERS - {VFIO_PCI})
+VARIANTS = (
+    "hisi_acc_vfio_pci",
+    MLX5,
+    "nvgrace_gpu_vfio_pci",
+    "pds_vfio_pci",
+    "qat_vfio_pci",
+    "virtio_vfio_pci",
+    XE,
+)
 AUTO = f'{{"address": "{PF[:-1]}*", "vfio_driver": "auto"}}'
 NIC = FunctionSpec(
     PF,
@@ -177,10 +185,10 @@ def test_each_device_of_a_variant_gets_it(
         assert host.drivers(PF) == [driver]
 
 
-def test_each_variant_of_the_kernel_is_known() -> None:
+def test_the_variants_here_are_those_of_the_kernel() -> None:
     lines = (each.split() for each in (*ALIASES, XE_ALIAS))
     modules = {each[2] for each in lines if each[1].startswith("vfio_pci:")}
-    assert modules == {each.module for each in VfioDriver if not each.drives_host}
+    assert modules == {"vfio_pci", *map(module_of, VARIANTS)}
 
 
 def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path: Path) -> None:
@@ -192,13 +200,19 @@ def test_a_driver_that_is_not_loaded_is_a_rejection(tmp_path: Path) -> None:
         assert "modprobe mlx5_vfio_pci" in refused.detail
 
 
-def test_a_variant_that_os_acc_does_not_know_is_a_rejection(tmp_path: Path) -> None:
+def test_a_variant_outside_the_kernel_is_bound_as_well(tmp_path: Path) -> None:
     alias = "alias vfio_pci:v000015B3d0000101Esv*sd*bc02sc*i* acme_vfio_pci"
-    spec = dataclasses.replace(SPEC, module_aliases=(*ALIASES, alias))
+    spec = dataclasses.replace(
+        SPEC,
+        module_aliases=(*DEBIAN, alias),
+        drivers=(DriverSpec("acme_vfio_pci", manages_dma=True),),
+    )
     with TestHost(tmp_path, spec, device_spec=[AUTO]) as host:
-        refused = host.rejected(VF)
-        assert refused.reason is RejectReason.NO_VFIO_DRIVER
-        assert "acme_vfio_pci" in refused.detail
+        before = host.kernel.snapshot()
+        host.plug(1, VF)
+        assert host.drivers(VF) == ["acme_vfio_pci"]
+        host.unplug(1)
+        assert host.kernel.snapshot() == before
 
 
 def test_the_rules_of_vfio_pci_do_not_apply_to_a_variant(tmp_path: Path) -> None:
@@ -261,11 +275,19 @@ def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
     assert host.drivers(VF) == ["mlx5_core"]
 
 
-@pytest.mark.parametrize("value", ["nvidia", "mlx5_core", "", 1])
-def test_the_operator_cannot_name_another_driver(tmp_path: Path, value: object) -> None:
+@pytest.mark.parametrize("value", ["nvidia", "../vfio-pci", "", 1])
+def test_the_operator_cannot_name_anything_else(tmp_path: Path, value: object) -> None:
     tagged = AUTO.replace('"auto"', f'"{value}"' if value != 1 else "1")
     with (
         TestHost(tmp_path, SPEC, device_spec=[tagged]) as host,
         pytest.raises(exception.InvalidConfiguration, match="vfio_driver"),
     ):
         host.restart()
+
+
+def test_no_function_stays_on_a_driver_that_no_plugin_declares(tmp_path: Path) -> None:
+    tagged = AUTO.replace("auto", "mlx5_core")
+    with TestHost(tmp_path, SPEC, device_spec=[tagged]) as host:
+        refused = host.rejected(VF)
+        assert refused.reason is RejectReason.NO_PLUGIN
+        assert "mlx5_core" in refused.detail

@@ -8,10 +8,10 @@ from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.pci import scan
 from os_acc.host.vfio import (
     denylisted,
-    is_vfio_driver,
     leaves_group_viable,
     vfio_ready,
 )
+from os_acc.objects.vfio_driver import is_vfio_driver
 from tests.expected_errors import has
 from tests.unit.host.tree import Sysfs, address
 

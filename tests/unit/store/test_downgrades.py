@@ -60,7 +60,7 @@ UNKNOWN = [
     {"policies": ["nearest", None, None, None]},
     {"address": "auxiliary:mlx5_core.sf.4"},
     {"bitstream_request": {"partition": "2"}},
-    {"driver": "acme_vfio_pci"},
+    {"driver": "a driver of two/kinds"},
 ]
 
 

@@ -15,7 +15,6 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import VfioDriver
 from os_acc.store import records
 from os_acc.store.schema import Damaged
 from tests.unit.pci_addresses import ADDRESSES
@@ -96,7 +95,7 @@ LEASES = st.builds(
     former_consumer=st.text(),
     former_uuid=st.text(),
     erased=st.floats(0, 1),
-    driver=st.sampled_from([each.value for each in VfioDriver]),
+    driver=st.sampled_from(["vfio-pci", "mlx5_vfio_pci", "nvidia"]),
     physical_network=st.text(),
     vgpu_type=st.integers(0, 2**31),
 )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A function stays on the driver that its vendor's plugin declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.device import RejectReason
+from os_acc.objects.lease import LeaseState
+from os_acc.testing import TestHost, conformance, instance
+from tests.unit.plugins.staying_vendor import DRIVER, HERE, NAMED, VFS, make
+
+VF, OTHER = VFS
+
+
+@pytest.fixture
+def host(tmp_path: Path, install_plugins: Callable[..., None]) -> Iterator[TestHost]:
+    install_plugins(acme=f"{HERE}:AcmeGpu")
+    with make(tmp_path) as found:
+        yield found
+
+
+def written(host: TestHost) -> list[str]:
+    return [
+        f"{each.path.rpartition('/')[2]}={each.text.strip()}"
+        for each in host.kernel.writes()
+    ]
+
+
+def test_a_guest_gets_the_function_on_its_driver(host: TestHost) -> None:
+    before = host.kernel.snapshot()
+    (entry,) = host.plug(1, VF)
+    assert (entry["pci_id"], entry["vfio_driver"]) == (VF, DRIVER)
+    assert host.drivers(VF) == [DRIVER]
+    host.kernel.hold(VF)
+    host.kernel.let_go(VF)
+    host.unplug(1)
+    assert host.kernel.snapshot() == before
+    # Neither an override nor an unbind nor a reset.
+    assert written(host) == ["guest=1", "guest=0"]
+
+
+def test_a_second_plug_of_the_guest_changes_nothing(host: TestHost) -> None:
+    (first,) = host.plug(1, VF)
+    (second,) = host.manager.plug(instance(1), None, None)
+    assert (first, written(host)) == (second, ["guest=1"])
+
+
+def test_a_guest_that_holds_the_function_delays_its_return(host: TestHost) -> None:
+    host.plug(1, VF)
+    host.kernel.hold(VF)
+    with pytest.raises(exception.DevicesUnreleased):
+        host.unplug(1)
+    assert host.lease_state() is LeaseState.RELEASING
+    assert written(host) == ["guest=1"]
+    host.kernel.let_go(VF)
+    host.unplug(1)
+    assert written(host) == ["guest=1", "guest=0"]
+
+
+def test_a_reboot_of_the_host_prepares_it_again(host: TestHost) -> None:
+    host.plug(1, VF)
+    host.kernel.reboot()
+    host.restart().plug(instance(1), None, None)
+    assert written(host)[-1] == "guest=1"
+    host.unplug(1)
+    assert written(host)[-1] == "guest=0"
+
+
+def test_a_driver_that_does_not_offer_it_fails_the_plug(
+    tmp_path: Path, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(acme=f"{HERE}:Unprepared")
+    with make(tmp_path) as host:
+        with pytest.raises(exception.HostStepFailed, match="/dev/vfio/"):
+            host.plug(1, VF)
+        assert host.manager.store.leases() == ()
+
+
+@pytest.mark.parametrize("declaring", ["", f"{HERE}:DeclaresNothing"])
+def test_no_other_plugin_gets_it(
+    tmp_path: Path, install_plugins: Callable[..., None], declaring: str
+) -> None:
+    install_plugins(**({"acme": declaring} if declaring else {}))
+    with make(tmp_path) as host:
+        refused = host.rejected(VF)
+        assert (refused.reason, refused.detail) == (
+            RejectReason.NO_PLUGIN,
+            f"it stays on {DRIVER}",
+        )
+
+
+@pytest.mark.parametrize("version", ["DeclaresVfio", "DeclaresJunk"])
+def test_a_plugin_declares_drivers_of_the_host_alone(
+    tmp_path: Path, install_plugins: Callable[..., None], version: str
+) -> None:
+    install_plugins(acme=f"{HERE}:{version}")
+    with make(tmp_path) as host:
+        (aside,) = host.manager.host_info()["set_aside"]
+        assert (aside["name"], "own_vfio_drivers" in aside["reason"]) == ("acme", True)
+
+
+def test_a_function_that_has_left_the_driver_is_rejected(host: TestHost) -> None:
+    host.bind(VF, "vfio-pci")
+    host.restart(device_spec=[NAMED[0].replace("}", ', "prebound": true}')])
+    refused = host.rejected(VF)
+    assert refused.reason is RejectReason.NO_VFIO_DRIVER
+    assert refused.detail == f"it is bound to vfio-pci, not to {DRIVER}"
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
+def test_the_plugin_conforms(host: TestHost, check: conformance.Check) -> None:
+    check(host, "acme")
