@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import functions, kernel, rootconf, worker
+from os_acc.privsep import functions, kernel, rootconf, state_files, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import RootConf
 
@@ -94,16 +94,7 @@ def record_slot(slot: MdevSlot, lease: str) -> None:
 
     The record permits the steps that return the device. A reboot removes it.
     """
-    path = _record_path(slot)
-    fresh = f"{path}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(fresh, flags, 0o600)
-    try:
-        os.write(fd, lease.encode("ascii"))
-    finally:
-        os.close(fd)
-    # A killed worker leaves either the old record or the new one.
-    os.rename(fresh, path)
+    state_files.replace(_record_path(slot), lease)
 
 
 def holder_of(slot: MdevSlot) -> str:

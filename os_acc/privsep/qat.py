@@ -22,6 +22,7 @@ from os_acc.privsep import (
     functions,
     kernel,
     rootconf,
+    state_files,
     worker,
 )
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -210,12 +211,7 @@ def _note(address: PciAddress) -> str:
 def _remember(address: PciAddress, services: str) -> None:
     if not _TEXT.fullmatch(services):
         raise functions.WithoutEffect(_SERVICES, services)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(_note(address), flags, 0o600)
-    try:
-        os.write(fd, services.encode("ascii"))
-    finally:
-        os.close(fd)
+    state_files.create(_note(address), services)
 
 
 def _put_back(address: PciAddress) -> None:

@@ -24,7 +24,7 @@ import zlib
 
 from os_acc import exception, privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import functions, kernel, state_files, worker
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
@@ -199,21 +199,8 @@ def write(record: FunctionRecord) -> None:
             *(record.use, record.eraser, record.releaser, record.first),
         ]
     )
-    data = f"{_check(payload)} {payload}\n".encode("ascii")
-    path = _path(record.address)
-    fresh = f"{path}.new"
-    fd = os.open(
-        fresh,
-        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW,
-        0o600,
-    )
-    try:
-        if os.write(fd, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fresh)
-    finally:
-        os.close(fd)
-    # A killed worker leaves either the old record or the new one.
-    os.rename(fresh, path)
+    text = f"{_check(payload)} {payload}\n"
+    state_files.replace(_path(record.address), text)
 
 
 def remove(address: PciAddress) -> None:

@@ -10,7 +10,7 @@ import os
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, rootconf, worker
+from os_acc.privsep import functions, kernel, rootconf, state_files, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import RootConf
 
@@ -79,15 +79,7 @@ def _note(address: PciAddress) -> str:
 
 
 def _remember(address: PciAddress, value: str) -> None:
-    fd = os.open(
-        _note(address),
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW,
-        0o600,
-    )
-    try:
-        os.write(fd, value.encode("ascii"))
-    finally:
-        os.close(fd)
+    state_files.create(_note(address), value)
 
 
 def _put_back(address: PciAddress) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep import functions, kernel, record, state_files, worker
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
@@ -138,13 +138,4 @@ def _unmark(address: PciAddress) -> None:
 
 
 def _mark(address: PciAddress, lease: str, kind: int) -> None:
-    path = _path(address)
-    fresh = f"{path}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(fresh, flags, 0o600)
-    try:
-        os.write(fd, f"{lease} {kind}".encode("ascii"))
-    finally:
-        os.close(fd)
-    # A killed worker leaves either no mark or a whole one.
-    os.rename(fresh, path)
+    state_files.replace(_path(address), f"{lease} {kind}")

@@ -15,7 +15,7 @@ import json
 import os
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import functions, kernel, state_files, worker
 
 #: The directory of the marks, which the udev rules name.
 MARKS = f"{worker.LOCKS}/erasing"
@@ -122,13 +122,4 @@ def _path(directory: str, function: PciAddress) -> str:
 
 def _replace(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    fresh = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(fresh, flags, 0o600)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-    os.replace(fresh, path)
+    state_files.replace(path, text)

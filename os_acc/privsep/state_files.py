@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Small files that tell a later call of the helper what an earlier one has done."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def create(path: str, text: str) -> None:
+    """Create a file; a killed worker leaves it empty, or whole.
+
+    :raises OSError: EEXIST: it exists; ENOSPC: there is no space for it.
+    """
+    _write(path, text, os.O_EXCL)
+
+
+def replace(path: str, text: str) -> None:
+    """Create or replace a file; a killed worker leaves the old one, or the new one.
+
+    The caller holds the lock of the device.
+
+    :raises OSError: it cannot be written, for lack of space for example.
+    """
+    fresh = f"{path}.new"
+    _write(fresh, text, os.O_TRUNC)
+    os.rename(fresh, path)
+
+
+def _write(path: str, text: str, flag: int) -> None:
+    data = text.encode("ascii")
+    fd = os.open(path, _FLAGS | flag, 0o600)
+    try:
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    finally:
+        os.close(fd)
