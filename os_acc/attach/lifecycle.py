@@ -20,6 +20,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.attach import (
     erasure,
+    own_drivers,
     plugin_steps,
     programming,
     region_requirements,
@@ -34,11 +35,9 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
-from os_acc.objects.request import AttachTarget
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
-
 _WORKERS = 8
 
 
@@ -128,10 +127,10 @@ class Lifecycle:
             return self._prepare_mdev(lease, lease.slot, deadline)
         if not lease.is_the_guests:
             lease = self._with_epoch(self._helper.reserve, lease, deadline)
-            if lease.attach_target is AttachTarget.HOST:
-                verification.check_driven(self._root, lease)
+            verification.check_driven(self._root, lease)
             return lease
-        # 3. Check that no process holds the device.
+        # 3. Check that it is where it stays, and that no process holds it.
+        own_drivers.check_on_driver(self._root, lease)
         self._helper.check_free(lease.functions, deadline)
         # 4. Call the plugin. Undo: its ``release``.
         lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)

@@ -231,7 +231,8 @@ def adopt_device(
     :param driver: the driver to restore later, '' for none.
     :param siblings: the same for the functions of its IOMMU group that are also
         prepared for a guest.
-    :raises NotFound: the device is not on vfio-pci, or not in ``device_spec``.
+    :raises NotFound: no driver offers the device to guests, or it is not in
+        ``device_spec``.
     :raises AlreadyLeased: the device has a lease.
     :raises Conflict: the consumer has a lease that is not ``held``.
     """
@@ -297,6 +298,9 @@ def _owing(
             attach_target=AttachTarget.VM,
         )
     device = _offered(manager.catalog.assuming(planned, deadline), planned)
+    if device is not None and not is_vfio_driver(planned.driver):
+        # Only its plugin can end that the driver offers it to guests.
+        planned = dataclasses.replace(planned, plugin=device.plugin, owes_release=True)
     eraser = recorded.eraser if recorded else ""
     if device is not None and device.erasure is Erasure.PLUGIN:
         eraser = device.plugin

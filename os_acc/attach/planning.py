@@ -218,7 +218,7 @@ class LeasePlanner:
         verification.check_answers(self.root, functions, deadline)
         prior = verification.read_prior(self.root, functions, deadline)
         verification.check_same(inventory.host, prior)
-        verification.check_unbound(prior, inventory.prebound)
+        verification.check_unbound(self.root, prior, inventory.prebound)
         return Lease(
             uuid="",
             consumer=self.instance.uuid,

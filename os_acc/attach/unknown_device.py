@@ -12,7 +12,7 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, vgpu
+from os_acc.host import attributes, vfio, vgpu
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import (
@@ -23,7 +23,7 @@ from os_acc.objects.lease import (
     PriorBinding,
 )
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
@@ -88,12 +88,21 @@ class UnknownDevice:
         driver = self._function.driver
         if self._vgpu_type():
             return NVIDIA
-        if driver is None:
-            return VFIO_PCI
-        entry = self.recorded
-        # A guest has it although it has not left its driver: it stays on that.
-        stays = entry is not None and not _is_damaged(entry) and entry.driver == driver
-        return driver if is_vfio_driver(driver) or stays else VFIO_PCI
+        is_present = is_vfio_driver(driver) or self._stays
+        return driver if driver and is_present else VFIO_PCI
+
+    @property
+    def _stays(self) -> bool:
+        """Whether a driver of the host offers the device to guests."""
+        driver = self._function.driver
+        # NVIDIA's driver tells by the type of the vGPU.
+        return driver != NVIDIA and self._is_offered(self._function)
+
+    def _is_offered(self, function: PciFunction) -> bool:
+        """Return whether a driver offers a function to guests, or has to."""
+        return is_vfio_driver(function.driver) or vfio.is_offered(
+            self._manager.root, function.address
+        )
 
     def _vgpu_type(self) -> int:
         """Return the type of vGPU that the guest has, for the next reboot."""
@@ -108,7 +117,7 @@ class UnknownDevice:
                 hint="name it in [os_acc] device_spec, and not in Nova's options",
                 kind=exception.ObjectKind.DEVICE,
             )
-        if not is_vfio_driver(self._function.driver):
+        if not is_vfio_driver(self._function.driver) and not self._stays:
             raise exception.NotFound(
                 f"{self._address} is not prepared for a guest: it is bound to "
                 f"{self._function.driver or 'no driver'}",
@@ -119,7 +128,7 @@ class UnknownDevice:
     def _is_the_guests(self) -> bool:
         if self.recorded is not None and not _is_damaged(self.recorded):
             return self.recorded.is_the_guests
-        return is_vfio_driver(self._function.driver)
+        return is_vfio_driver(self._function.driver) or self._stays
 
     def _members(self) -> tuple[PciAddress, ...]:
         """Return the prepared functions of the group, which are released together."""
@@ -135,11 +144,11 @@ class UnknownDevice:
             return entry.lease == self.recorded.lease
         if self._address in self._damaged:
             return address in self._damaged
-        return self._is_the_guests and is_vfio_driver(function.driver)
+        return self._is_the_guests and self._is_offered(function)
 
     def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:
         (now,) = verification.read_prior(self._manager.root, [address], self._deadline)
-        if not self._is_the_guests:
+        if not self._is_the_guests or not is_vfio_driver(self._vfio_driver()):
             return now
         entry = self._records.get(address)
         if (

@@ -14,6 +14,7 @@ from typing import TypeVar
 from oslo_log import log
 
 from os_acc import deadlines, exception
+from os_acc.attach import own_drivers
 from os_acc.helper import client
 from os_acc.host import (
     attributes,
@@ -24,13 +25,13 @@ from os_acc.host import (
     pci,
     usage,
     vfio,
-    vgpu,
 )
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.request import AttachTarget
+from os_acc.objects.vfio_driver import NVIDIA, is_vfio_driver
 from os_acc.privsep.functions import is_driver_name
 
 LOG = log.getLogger(__name__)
@@ -169,6 +170,7 @@ def check_viable(root: str, lease: Lease) -> None:
         )
     if lease.slot is not None:
         return
+    own_drivers.check_offered(root, lease)
     group = iommu.read_group(root, number)
     for address in group.members if group else ():
         function = pci.read_function(root, address)
@@ -185,10 +187,12 @@ def check_viable(root: str, lease: Lease) -> None:
 
 
 def check_driven(root: str, lease: Lease) -> None:
-    """Check that a device that stays with the host has a driver of the host.
+    """Check that a device with ``attach_target=host`` has a driver of the host.
 
     :raises HostStepFailed: the device has no driver, or a VFIO driver.
     """
+    if lease.attach_target is not AttachTarget.HOST:
+        return
     place = lease.address
     function = pci.read_function(root, place) if isinstance(place, PciAddress) else None
     driver = function.driver if function else None
@@ -222,23 +226,9 @@ def holds(root: str, lease: Lease) -> bool:
         return created is not None and created.type == lease.slot.type
     return not lease.is_the_guests or all(
         function.iommu_group == lease.iommu_group
-        and _is_prepared(root, lease, function)
+        and own_drivers.is_prepared(root, lease, function)
         for function in functions
     )
-
-
-def _is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
-    """Return whether a function of a lease is on its driver for a guest."""
-    driver = lease.driver_of(function.address)
-    if function.driver != driver:
-        return False
-    if is_vfio_driver(driver):
-        return True
-    # The function stays on the driver of the host, too.
-    if lease.vgpu_type:
-        return bool(vgpu.current_type(root, function.address))
-    group = function.iommu_group
-    return group is not None and vfio.has_node(root, group)
 
 
 def verified(lease: Lease) -> Lease:
@@ -269,10 +259,11 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
             reason=exception.StepReason.IOMMU,
         )
     # On a VFIO driver it may be in a guest that the host itself has started: then only
-    # the record has the prior binding.
+    # the record has the prior binding. A device that stays on its driver returns to it.
     prior = tuple(
         old
         if function.driver == lease.driver_of(function.address)
+        or not is_vfio_driver(lease.driver)
         or lease.boot_id == this_boot
         else _prior(root, function, deadline)
         for old, function in zip(lease.prior, functions, strict=True)
@@ -301,16 +292,21 @@ def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
 
 
 def check_unbound(
-    prior: Sequence[PriorBinding], prebound: Collection[PciAddress]
+    root: str, prior: Sequence[PriorBinding], prebound: Collection[PciAddress]
 ) -> None:
-    """Check that a free device is not on a VFIO driver, unless it is ``prebound``.
+    """Check that no driver offers a free device to guests, unless it is ``prebound``.
 
     :raises Unsettled: another program has bound it to one meanwhile.
     """
     for each in prior:
-        if is_vfio_driver(each.driver) and each.address not in prebound:
+        if each.address in prebound:
+            continue
+        # NVIDIA's driver tells by the type of the vGPU.
+        if is_vfio_driver(each.driver) or (
+            each.driver != NVIDIA and vfio.is_offered(root, each.address)
+        ):
             raise Unsettled(
-                f"{each.address} is now bound to {each.driver}, for another guest",
+                f"{each.address} is now on {each.driver} for another guest",
                 reason=exception.ChangeReason.UNSETTLED,
             )
 
@@ -353,7 +349,7 @@ def is_back(root: str, lease: Lease) -> bool:
         return mdev.read_mdev(root, lease.uuid) is None
     found = (pci.read_function(root, address) for address in lease.functions)
     return not any(
-        function is not None and _is_prepared(root, lease, function)
+        function is not None and own_drivers.is_prepared(root, lease, function)
         for function in found
     )
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 
 from os_acc.exception import HostStepFailed, StepReason
-from os_acc.host.attributes import read_text
-from os_acc.objects.pci import PciFunction
+from os_acc.host.attributes import names, read_text
+from os_acc.host.class_devices import class_devices
+from os_acc.host.function import DEVICES
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
 
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
@@ -33,6 +35,7 @@ _DENYLIST = frozenset(
 # accepts them beside a guest's device (drivers/pci/pcie/portdrv.c,
 # drivers/pci/pci-stub.c).
 _TOLERATED = frozenset({"pcieport", "pci-stub"})
+_OFFERED = "vfio-dev"
 
 
 def vfio_ready(root: str) -> None:
@@ -51,6 +54,14 @@ def has_driver(root: str, name: str) -> bool:
     return os.path.isdir(os.path.join(root, "sys/bus/pci/drivers", name))
 
 
+def drivers(root: str) -> list[str]:
+    """Return the names of the kernel's PCI drivers.
+
+    :raises HostStepFailed: they cannot be listed.
+    """
+    return names(os.path.join(root, "sys/bus/pci/drivers"))
+
+
 def has_node(root: str, group: int) -> bool:
     """Return whether VFIO still has, or waits for, a function of an IOMMU group."""
     return os.path.exists(os.path.join(root, "dev/vfio", str(group)))
@@ -66,6 +77,28 @@ def denylisted(root: str, function: PciFunction) -> bool:
         return False
     path = os.path.join(root, "sys/module/vfio_pci/parameters/disable_denylist")
     return read_text(path) != "Y"
+
+
+def is_offered(root: str, address: PciAddress) -> bool:
+    """Return whether a driver offers a function to guests (Linux 6.1 and later).
+
+    Documentation/ABI/testing/sysfs-devices-vfio-dev. libvirt accepts a function with
+    ``managed='no'`` by this, whatever its driver is.
+    """
+    return os.path.isdir(os.path.join(root, DEVICES, str(address), _OFFERED))
+
+
+def offered_functions(root: str) -> frozenset[PciAddress]:
+    """Return the functions that drivers offer to guests; see :func:`is_offered`.
+
+    :raises HostStepFailed: the class exists and cannot be read.
+    """
+    return frozenset(
+        each.owner
+        for each in class_devices(root, _OFFERED)
+        # A mediated device is below a function, and is not that function.
+        if each.owner is not None and each.ancestors[-2:] == (str(each.owner), _OFFERED)
+    )
 
 
 def leaves_group_viable(function: PciFunction) -> bool:

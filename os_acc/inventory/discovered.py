@@ -115,8 +115,13 @@ class Discovered:
             each for each in self.left_types if each.type not in taken
         )
 
-    def reject_rest(self, owed: Mapping[DeviceAddress, str]) -> None:
-        """Reject all that no plugin offers; a plugin that failed may be the reason."""
+    def reject_rest(
+        self, owed: Mapping[DeviceAddress, str], own_drivers: Set[str]
+    ) -> None:
+        """Reject all that no plugin offers; a plugin that failed may be the reason.
+
+        :param own_drivers: the drivers that plugins declare.
+        """
         detail = "; ".join(each.reason for each in self.set_aside)
         reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
         left: dict[DeviceName, set[str]] = {
@@ -126,13 +131,17 @@ class Discovered:
             address = usable.function.address
             left[address] = {owed[address]} if address in owed else set()
         stays: dict[DeviceName, str] = {
-            each.function.address: f"it stays on {each.driver}"
+            each.function.address: (
+                f"it stays on {each.driver}"
+                if each.driver in own_drivers
+                else f"no plugin has {each.driver} in own_vfio_drivers"
+            )
             for each in self.left
             if not is_vfio_driver(each.driver)
         }
         for name, owners in left.items():
-            why = f"it waits for {', '.join(sorted(owners))}" if owners else detail
-            why = why or stays.get(name, "")
+            waits = f"it waits for {', '.join(sorted(owners))}" if owners else ""
+            why = waits or "; ".join(filter(None, (stays.get(name), detail)))
             self.refused.append(RejectedDevice(name, reason, why))
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
-from os_acc.host import attributes, pci, usage
+from os_acc.host import attributes, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.inventory import (
     accepted_regions,
@@ -21,7 +21,6 @@ from os_acc.inventory import (
     eligibility,
     mdev_types,
     named_providers,
-    vfio_drivers,
 )
 from os_acc.objects import device_spec, naming
 from os_acc.objects.candidate import (
@@ -237,6 +236,13 @@ def _evidence(
         in_parts=recorded.leased_in_parts,
         mdev_parents=recorded.leased_parents,
         helper_claims=recorded.helper_claims,
+        lease_drivers={
+            function: lease.driver_of(function)
+            for lease in recorded.leases
+            if lease.is_the_guests and lease.slot is None
+            for function in lease.functions
+        },
+        offered=vfio.offered_functions(root),
         unmanaged=rules.unmanaged,
     )
 
@@ -343,7 +349,7 @@ def _usable_function(
         tags=evidence.named[address],
         members=members,
         iommu_group=evidence.host.group_of(address).number,
-        driver=vfio_drivers.driver_of(evidence.root, function, evidence.named[address]),
+        driver=eligibility.driver_of(evidence, function),
     )
 
 
@@ -404,5 +410,6 @@ def _discover(
         for broken in answer.broken:
             # Which device it is may be unknown.
             found.keep(plugins.SetAside(plugin.name, broken.rule), offered)
-    found.reject_rest(owed)
+    declared = frozenset().union(*loaded.own_vfio_drivers.values())
+    found.reject_rest(owed, declared)
     return found

@@ -20,7 +20,7 @@ from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
+from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.plugins import families
 
 
@@ -39,6 +39,9 @@ class HostEvidence:
     :ivar mdev_parents: one leased slot of each function that has any.
     :ivar helper_claims: functions that the privileged helper took for leases which
         are not recorded, with the UUIDs of these leases.
+    :ivar lease_drivers: the driver that each function of a guest's lease has.
+    :ivar offered: the functions that drivers offer to guests, also drivers on which a
+        function stays.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
     """
 
@@ -54,6 +57,8 @@ class HostEvidence:
     in_parts: Mapping[PciAddress, DeviceAddress]
     mdev_parents: Mapping[PciAddress, MdevSlot]
     helper_claims: Mapping[PciAddress, str]
+    lease_drivers: Mapping[PciAddress, str]
+    offered: frozenset[PciAddress]
     unmanaged: bool = True
 
 
@@ -130,33 +135,41 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
     return None
 
 
-def _driver(evidence: HostEvidence, function: PciFunction) -> str:
+def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
+    """Return the driver of a function in a guest, by its lease, or else by its tags."""
+    if (leased := evidence.lease_drivers.get(function.address)) is not None:
+        return leased
     tags = evidence.named[function.address]
     return vfio_drivers.driver_of(evidence.root, function, tags)
 
 
 def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
     """Return whether a function has one driver on the host and in a guest."""
-    return not is_vfio_driver(_driver(evidence, function))
+    if (leased := evidence.lease_drivers.get(function.address)) is not None:
+        return not is_vfio_driver(leased)
+    return evidence.named[function.address].stays
 
 
 def _vfio_driver(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
     """Reject a function that cannot have its driver for a guest."""
-    driver = _driver(evidence, function)
+    driver = driver_of(evidence, function)
     if driver == VFIO_PCI:
         return _vfio_pci(evidence, function)
-    if evidence.named[function.address].vgpu_type:
+    # A lease stays, also one of another caller, or without its driver.
+    if function.address in evidence.leased:
+        return None
+    tags = evidence.named[function.address]
+    if tags.vgpu_type:
         detail = vfio_drivers.without_vgpus(evidence.root, function)
         reason = RejectReason.NO_VGPU
     else:
-        detail = vfio_drivers.missing(evidence.root, function, driver)
+        detail = vfio_drivers.missing(evidence.root, function, tags, driver)
         reason = RejectReason.NO_VFIO_DRIVER
     if detail is not None:
         return _no(function, reason, detail)
-    # A lease of another caller stays.
-    if evidence.unmanaged or function.address in evidence.leased:
+    if evidence.unmanaged:
         return None
     detail = (
         f"libvirt would replace {driver}; the caller has to pass unmanaged=True to "
@@ -217,8 +230,10 @@ def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | 
     if function.address in evidence.helper_claims:
         lost = evidence.helper_claims[function.address]
         detail = f"claimed by lease {lost}, which the store has lost"
-    elif function.driver is not None:
+    elif is_vfio_driver(function.driver):
         detail = f"bound to {function.driver}"
+    elif function.driver is not None:
+        detail = f"{function.driver} offers it to guests"
     return _no(function, RejectReason.UNKNOWN_STATE, detail)
 
 
@@ -232,7 +247,10 @@ def _is_unknown(
         return True
     if function.driver is None:
         return _is_leaving(evidence, function)
-    return is_vfio_driver(function.driver) and not tags.prebound
+    is_offered = function.address in evidence.offered
+    # NVIDIA's driver tells by the type of the vGPU, which is a use of the host.
+    by_driver = is_offered and function.driver != NVIDIA
+    return (is_vfio_driver(function.driver) or by_driver) and not tags.prebound
 
 
 def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
@@ -282,6 +300,10 @@ def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the function that prevents the group's assignment, and the reason."""
+    for one in (function, other):
+        if one.address in evidence.named and _stays(evidence, one):
+            # The rest of the group would go to vfio-pci.
+            return f"{other.address} shares its group, but {one.address} stays"
     is_kept = not _goes_along(evidence, function, other)
     if is_kept and not claims_of_nova(evidence, other):
         if other.driver is None:

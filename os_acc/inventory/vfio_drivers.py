@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from os_acc import exception
 from os_acc.host import modules, vfio, vgpu
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.pci import PciFunction
@@ -35,15 +36,27 @@ def driver_of(root: str, function: PciFunction, tags: DeviceTags) -> str:
     return other if vfio.has_driver(root, other) else module
 
 
-def missing(root: str, function: PciFunction, driver: str) -> str | None:
+def missing(
+    root: str, function: PciFunction, tags: DeviceTags, driver: str
+) -> str | None:
     """Return why a function cannot have a driver for a guest, or None."""
     if is_vfio_driver(driver):
-        if vfio.has_driver(root, driver):
-            return None
-        return f"run 'modprobe {module_of(driver)}', and load it at boot"
+        return None if vfio.has_driver(root, driver) else _unloaded(root, driver)
+    if tags.vfio_driver == AUTO:
+        return f"modules.alias names {driver}, which is no variant of {VFIO_PCI}"
     if function.driver != driver:
-        return f"it is bound to {function.driver or 'no driver'}, not to {driver}"
+        found = function.driver or "no driver"
+        near = exception.nearest(driver, {AUTO, VFIO_PCI, *vfio.drivers(root)})
+        meant = f"; did you mean {near!r}?" if near not in (None, driver) else ""
+        return f"it is bound to {found}, not to {driver}{meant}"
     return None
+
+
+def _unloaded(root: str, driver: str) -> str:
+    for name in (driver.replace("_", "-"), driver.replace("-", "_")):
+        if vfio.has_driver(root, name):
+            return f"the name of the driver is {name}"
+    return f"run 'modprobe {module_of(driver)}', and load it at boot"
 
 
 def without_vgpus(root: str, function: PciFunction) -> str | None:

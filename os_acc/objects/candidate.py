@@ -10,7 +10,7 @@ from os_acc.objects.device import AttachHandle
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.vfio_driver import VFIO_PCI
+from os_acc.objects.vfio_driver import AUTO, VFIO_PCI, is_vfio_driver
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +53,12 @@ class DeviceTags:
     qat_services: str | None = None
     vfio_driver: str = VFIO_PCI
     vgpu_type: int = 0
+
+    @property
+    def stays(self) -> bool:
+        """Whether the device stays on a driver of the host while a guest has it."""
+        is_bound = self.vfio_driver == AUTO or is_vfio_driver(self.vfio_driver)
+        return self.vgpu_type != 0 or not is_bound
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

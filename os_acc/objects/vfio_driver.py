@@ -19,7 +19,10 @@ NVIDIA: Final = "nvidia"
 #: The value of ``vfio_driver`` in ``device_spec`` that follows the kernel's modules.
 AUTO: Final = "auto"
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
+# Never a path. Some names contain blanks ("i6300ESB timer").
+_NAME: Final = re.compile(
+    r"[A-Za-z0-9_](?:[A-Za-z0-9_.+: -]{0,62}[A-Za-z0-9_.+:-])?", re.ASCII
+)
 
 
 def is_name(value: object) -> bool:

@@ -305,13 +305,16 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
     for context in contexts:
         if not isinstance(context, Context):
             raise TypeError(f"its contexts has {context!r}, not a Context")
-    drivers = frozenset(plugin.own_vfio_drivers)
+    drivers = plugin.own_vfio_drivers
+    if not isinstance(drivers, list | tuple):
+        raise TypeError(f"its own_vfio_drivers is {drivers!r}, not a tuple")
     for driver in drivers:
         if not vfio_driver.is_name(driver) or vfio_driver.is_vfio_driver(driver):
             raise TypeError(
-                f"its own_vfio_drivers has {driver!r}, not a driver of the host"
+                f"its own_vfio_drivers has {driver!r}: it names drivers of the host, "
+                "without the word vfio, as plain text"
             )
-    return _Made(plugin, values["is_fallback"], contexts, step, drivers)
+    return _Made(plugin, values["is_fallback"], contexts, step, frozenset(drivers))
 
 
 def _fits(version: object) -> bool:

@@ -71,9 +71,13 @@ def devices(
     for each in in_order:
         matched.setdefault(each.parent.address, {})
     offer_once = _once(offer_of)
+    own = {each.function.address for each in usable if each.tags.stays}
     for other in candidates.matched if matched else ():
-        parent = other.parent.address
-        if parent in matched and other.function.address != parent:
+        parent, address = other.parent.address, other.function.address
+        # One that stays on its driver is another plugin's, unless a lease has bound it.
+        if other.tags.stays and address not in own:
+            continue
+        if parent in matched and address != parent:
             found = offer_once(other)
             if found is not None:
                 # Keep the first one: they are sorted.

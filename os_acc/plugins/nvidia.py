@@ -38,7 +38,7 @@ class NvidiaPlugin(base.PluginBase):
     def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
         offers: defaultdict[_Offer, list[base.UsableFunction]] = defaultdict(list)
         for usable in candidates.usable:
-            if usable.driver == NVIDIA:
+            if usable.driver == NVIDIA and usable.tags.vgpu_type:
                 offers[_offer(usable)].append(usable)
         for offer, alike in offers.items():
             yield self._device(offer, alike, candidates)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
+from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import dfl, functions, record, restoring, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
@@ -202,10 +202,9 @@ def forget(
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Remove the records of a lease that no longer uses its functions.
 
-    A function that is still on a VFIO driver for a guest is refused:
-    :func:`give_back` removes that record. One that stays on a driver of the host shows
-    no difference. A function without a record, or with a record of another lease, stays
-    unchanged.
+    A function that its driver still offers to a guest is refused: :func:`give_back`
+    removes that record. A function without a record, or with a record of another lease,
+    stays unchanged.
 
     :param numbers: addresses, as four numbers each.
     :param lease: canonical UUID.
@@ -358,7 +357,7 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         if (
             found.use == FunctionUse.GUEST
             and functions.identity(address) == found.identity
-            and is_vfio_driver(driver := functions.driver(address))
+            and _may_be_the_guests(address, driver := functions.driver(address))
         ):
             return CallResult(Outcome.REFUSED, errno.EBUSY, "record", driver)
         record.remove(address)
@@ -368,6 +367,13 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
     except OSError as error:
         return refused(error)
     return CallResult(Outcome.OK)
+
+
+def _may_be_the_guests(address: PciAddress, driver: str) -> bool:
+    # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
+    if is_vfio_driver(driver) or driver == NVIDIA:
+        return True
+    return functions.is_offered(address)
 
 
 def _take(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
@@ -382,6 +388,8 @@ def _take(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
     # Once more: the functions before this one may have taken long to unbind.
     if (found_parts := functions.parts(address)) is not None:
         return found_parts
+    if not functions.has_driver(driver):
+        return CallResult(Outcome.REFUSED, errno.ENODEV, "driver", found)
     _reserve(target, lease, FunctionUse.GUEST, debt)
     functions.rebind(address, driver)
     return restoring.prove(address, driver, driver)

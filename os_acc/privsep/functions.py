@@ -19,8 +19,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
-# Name of a directory below /sys/bus/pci/drivers, never a path. Some names
-# contain blanks ("i6300ESB timer").
+_DRIVERS = "sys/bus/pci/drivers"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _IDENTITY = (
     "vendor",
@@ -157,6 +156,19 @@ def _link(address: PciAddress, name: str) -> str:
 def driver(address: PciAddress) -> str:
     """Return the name of the function's driver; '' for none."""
     return _link(address, "driver")
+
+
+def has_driver(name: str) -> bool:
+    """Return whether the kernel has a PCI driver of this name."""
+    return os.path.isdir(kernel.current.path(_DRIVERS, name))
+
+
+def is_offered(address: PciAddress) -> bool:
+    """Return whether a driver offers a function to guests (Linux 6.1 and later).
+
+    Documentation/ABI/testing/sysfs-devices-vfio-dev.
+    """
+    return os.path.isdir(os.path.join(directory(address), "vfio-dev"))
 
 
 def group(address: PciAddress) -> int | None:

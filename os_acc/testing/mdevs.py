@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import re
 
-from os_acc.testing import functions, holders, records
+from os_acc.testing import functions, holders, records, vfio
 from os_acc.testing.functions import refuse
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 from os_acc.testing.tree import PRIVATE, Transaction
@@ -76,6 +76,7 @@ def create(tree: Transaction, place: str, text: str) -> None:
     tree.link(f"{directory}/devices/{uuid}", path)
     tree.link(f"{path}/iommu_group", directory)
     tree.put(f"dev/vfio/{group}", "", 0o600)
+    vfio.show(tree, path)
     _count(tree, name)
 
 
@@ -128,6 +129,7 @@ def _drop(tree: Transaction, uuid: str) -> None:
     tree.drop(f"{MDEVS}/{uuid}")
     tree.drop(f"{functions.GROUPS}/{group}")
     tree.drop(f"dev/vfio/{group}")
+    vfio.hide(tree, path)
     tree.drop(path)
 
 

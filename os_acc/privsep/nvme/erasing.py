@@ -100,11 +100,13 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
 def recorded(function: PciAddress, lease: str) -> FunctionRecord:
     """Return the helper's record of a function for a lease.
 
-    :raises OSError: EPERM: there is none.
+    :raises OSError: EPERM: there is none; ENODEV: the function has left the host.
     """
     identity = functions.identity(function)
+    if identity is None:
+        raise OSError(errno.ENODEV, "it has left the host", "identity")
     try:
-        found = record.of(function, identity) if identity else None
+        found = record.of(function, identity)
     except record.RecordUnclear:
         found = None
     if found is None or found.lease != lease:

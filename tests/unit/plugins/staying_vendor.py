@@ -106,6 +106,12 @@ class DeclaresVfio(AcmeGpu):
     own_vfio_drivers: ClassVar[Sequence[str]] = ("acme_vfio_pci",)
 
 
+class DeclaresText(AcmeGpu):
+    """Declares the letters of a name."""
+
+    own_vfio_drivers: ClassVar[Sequence[str]] = DRIVER
+
+
 class DeclaresNothing(AcmeGpu):
     """Is written for the driver, and does not declare it."""
 

@@ -53,6 +53,21 @@ def test_a_driver_of_the_host_is_not_bound(kernel: FakeKernel, driver: str) -> N
     assert not record.exists(PLACE)
 
 
+@pytest.mark.parametrize("driver", ["nope_vfio_pci", "vfio", "_vfio"])
+def test_a_variant_that_is_not_loaded_leaves_all_as_it_is(
+    kernel: FakeKernel, driver: str
+) -> None:
+    before = kernel.writes()
+    refused = CallResult(Outcome.REFUSED, errno.ENODEV, "driver", HOST_DRIVER)
+    assert take(kernel, driver) == refused
+    assert kernel.writes() == before
+    assert not record.exists(PLACE)
+
+
+def test_a_name_with_a_blank_at_its_end_is_none(kernel: FakeKernel) -> None:
+    assert take(kernel, "acme-vfio-pci ").outcome == Outcome.INVALID
+
+
 def test_a_function_stays_on_its_driver_until_it_is_given_back(
     kernel: FakeKernel,
 ) -> None:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Devices that stay on a driver of the host while a guest has them."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc.host import pci, vfio, vgpu
+from os_acc.objects.lease import Lease
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.vfio_driver import is_vfio_driver
+
+
+def check_on_driver(root: str, lease: Lease) -> None:
+    """Check that a device that stays on a driver of the host is on it.
+
+    :raises HostStepFailed: it is on another driver, or on none.
+    """
+    for address in _staying(lease):
+        function = pci.read_function(root, address)
+        if function is not None and function.driver != lease.driver:
+            raise exception.HostStepFailed(
+                f"{address} is bound to {function.driver or 'no driver'}, and its "
+                f"guest needs it on {lease.driver}",
+                address=str(address),
+                hint=f"load {lease.driver}, and bind the device to it",
+            )
+
+
+def check_offered(root: str, lease: Lease) -> None:
+    """Check that the driver on which a device stays offers it to the guest.
+
+    :raises HostStepFailed: it does not.
+    """
+    for address in _staying(lease):
+        # NVIDIA's driver was asked for the type of the vGPU.
+        if not lease.vgpu_type and not vfio.is_offered(root, address):
+            raise exception.HostStepFailed(
+                f"{lease.driver} does not offer {address} to guests: the device has no "
+                "vfio-dev",
+                address=str(address),
+            )
+
+
+def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
+    """Return whether a function of a lease is on its driver for a guest."""
+    driver = lease.driver_of(function.address)
+    if function.driver != driver:
+        return False
+    if is_vfio_driver(driver):
+        return True
+    # The function stays on the driver of the host, too.
+    if lease.vgpu_type:
+        return bool(vgpu.current_type(root, function.address))
+    return vfio.is_offered(root, function.address)
+
+
+def _staying(lease: Lease) -> list[PciAddress]:
+    """Return the functions of a lease that stay on a driver of the host."""
+    return [
+        each for each in lease.functions if not is_vfio_driver(lease.driver_of(each))
+    ]
