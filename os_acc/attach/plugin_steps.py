@@ -323,6 +323,8 @@ def _view(lease: Lease) -> LeaseView:
         iommu_group=lease.iommu_group,
         numa_node=lease.numa_node,
         affinity=lease.affinity,
+        policies=lease.policies,
+        boot_id=lease.boot_id,
         physfns=lease.physfns,
         created_at=lease.created_at,
         former_consumer=lease.former_consumer,

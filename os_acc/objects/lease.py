@@ -355,6 +355,9 @@ class LeaseView:
     :ivar iommu_group: of the function; None: a mediated device.
     :ivar numa_node: the NUMA node of the function; None: unknown.
     :ivar affinity: of that node to ``cells``; None without cells.
+    :ivar policies: the NUMA policies that apply to the device, by their source.
+    :ivar boot_id: the boot of the host in which ``prior`` was read, as in
+        ``/proc/sys/kernel/random/boot_id``.
     :ivar physfns: the PFs of its VFs, also of those that were removed since.
     :ivar created_at: when the consumer got the accelerator, in microseconds since
         1970, UTC.
@@ -389,6 +392,8 @@ class LeaseView:
     iommu_group: int | None = None
     numa_node: int | None = None
     affinity: Affinity | None = None
+    policies: PolicySources = NO_POLICIES
+    boot_id: str = ""
     physfns: tuple[PciAddress, ...] = ()
     created_at: int = 0
     former_consumer: str = ""
