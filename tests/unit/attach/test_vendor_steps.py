@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from os_acc import exception
+from os_acc import exception, service
 from os_acc.attach import plugin_steps
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import LeaseState
@@ -18,10 +20,12 @@ from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
-from os_acc.testing import TestHost, uuid_of
+from os_acc.testing import TestHost, helper, privileged, uuid_of
 from tests.unit import vendor_steps as vendor
 
-CARD = "0000:5e:00.0"
+CARD, GPU = "0000:5e:00.0", "0000:17:00.0"
+#: Far longer than a slow machine needs, in seconds.
+LONG = 120.0
 REGION = Region(PciAddress.parse(CARD), PciIdentity(1, 2, 3, 4, 5), 0, None, None)
 
 
@@ -42,6 +46,57 @@ def let_plugin_run(monkeypatch) -> Callable[..., None]:
         monkeypatch.setattr(vendor.Stepping, f"to_{method}", step)
 
     return change
+
+
+@pytest.fixture
+def initialize(host, monkeypatch) -> Iterator[Callable[[], None]]:
+    """Return a function that calls ``initialize()`` on the host."""
+    monkeypatch.setattr(service, "nodes", service.Nodes())
+    yield lambda: service.initialize(config=host.config(), root=host.root)
+    for each in service.nodes._services.values():
+        assert each.manager is not None
+        assert each.manager.retrier.stop(LONG)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_initialize_starts_the_helper_of_a_plugin(host, initialize, let_plugin_run):
+    let_plugin_run("prepare", vendor.process)
+    command = helper.command(host.root, host.write_config())
+    with privileged.privileged_by(command, [vendor.context]):
+        initialize()
+        # No step has run: a first plug would otherwise wait for the start.
+        wait_until(lambda: vendor.context.channel is not None)
+        started = vendor.context.channel
+        host.plug(1, CARD)
+        assert vendor.context.channel is started
+        let_plugin_run("release", vendor.process)
+        host.unplug(1)
+    (_, parent), (_, same) = vendor.Stepping.results
+    assert parent == same != os.getpid()
+
+
+def test_a_helper_of_a_plugin_that_does_not_start_fails_its_steps_alone(
+    host, initialize, caplog
+):
+    with privileged.privileged_by("false", [vendor.context]):
+        initialize()
+        wait_until(lambda: "steps of plugin acme will fail" in caplog.text)
+        with pytest.raises(exception.HelperUnavailable, match=r"vendor_steps\.context"):
+            host.plug(1, CARD)
+        assert vendor.Stepping.results == []
+        assert host.drivers(CARD) != ["vfio-pci"]
+        host.plug(2, GPU)
+        assert host.drivers(GPU) == ["vfio-pci"]
+    # The plugin owed the release of its prepare, for which the helper runs now.
+    host.unplug(1)
+    assert host.plugged(1) == []
+    assert vendor.Stepping.results == ["0"]
 
 
 def test_a_step_of_prepare_and_one_of_release_run_on_the_device(host):
