@@ -525,7 +525,7 @@ class DeviceInUse(HostError):
     """
 
     retryable = True
-    default_hint = "wait until the guest has ended, then unplug again"
+    default_hint = "wait until that process has ended, then retry"
 
     def __init__(
         self, message: str, *, holders: Sequence[tuple[int, str]] = (), **rest: Any
