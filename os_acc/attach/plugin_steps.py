@@ -18,7 +18,8 @@ from os_acc.helper.client import Helper
 from os_acc.helper.errors import EpochRefused
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, LeaseView
+from os_acc.objects.lease import Lease
+from os_acc.objects.lease_view import LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
