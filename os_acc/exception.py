@@ -525,7 +525,7 @@ class DeviceInUse(HostError):
     """
 
     retryable = True
-    default_hint = "wait until the guest has ended, then unplug again"
+    default_hint = "wait until that process has ended, then retry"
 
     def __init__(
         self, message: str, *, holders: Sequence[tuple[int, str]] = (), **rest: Any
@@ -559,12 +559,18 @@ class StepReason(ErrorReason):
         "see the kernel's log, and the power of its slot; it is reserved meanwhile",
     )
     DENIED = "not allowed by root's configuration"
+    NO_CAPACITY = (
+        "no capacity left for the device",
+        "its unit is reserved until another guest has released what it needs",
+        True,
+    )
 
 
 class HostStepFailed(HostError):
     """The kernel refused a step, or reported success without effect.
 
-    It is retryable if the error number is one of :data:`EXHAUSTED`.
+    It is retryable if the error number is one of :data:`EXHAUSTED`, and for want of
+    capacity (NO_CAPACITY), which other devices of the same hardware use at present.
     """
 
     reason: StepReason = StepReason.REFUSED

@@ -18,7 +18,8 @@ from os_acc.helper.client import Helper
 from os_acc.helper.errors import EpochRefused
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, LeaseView
+from os_acc.objects.lease import Lease
+from os_acc.objects.lease_view import LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
@@ -323,6 +324,8 @@ def _view(lease: Lease) -> LeaseView:
         iommu_group=lease.iommu_group,
         numa_node=lease.numa_node,
         affinity=lease.affinity,
+        policies=lease.policies,
+        boot_id=lease.boot_id,
         physfns=lease.physfns,
         created_at=lease.created_at,
         former_consumer=lease.former_consumer,

@@ -79,6 +79,10 @@ class PendingStart:
         """Return whether the start has exceeded its time."""
         return not self.over.done() and time.monotonic() >= self.until
 
+    def failed(self) -> bool:
+        """Return whether a start that is over has failed."""
+        return self.over.exception(0) is not None
+
 
 class Connection:
     """A privileged context of this process, and the helper that serves it.
@@ -100,7 +104,8 @@ class Connection:
             if not (
                 start is None
                 or start.given_up()
-                or (start.over.done() and not self._runs())
+                # Another connection may have started the helper since this one failed.
+                or (start.over.done() and (start.failed() or not self._runs()))
             ):
                 return start
             until = time.monotonic() + self._start_timeout

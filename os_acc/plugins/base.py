@@ -65,9 +65,10 @@ from os_acc.objects.image import (
     Image,
     ImageFormat,
 )
-from os_acc.objects.lease import LeaseView, PriorBinding
+from os_acc.objects.lease import PriorBinding
+from os_acc.objects.lease_view import LeaseView
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.objects.numa import Affinity, NUMAPolicy
+from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
 from os_acc.objects.request import AttachTarget
@@ -111,6 +112,7 @@ __all__ = [
     "PciIdentity",
     "PciRole",
     "PluginBase",
+    "PolicySources",
     "PriorBinding",
     "PrivilegedSteps",
     "ProgrammingFailed",

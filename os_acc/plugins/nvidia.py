@@ -83,7 +83,33 @@ class NvidiaPlugin(base.PluginBase):
                 address=str(handle.address),
                 hint="unplug the instance, then plug it again",
             )
-        steps.run(steps_of_vgpu.create_vgpu, handle.vgpu_type)
+        try:
+            steps.run(steps_of_vgpu.create_vgpu, handle.vgpu_type)
+        except base.HostStepFailed as error:
+            # The error number is not documented; the driver's list shows the cause.
+            if self._has_capacity(handle):
+                raise
+            raise base.HostStepFailed(
+                f"{handle.address} cannot become a vGPU of type {handle.vgpu_type}: "
+                "its card has no capacity left for one",
+                address=str(handle.address),
+                errno=error.errno,
+                hint="another guest has to release its vGPU first; give vgpu_type in "
+                "[os_acc] device_spec to no more VFs than the card can have vGPUs",
+                reason=base.StepReason.NO_CAPACITY,
+            ) from error
+
+    def _has_capacity(self, handle: base.AttachHandle) -> bool:
+        """Return whether the VF of a refused vGPU may have one; also if unreadable."""
+        address = handle.address
+        if not isinstance(address, base.PciAddress):
+            return True
+        try:
+            is_vgpu = vgpu.current_type(self.root, address) != 0
+            creatable = vgpu.creatable_types(self.root, address)
+        except base.HostStepFailed:
+            return True
+        return is_vgpu or handle.vgpu_type in creatable
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         try:

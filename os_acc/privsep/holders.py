@@ -5,13 +5,19 @@
 ``/dev/vfio/<group>`` answers EBUSY while a process holds the group or one of its
 devices, and also when the holder's process is gone but its memory is still pinned
 (drivers/vfio/group.c): that answer decides. The names only inform operators.
+
+While a function is on a driver of the host, its holders are the processes that have a
+node of that driver open. A mapping whose descriptor is closed is not found, nor is a
+client inside the kernel.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
@@ -19,6 +25,8 @@ from os_acc.privsep import functions, kernel, mdev
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
+_NVIDIA: Final = "proc/driver/nvidia/gpus"
+_MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)\s*", re.ASCII)
 
 
 @privsep.inspect.entrypoint
@@ -100,7 +108,24 @@ def _nodes(addresses: list[PciAddress]) -> frozenset[str]:
         if group is not None and _has_node(group):
             nodes.add(f"/dev/vfio/{group}")
         nodes.update(_device_nodes(functions.directory(address)))
+        nodes.update(_nvidia_nodes(address))
     return frozenset(nodes)
+
+
+def _nvidia_nodes(address: PciAddress) -> Iterator[str]:
+    """Yield the node of a GPU on NVIDIA's driver, which sysfs does not show.
+
+    An unbind waits until no process has it open: nv_pci_remove_helper() in
+    kernel-open/nvidia/nv-pci.c of NVIDIA's open-gpu-kernel-modules.
+    """
+    path = kernel.current.path(_NVIDIA, str(address), "information")
+    try:
+        lines = kernel.current.read(path).splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        if (match := _MINOR.fullmatch(line)) is not None:
+            yield f"/dev/nvidia{match[1]}"
 
 
 def _has_node(group: int) -> bool:

@@ -90,6 +90,7 @@ def test_what_may_be_retried():
         exception.ChangeReason.UNSETTLED,
         exception.RegionReason.IN_USE,
         exception.RegionReason.MISMATCH,
+        exception.StepReason.NO_CAPACITY,
         exception.OutageReason.NO_ANSWER,
         exception.OutageReason.LOCAL_SOURCE,
         exception.RefusalReason.CONFLICT,

@@ -67,6 +67,17 @@ def plug(host: TestHost, provider: Provider, number: int = 1, amount: int = 1) -
     host.manager.plug(instance(number), selected, specs)
 
 
+def lacks_capacity(error: BaseException) -> bool:
+    """Return whether a plug failed since its unit was more than there is capacity for.
+
+    A plugin whose hardware does not tell the number of its units offers too many.
+    """
+    return (
+        isinstance(error, exception.HostStepFailed)
+        and error.reason is exception.StepReason.NO_CAPACITY
+    )
+
+
 def contents(host: TestHost) -> dict[str, str]:
     """Return all files of the host: text or target of a link by path.
 

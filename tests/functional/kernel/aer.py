@@ -18,12 +18,10 @@ _ERROR = struct.Struct("=BBBxIIIIIII")
 
 #: An uncorrectable error that is not fatal: bit 14 of the status register.
 COMPLETION_TIMEOUT = 1 << 14
-#: A correctable one: bit 6.
-BAD_TLP = 1 << 6
 
 
-def inject(address: str, uncorrectable: int = 0, correctable: int = 0) -> None:
-    """Inject errors into a function below a root port.
+def inject(address: str, uncorrectable: int) -> None:
+    """Inject uncorrectable errors into a function below a root port.
 
     :raises OSError: it has no Advanced Error Reporting, or its root port none.
     """
@@ -31,7 +29,7 @@ def inject(address: str, uncorrectable: int = 0, correctable: int = 0) -> None:
     device, function = slot.split(".")
     place = (int(bus, 16), int(device, 16), int(function))
     header = (0, 1, 2, 3)
-    error = _ERROR.pack(*place, uncorrectable, correctable, *header, int(domain, 16))
+    error = _ERROR.pack(*place, uncorrectable, 0, *header, int(domain, 16))
     fd = os.open(_NODE, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, error)

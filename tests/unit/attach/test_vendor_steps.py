@@ -6,22 +6,26 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from os_acc import exception
+from os_acc import exception, service
 from os_acc.attach import plugin_steps
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.numa import Affinity
+from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
-from os_acc.testing import TestHost, uuid_of
+from os_acc.testing import TestHost, helper, privileged, uuid_of
 from tests.unit import vendor_steps as vendor
 
-CARD = "0000:5e:00.0"
+CARD, GPU = "0000:5e:00.0", "0000:17:00.0"
+#: Far longer than a slow machine needs, in seconds.
+LONG = 120.0
 REGION = Region(PciAddress.parse(CARD), PciIdentity(1, 2, 3, 4, 5), 0, None, None)
 
 
@@ -42,6 +46,57 @@ def let_plugin_run(monkeypatch) -> Callable[..., None]:
         monkeypatch.setattr(vendor.Stepping, f"to_{method}", step)
 
     return change
+
+
+@pytest.fixture
+def initialize(host, monkeypatch) -> Iterator[Callable[[], None]]:
+    """Return a function that calls ``initialize()`` on the host."""
+    monkeypatch.setattr(service, "nodes", service.Nodes())
+    yield lambda: service.initialize(config=host.config(), root=host.root)
+    for each in service.nodes._services.values():
+        assert each.manager is not None
+        assert each.manager.retrier.stop(LONG)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_initialize_starts_the_helper_of_a_plugin(host, initialize, let_plugin_run):
+    let_plugin_run("prepare", vendor.process)
+    command = helper.command(host.root, host.write_config())
+    with privileged.privileged_by(command, [vendor.context]):
+        initialize()
+        # No step has run: a first plug would otherwise wait for the start.
+        wait_until(lambda: vendor.context.channel is not None)
+        started = vendor.context.channel
+        host.plug(1, CARD)
+        assert vendor.context.channel is started
+        let_plugin_run("release", vendor.process)
+        host.unplug(1)
+    (_, parent), (_, same) = vendor.Stepping.results
+    assert parent == same != os.getpid()
+
+
+def test_a_helper_of_a_plugin_that_does_not_start_fails_its_steps_alone(
+    host, initialize, caplog
+):
+    with privileged.privileged_by("false", [vendor.context]):
+        initialize()
+        wait_until(lambda: "steps of plugin acme will fail" in caplog.text)
+        with pytest.raises(exception.HelperUnavailable, match=r"vendor_steps\.context"):
+            host.plug(1, CARD)
+        assert vendor.Stepping.results == []
+        assert host.drivers(CARD) != ["vfio-pci"]
+        host.plug(2, GPU)
+        assert host.drivers(GPU) == ["vfio-pci"]
+    # The plugin owed the release of its prepare, for which the helper runs now.
+    host.unplug(1)
+    assert host.plugged(1) == []
+    assert vendor.Stepping.results == ["0"]
 
 
 def test_a_step_of_prepare_and_one_of_release_run_on_the_device(host):
@@ -71,11 +126,32 @@ def test_a_plugin_gets_the_lease(host):
     assert [each.driver for each in seen.prior] == [lease.prior[0].driver]
 
 
-def test_a_plugin_gets_all_facts_of_the_lease(host):
+#: The fields of a lease that no plugin gets, each with the reason. A new field of
+#: Lease is in LeaseView, or here.
+WITHHELD = {
+    "owner": "a plug by Nova and one by command prepare a device alike",
+    "state": "each method is called in one state only",
+    "request": "a fingerprint, which only the same os_acc can compare",
+    "request_size": "counts the leases of the fingerprint",
+    "epoch": "orders the calls of the helper, which checks it for the plugin's steps",
+    "reason": "the text of the last failed release, for operators",
+    "plugin": "the name of the plugin itself",
+    "is_spare": "whether allocations count the unit; the device is prepared alike",
+    "owes_release": "recorded for each call of prepare, and thus true in release",
+    "owes_erase": "true whenever erase is called",
+    "former_uuid": "finds the helper's record before the first call of the erasure",
+}
+#: The fields that a plugin gets in part, under another name.
+CONVERTED = {"arq": "request_uuid", "programming": "region"}
+
+
+def test_a_plugin_gets_each_fact_of_the_lease_that_is_not_bookkeeping(host):
     host.plug(1, CARD)
     (lease,) = host.manager.store.leases(uuid_of(1))
     lease = dataclasses.replace(
         lease,
+        instance_name="vm",
+        project_id=uuid_of(6),
         arq=uuid_of(7),
         group="_accel3",
         profile="inference",
@@ -87,18 +163,31 @@ def test_a_plugin_gets_all_facts_of_the_lease(host):
         driver="mlx5_vfio_pci",
         vgpu_type=1154,
         physical_network="fabric",
+        numa_node=1,
         affinity=Affinity.REMOTE,
+        policies=PolicySources(guest=NUMAPolicy.PREFERRED),
         cells=(1,),
+        parent=REGION.identity,
         physfns=(lease.functions[0],),
         former_consumer=uuid_of(9),
         erased=0.5,
     )
     seen = plugin_steps._view(lease)
-    named = {each.name for each in dataclasses.fields(seen)} - {"region"}
-    assert seen.region is REGION
-    assert {name: getattr(seen, name) for name in named} == {
-        name: getattr(lease, name) for name in named
+    facts = {each.name for each in dataclasses.fields(lease)} - WITHHELD.keys()
+    same = facts - CONVERTED.keys()
+    assert {name: getattr(seen, name) for name in same} == {
+        name: getattr(lease, name) for name in same
     }
+    assert (seen.request_uuid, seen.region) == (uuid_of(7), REGION)
+    of_view = {each.name for each in dataclasses.fields(seen)}
+    assert of_view == same | set(CONVERTED.values())
+    # A field that is left at its default would be equal without being passed on.
+    defaults = {
+        each.name
+        for each in dataclasses.fields(seen)
+        if getattr(seen, each.name) == each.default
+    }
+    assert defaults == set()
 
 
 def test_a_step_gets_the_target_of_the_lease(host, let_plugin_run):

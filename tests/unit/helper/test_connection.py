@@ -208,6 +208,23 @@ def test_a_start_that_hangs_is_given_up_for_another(channels, monkeypatch):
     assert privsep.inspect.channel is used
 
 
+def test_a_failed_start_is_forgotten_once_the_helper_runs(channels, monkeypatch):
+    """Each node of a process has a connection of its own to the same helper."""
+
+    def refuse() -> None:
+        raise FileNotFoundError("sudo")
+
+    late = connection.Connection(privsep.inspect)
+    with monkeypatch.context() as failing:
+        failing.setattr(privsep.inspect, "connect", refuse)
+        with pytest.raises(exception.HelperUnavailable):
+            late.start().wait(time.monotonic() + PATIENCE)
+    other = connection.Connection(privsep.inspect)
+    other.start().wait(time.monotonic() + PATIENCE)
+    late.start().wait(time.monotonic() + PATIENCE)
+    assert len(channels) == 1
+
+
 def no_more_threads(monkeypatch, allowed):
     """Let only so many threads start."""
     start, left = _thread.start_new_thread, [None] * allowed

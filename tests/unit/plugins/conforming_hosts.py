@@ -89,6 +89,16 @@ HOSTS: Final[Mapping[str, tuple[str, Callable[[Path], TestHost]]]] = {
             ),
         ),
     ),
+    "nvidia with more VFs than capacity": (
+        "nvidia",
+        _host(
+            hosts.vgpu_card("0000:41"),
+            specs=tuple(
+                f'{{"address": "0000:41:00.{number}", "vgpu_type": "1154"}}'
+                for number in (4, 5, 6, 7)
+            ),
+        ),
+    ),
     "mdev": (
         "mdev",
         _host(

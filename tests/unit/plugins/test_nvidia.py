@@ -7,7 +7,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import threading
 import time
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +35,9 @@ from tests.unit.plugins.vgpus import (
     type_of,
 )
 from tests.unit.plugins.vgpus import host as host
+
+#: Far longer than a slow machine needs, in seconds.
+LONG = 120.0
 
 
 def providers(host: TestHost) -> list[Provider]:
@@ -87,6 +92,56 @@ def test_units_without_capacity_are_reserved_and_not_missing(host: TestHost) -> 
     assert sum(faults(host).values()) == 0
     with pytest.raises(exception.NoDeviceAvailable):
         [host.plug(number, VFS[0]) for number in (3, 4)]
+
+
+def test_plugs_at_once_get_what_the_card_has_capacity_for(host: TestHost) -> None:
+    """All four have leases of VFs while there is capacity for two."""
+    before = host.kernel.snapshot()
+    host.manager  # noqa: B018 - starts the service
+    leased = threading.Barrier(4)
+    prepare = NvidiaPlugin.prepare
+
+    def together(*arguments: Any) -> None:
+        leased.wait(LONG)
+        prepare(*arguments)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        futures.ThreadPoolExecutor(4) as threads,
+    ):
+        patch.setattr(NvidiaPlugin, "prepare", together)
+        plugs = [threads.submit(host.plug, each, VFS[0]) for each in (1, 2, 3, 4)]
+        errors = [each.exception(LONG) for each in plugs]
+    refused = [each for each in errors if each is not None]
+    assert len(refused) == 2
+    for error in refused:
+        assert isinstance(error, exception.HostStepFailed)
+        assert error.reason is exception.StepReason.NO_CAPACITY
+        assert error.retryable
+        assert error.elsewhere
+        assert "no capacity left" in error.message
+        assert "vgpu_type" in error.hint
+        assert not getattr(error, "__notes__", [])
+    leases = host.manager.store.leases()
+    assert [each.state for each in leases] == [LeaseState.HELD] * 2
+    vgpus = sorted(type_of(host, each) for each in VFS)
+    assert vgpus == [0, 0, HALF, HALF]
+    marks = Path(host.root, "run/os_acc").glob("*.vgpu*")
+    assert len(list(marks)) == 2
+    assert sum(faults(host).values()) == 2
+    for number in (1, 2, 3, 4):
+        host.unplug(number)
+    assert host.kernel.snapshot() == before
+    assert [type_of(host, each) for each in VFS] == [0] * 4
+    assert sum(faults(host).values()) == 0
+
+
+def test_another_refusal_is_not_taken_for_a_lack_of_capacity(host: TestHost) -> None:
+    host.kernel.fail(VFS[0], CURRENT, errno.EINVAL)
+    with pytest.raises(exception.HostStepFailed) as caught:
+        host.plug(1, VFS[0])
+    assert caught.value.reason is exception.StepReason.REFUSED
+    assert not caught.value.retryable
 
 
 def test_the_vgpu_of_another_tool_is_never_touched(host: TestHost) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from os_acc import exception
 from os_acc.host import pci
 from os_acc.objects.device import RejectReason
 from os_acc.testing import FakeKernel, TestHost, host_recorder, load_host
@@ -87,6 +88,30 @@ def test_a_mig_instance_keeps_the_gpu_on_the_host(host: TestHost) -> None:
     )
     instance.rmdir()
     assert host.provider(GPU).device.handles
+
+
+def test_a_gpu_that_a_process_of_the_host_uses_is_not_taken(host: TestHost) -> None:
+    """Its driver would let the unbind wait until the process has closed it."""
+    before, writes = host.kernel.snapshot(), len(host.kernel.writes())
+    process = Path(host.root, "proc/77")
+    (process / "fd").mkdir(parents=True)
+    (process / "comm").write_text("python3\n")
+    for number, node in enumerate(("nvidiactl", "nvidia-uvm", "nvidia0")):
+        (process / "fd" / str(number)).symlink_to(f"/dev/{node}")
+    with pytest.raises(exception.DeviceInUse) as caught:
+        host.plug(1, GPU)
+    assert caught.value.holders == ((77, "python3"),)
+    assert str(caught.value) == (
+        f"{GPU} is held by python3 (pid 77) (wait until that process has ended, then "
+        "retry)"
+    )
+    assert (caught.value.retryable, caught.value.elsewhere) == (True, True)
+    assert host.kernel.writes(writes) == []
+    assert host.kernel.snapshot() == before
+    assert host.manager.store.leases() == ()
+    (process / "fd/2").unlink()
+    host.plug(1, GPU)
+    assert host.drivers(GPU) == ["vfio-pci"]
 
 
 def test_the_disk_of_the_host_is_never_offered(host: TestHost) -> None:

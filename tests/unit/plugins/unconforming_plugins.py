@@ -266,3 +266,20 @@ class KnowsOneDevice(Sound):
         if self.current[-1] != handle.address:
             raise RuntimeError(f"{handle.address} is not {self.current[-1]}")
         super().prepare(handle, steps)
+
+
+class OffersWithoutCapacity(Sound):
+    """Has capacity for one VF, and offers the other one all the same."""
+
+    guard = threading.Lock()
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        with self.guard:
+            prepared = self.mark(handle).parent.glob("*")
+            if any(each.name != str(handle.address) for each in prepared):
+                raise base.HostStepFailed(
+                    f"the card has no capacity for {handle.address}",
+                    address=str(handle.address),
+                    reason=base.StepReason.NO_CAPACITY,
+                )
+            super().prepare(handle, steps)

@@ -14,7 +14,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, holders, kernel
 from os_acc.privsep.outcome import Outcome
 
-FPGA, DISK = "0000:5e:00.0", "0000:d9:00.0"
+FPGA, DISK, GPU = "0000:5e:00.0", "0000:d9:00.0", "0000:17:00.0"
 
 
 def parts(text: str) -> tuple[int, int, int, int]:
@@ -66,6 +66,43 @@ def test_the_users_of_a_drivers_node_are_named(bench):
         errno.EBUSY,
         ((7, "dd"),),
     )
+
+
+@pytest.fixture
+def nvidia_gpu(bench) -> Path:
+    """Have NVIDIA's driver list the GPU; return its information."""
+    path = Path(bench.root, "proc/driver/nvidia/gpus", GPU, "information")
+    path.parent.mkdir(parents=True)
+    path.write_text("Model: \t\t NVIDIA H100\nDevice Minor: \t 1\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("node", "held"),
+    [
+        pytest.param("/dev/nvidia1", True, id="its own"),
+        pytest.param("/dev/dri/card1", True, id="of DRM"),
+        pytest.param("/dev/nvidia10", False, id="another GPU"),
+        pytest.param("/dev/nvidiactl", False, id="all GPUs"),
+        pytest.param("/dev/dri/card2", False, id="of DRM of another"),
+    ],
+)
+def test_a_process_of_the_host_holds_the_gpu_whose_node_it_has_open(
+    bench, nvidia_gpu, node, held
+):
+    open_in(bench.root, 7, node, "nvidia-persiste\n")
+    expected = (
+        (Outcome.IN_USE, errno.EBUSY, ((7, "nvidia-persiste"),))
+        if held
+        else (Outcome.OK, 0, ())
+    )
+    assert holders.holders((parts(GPU),)) == expected
+
+
+def test_a_gpu_of_which_its_driver_cannot_tell_the_node_is_not_idle(bench, nvidia_gpu):
+    nvidia_gpu.unlink()
+    nvidia_gpu.mkdir()
+    assert holders.holders((parts(GPU),)) == (Outcome.UNSURE, errno.EISDIR, ())
 
 
 def test_a_holder_that_nobody_can_name_still_holds(bench, monkeypatch):

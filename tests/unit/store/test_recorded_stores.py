@@ -2,8 +2,8 @@
 
 """Every store that a released version wrote is opened, listed and released.
 
-The host was rebooted for the upgrade. A host that was not has the helper's record
-as well, which has no version: see the manual's page on upgrades.
+The host was rebooted for the upgrade. For a host that was not, with guests that hold
+their devices, see ``test_upgrades_while_held.py``.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ WITH_VFS = {
     "NamesAfterFirstStart",
     "NamesAfterLoss",
     "NamesAfterUsable",
+    "OffersWithoutCapacity",
 }
 #: For each check the bugs that it finds, with the rule that it states.
 FOUND = {
@@ -64,7 +65,10 @@ FOUND = {
     failures.vanished_functions_lose_nothing: {
         "NeedsCard": "a release of a vanished function ends its lease"
     },
-    concurrency.concurrent_plugs_share_no_unit: {"KnowsOneDevice": "at once succeed"},
+    concurrency.concurrent_plugs_share_no_unit: {
+        "KnowsOneDevice": "at once succeed",
+        "OffersWithoutCapacity": "2 plugs at once succeed, or the units left are res",
+    },
 }
 
 
