@@ -153,6 +153,12 @@ class ErasesNothing(Planted):
     changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.PLUGIN}
 
 
+class RemovesFunction(Planted):
+    """States that its function ends with the guest, as a mediated device does."""
+
+    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.REMOVAL}
+
+
 # -- rejections ------------------------------------------------------------------
 
 
