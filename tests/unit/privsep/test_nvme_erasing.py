@@ -248,6 +248,17 @@ def test_fna_keeps_a_format_away_from_a_vf(tmp_path: Path) -> None:
         assert kernel.state(VF).driver is None
 
 
+@pytest.mark.parametrize("methods", [FORMAT, CRYPTO_FORMAT], ids=["format", "crypto"])
+def test_a_format_that_reaches_all_namespaces_erases_a_drive_that_is_alone(
+    tmp_path: Path, methods: tuple[EraseMethod, ...]
+) -> None:
+    spec = NvmeSpec((1, 2), fna=0b111)
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, methods) == 1.0
+        for number in spec.namespaces:
+            assert DATA not in kernel.read_medium(DRIVE, number)
+
+
 def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
         healthy = erasing.health(DRIVE)
