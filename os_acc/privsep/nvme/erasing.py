@@ -321,10 +321,12 @@ def _sanitize(
 ) -> float:
     status = queue.sanitize_status()
     if status.is_running:
-        # After a reboot, or if the keeper was killed, the disks are free.
-        if note.kept != queue.device or not keeper.is_running(function):
+        # After a reboot, or if the keeper was killed, the disks are free. While it has
+        # them open, no other disks have their numbers.
+        kept = _disk_numbers(function, device)
+        if note.kept != kept or not keeper.is_running(function):
             with _held(function, queue, device) as disks:
-                _keep(function, queue, note, disks)
+                _keep(function, device, note, disks)
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with _held(function, queue, device) as disks:
@@ -341,14 +343,21 @@ def _sanitize(
         queue.sanitize(action)
         note = dataclasses.replace(note, sanitizes=True)
         notes.write(function, note)
-        _keep(function, queue, note, disks)
+        _keep(function, device, note, disks)
     return 0.0
 
 
 def _keep(
-    function: PciAddress, queue: AdminQueue, note: EraseNote, disks: Sequence[int]
+    function: PciAddress, device: NvmeDevice, note: EraseNote, disks: Sequence[int]
 ) -> None:
     """Keep disks claimed behind this call, if the function stays on its driver."""
     if disks and not note.is_rebound:
-        notes.write(function, dataclasses.replace(note, kept=queue.device))
+        kept = _disk_numbers(function, device)
+        notes.write(function, dataclasses.replace(note, kept=kept))
         keeper.keep(function, note.lease, disks)
+
+
+def _disk_numbers(function: PciAddress, device: NvmeDevice) -> str:
+    numbers = tuple(each.number for each in device.namespaces)
+    found = survey.wait_for_disks(function, numbers)
+    return " ".join(found[number].device for number in numbers)

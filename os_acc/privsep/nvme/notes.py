@@ -30,8 +30,7 @@ class EraseNote:
         a consumer gets the function.
     :ivar serial: of the drive that has the data; '' if unknown.
     :ivar sanitizes: a sanitize operation was started.
-    :ivar kept: the device number of the controller whose disks the keeper has claimed;
-        '' if there was none.
+    :ivar kept: the device numbers of the disks that the keeper has claimed, if it runs.
     :ivar erased: the namespaces that are erased and verified, by NSID.
     :ivar is_done: all is erased and verified.
     :ivar driver: the driver to restore, if it was changed; '' for none.
