@@ -16,8 +16,10 @@ import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep.nvme import erasing, notes
+from os_acc.privsep import functions, kernel, record
+from os_acc.privsep.nvme import erasing, keeper, notes, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.record import FunctionUse
 
 from . import lane, machine, sysfs
 from .nvme_media import digest, holds_data, node_of, write_data
@@ -83,6 +85,30 @@ def test_a_drive_with_vfs_is_refused(vf_drive: tuple[str, ...]) -> None:
     with pytest.raises(OSError, match="has VFs"):
         erase(pf)
     assert digest("host1") == before
+
+
+def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> None:
+    address, lease = PciAddress.parse(drive), str(uuid.uuid4())
+    identity = functions.identity(address)
+    assert identity is not None
+    record.write(record.present(address, identity, lease, FunctionUse.HOST))
+    disk = survey.wait_for_disks(address, (1,))[1]
+    fd = kernel.current.open_disk(disk.node, disk.device)
+    keeper.keep(address, lease, [fd])
+    os.close(fd)
+    with pytest.raises(OSError, match="busy"):
+        kernel.current.open_disk(disk.node, disk.device)
+    # The driver leaves nevertheless, and comes back with another disk.
+    sysfs.rebind(drive, "vfio-pci")
+    sysfs.rebind(drive, "nvme")
+    sysfs.write(drive, "driver_override", "\n")
+    node_of(drive, 1)
+    other = survey.wait_for_disks(address, (1,))[1]
+    assert other.device != disk.device
+    os.close(kernel.current.open_disk(other.node, other.device))
+    keeper.end(address)
+    record.remove(address)
+    assert not keeper.is_running(address)
 
 
 def properties(node: str) -> dict[str, str]:
