@@ -26,7 +26,6 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base, values
 
 _T = TypeVar("_T")
@@ -274,7 +273,7 @@ class _Review:
         if device.region is not None:
             values.check_region(device.region)
             values.check_shared(device.region, handles)
-        self._check_erasure(device.erasure, handles)
+        values.check_erasure(device, erases=self._erases)
         if device.erasure is Erasure.NONE and not self._may_stay_unerased(device):
             self._rejected |= {
                 name: RejectedDevice(name, RejectReason.NO_ERASE)
@@ -324,17 +323,6 @@ class _Review:
             raise ValueError(
                 f"Device.resource_class is {name}, a class of Nova or Neutron that the "
                 "operator has not named"
-            )
-
-    def _check_erasure(
-        self, erasure: object, handles: tuple[AttachHandle, ...]
-    ) -> None:
-        values.expect("Device.erasure", erasure, Erasure)
-        if erasure is Erasure.PLUGIN and not self._erases:
-            raise ValueError("Device.erasure is PLUGIN, but the plugin has no erase()")
-        if erasure is Erasure.REMOVAL and any(map(_is_bound, handles)):
-            raise ValueError(
-                "Device.erasure is REMOVAL, for a function that a VFIO driver takes"
             )
 
     def _may_stay_unerased(self, device: Device) -> bool:
@@ -422,10 +410,6 @@ class _Review:
             )
         if device.region is not None:
             raise ValueError("Device.region is not for mediated devices")
-        if device.erasure in (Erasure.PLUGIN, Erasure.RESET):
-            # Each guest gets a new one, which its parent's driver alone can reset.
-            name = device.erasure.name
-            raise ValueError(f"Device.erasure is {name}, for mediated devices")
 
     def _check_name(self, device: Device, handles: Iterable[AttachHandle]) -> None:
         """Check that the provider can be named after the function or type.
@@ -501,8 +485,3 @@ class _Review:
             if address not in self._taken
             and not near.isdisjoint({*each.members, address, each.parent.address})
         )
-
-
-def _is_bound(handle: AttachHandle) -> bool:
-    """Return whether a handle is a function that is bound to VFIO for each guest."""
-    return isinstance(handle.address, PciAddress) and is_vfio_driver(handle.driver)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.nvme import SanitizeAction
-from os_acc.privsep import functions, record
+from os_acc.privsep import functions, record, worker
 from os_acc.privsep.nvme import erasing, keeper, notes, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel
@@ -98,6 +99,20 @@ def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(
     assert claimed(fake) == []
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]
+
+
+def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    # A reboot ends all processes, and clears /run.
+    keeper.end(DRIVE)
+    shutil.rmtree(fake.path(worker.LOCKS))
+    put_on_record(DRIVE, LEASE)
+    fake.advance_sanitize(DRIVE, 0.5)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
+    assert claimed(fake) == [1, 2]
+    fake.advance_sanitize(DRIVE, 1.0)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+    assert fake.read_medium(DRIVE, 1) == ZEROES
 
 
 def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import StepTarget, functions, worker
-from os_acc.privsep.nvme import erasing, keeper, notes, steps, survey
+from os_acc.privsep.nvme import erasing, notes, steps, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
@@ -122,19 +121,6 @@ def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
         assert kernel.read_medium(DRIVE, 2) == ZEROES
         assert not is_marked(kernel, DRIVE)
-
-
-def test_an_operation_goes_on_after_a_reboot(tmp_path: Path) -> None:
-    with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK)).installed() as kernel:
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
-        # A reboot ends all processes, and clears /run.
-        keeper.end(DRIVE)
-        shutil.rmtree(kernel.path(worker.LOCKS))
-        kernel.advance_sanitize(DRIVE, 0.5)
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
-        kernel.advance_sanitize(DRIVE, 1.0)
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
-        assert kernel.read_medium(DRIVE, 1) == ZEROES
 
 
 def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
