@@ -57,7 +57,10 @@ class AttachHandle:
 class Erasure(enum.Enum):
     """The way in which a device forgets the data of the guest before.
 
-    RESET: a reset of the function does it, which vfio-pci performs before each guest.
+    RESET: a reset of the function does it. vfio-pci performs it before each guest, and
+    so does the driver of a function that stays on its own. Not for mediated devices.
+    REMOVAL: the accelerator is made for one guest, and its data ends with it: mediated
+    devices, and vGPUs on functions that stay on their driver.
     PLUGIN: :meth:`.PluginBase.erase` does it, before another guest may get the device;
     not for mediated devices, which are created for each guest.
     NONE: nothing does it; the device is offered only if ``[os_acc] device_spec``
@@ -67,6 +70,7 @@ class Erasure(enum.Enum):
     """
 
     RESET = "reset"
+    REMOVAL = "removal"
     PLUGIN = "plugin"
     NONE = "none"
 

@@ -73,7 +73,10 @@ class NvmeDevice:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has the subsystem, and all its namespaces, for itself."""
+        """Whether its subsystem has no other controller.
+
+        A command that reaches the whole subsystem then reaches only what its guest had.
+        """
         return not self.is_vf and self.neighbours == frozenset()
 
     @property
@@ -146,6 +149,8 @@ def _no_format(device: NvmeDevice, method: EraseMethod) -> str:
     if method is EraseMethod.FORMAT_CRYPTO and not controller.crypto_erases:
         return "the controller does not support cryptographic erase (FNA)"
     reaches_all = controller.format_reaches_all or controller.erase_reaches_all
+    # All namespaces of a drive that is alone are attached to it, as the caller has
+    # checked: they had the same guest, and the subsystem has no others.
     if reaches_all and not device.is_alone:
         return "Format NVM erases all namespaces of the subsystem (FNA)"
     return ""

@@ -273,7 +273,7 @@ class _Review:
         if device.region is not None:
             values.check_region(device.region)
             values.check_shared(device.region, handles)
-        self._check_erasure(device.erasure)
+        values.check_erasure(device, erases=self._erases)
         if device.erasure is Erasure.NONE and not self._may_stay_unerased(device):
             self._rejected |= {
                 name: RejectedDevice(name, RejectReason.NO_ERASE)
@@ -324,11 +324,6 @@ class _Review:
                 f"Device.resource_class is {name}, a class of Nova or Neutron that the "
                 "operator has not named"
             )
-
-    def _check_erasure(self, erasure: object) -> None:
-        values.expect("Device.erasure", erasure, Erasure)
-        if erasure is Erasure.PLUGIN and not self._erases:
-            raise ValueError("Device.erasure is PLUGIN, but the plugin has no erase()")
 
     def _may_stay_unerased(self, device: Device) -> bool:
         """Return whether the operator permits it for all accelerators of a device."""
@@ -415,9 +410,6 @@ class _Review:
             )
         if device.region is not None:
             raise ValueError("Device.region is not for mediated devices")
-        if device.erasure is Erasure.PLUGIN:
-            # Each guest gets a new one: a slot has no memory of its own.
-            raise ValueError("Device.erasure is PLUGIN, for mediated devices")
 
     def _check_name(self, device: Device, handles: Iterable[AttachHandle]) -> None:
         """Check that the provider can be named after the function or type.

@@ -8,7 +8,7 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.objects.candidate import UsableFunction
-from os_acc.objects.device import Device, RejectedDevice, RejectReason
+from os_acc.objects.device import Device, Erasure, RejectedDevice, RejectReason
 from os_acc.objects.region import Region
 
 RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_FPGA"
@@ -30,6 +30,8 @@ def device(plugin_name: str, usable: UsableFunction, region: Region | None) -> D
         handles=(usable.handle(),),
         numa_node=usable.function.numa_node,
         region=region,
+        # Of the function: the region keeps its own until it is programmed again.
+        erasure=Erasure.RESET,
     )
 
 

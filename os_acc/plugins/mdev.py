@@ -36,6 +36,7 @@ class MdevPlugin(base.PluginBase):
                 traits=offered.tags.traits | _traits(offered),
                 handles=offered.handles,
                 numa_node=parent.numa_node if parent else None,
+                erasure=base.Erasure.REMOVAL,
             )
 
 

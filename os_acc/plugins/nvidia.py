@@ -59,6 +59,7 @@ class NvidiaPlugin(base.PluginBase):
             traits=traits,
             handles=tuple(self._handle(each, kind) for each in alike),
             numa_node=origin.numa_node,
+            erasure=base.Erasure.REMOVAL,
         )
 
     def _handle(self, usable: base.UsableFunction, kind: int) -> base.AttachHandle:

@@ -16,12 +16,13 @@ import os_traits
 
 from os_acc import exception
 from os_acc.objects.candidate import OfferedType, UsableFunction
-from os_acc.objects.device import AttachHandle, Device, RejectedDevice
+from os_acc.objects.device import AttachHandle, Device, Erasure, RejectedDevice
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.mdev import DeviceName, MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region, check_functions
 from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
+from os_acc.objects.vfio_driver import is_vfio_driver
 
 _T = TypeVar("_T")
 
@@ -59,6 +60,28 @@ def check_region(region: object) -> None:
         expect("Region.functions: the PCI function", pair[0], PciAddress)
     expect("Region.is_authenticated", region.is_authenticated, bool)
     check_functions(region)
+
+
+def check_erasure(device: Device, *, erases: bool) -> None:
+    """Check that accelerators can forget a guest's data as their device states.
+
+    :param erases: the plugin has an ``erase()`` of its own.
+    :raises ValueError: they cannot.
+    """
+    erasure = device.erasure
+    expect("Device.erasure", erasure, Erasure)
+    handles = device.handles
+    is_mediated = any(isinstance(each.address, MdevSlot) for each in handles)
+    # Each guest gets a new one, which its parent's driver alone can reset.
+    if is_mediated and erasure in (Erasure.PLUGIN, Erasure.RESET):
+        raise ValueError(f"Device.erasure is {erasure.name}, for mediated devices")
+    if erasure is Erasure.PLUGIN and not erases:
+        raise ValueError("Device.erasure is PLUGIN, but the plugin has no erase()")
+    is_bound = not is_mediated and any(is_vfio_driver(each.driver) for each in handles)
+    if erasure is Erasure.REMOVAL and is_bound:
+        raise ValueError(
+            "Device.erasure is REMOVAL, for a function that a VFIO driver takes"
+        )
 
 
 def check_shared(region: Region, handles: Sequence[AttachHandle]) -> None:

@@ -138,6 +138,25 @@ def is_late() -> bool:
     return time.monotonic() > _deadline
 
 
+def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
+    """Fork a process that keeps files open until ``wait`` returns, and nothing else.
+
+    It outlives the call and the helper. SIGTERM ends it, so that it delays no stop of
+    the service.
+
+    :raises OSError: no process or memory was left to create it.
+    """
+    if os.fork():
+        return
+    try:
+        _close_all_but(set(files))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        wait()
+    finally:
+        os._exit(0)
+
+
 def _timed(deadline: float, job: Job, index: int) -> CallResult:
     """Run a job in the child, which has the deadline as a variable of its own."""
     global _deadline
@@ -257,7 +276,9 @@ def _outcome(job: Job, index: int) -> CallResult:
 def _close_all_but(keep: set[int]) -> None:
     start = 0
     for fd in sorted(keep):
-        os.closerange(start, fd)
+        # CPython takes closerange(0, 0) for all descriptors: close_range(0, -1).
+        if start < fd:
+            os.closerange(start, fd)
         start = fd + 1
     os.closerange(start, os.sysconf("SC_OPEN_MAX"))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from os_acc.objects.device import Erasure
 from os_acc.plugins import families
 from tests.unit.family_hosts import FAMILIES
 from tests.unit.plugins.conforming_hosts import HOSTS
@@ -20,6 +21,13 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "doc/source/reference/device-families.rst"
 _TEST = re.compile(r"``(tests/[^`:\s]+\.py)(?:::(\w+))?``")
 _SEEN = re.compile(r"\*([a-z ]+)\*: ((?:``tests/\S+?``(?:, |; )?)+)")
+#: The first words of the column "Forgets by".
+FORGETS = {
+    "a reset": Erasure.RESET,
+    "its removal": Erasure.REMOVAL,
+    "an erasure": Erasure.PLUGIN,
+    "nothing": Erasure.NONE,
+}
 #: Where the tests of each lane are.
 LANES = {"fake": "tests/unit/", "real kernel": "tests/functional/kernel/"}
 
@@ -117,10 +125,14 @@ def test_each_family_was_seen_by_the_tests_that_its_row_names_and_no_others():
 
 
 @pytest.mark.parametrize("row", tables()[0], ids=lambda row: row[0])
-def test_the_plugin_of_a_row_offers_its_family(tmp_path, row):
+def test_the_plugin_of_a_row_offers_its_family_and_declares_how_it_forgets(
+    tmp_path, row
+):
     with FAMILIES[row[0]].make(tmp_path) as host:
-        found = {each.device.plugin for each in host.manager.providers()}
-    assert found == {row[1].strip("`")}
+        devices = [each.device for each in host.manager.providers()]
+    assert {each.plugin for each in devices} == {row[1].strip("`")}
+    (stated,) = (way for way in FORGETS if re.match(rf"{way}\b", row[4]))
+    assert {each.erasure for each in devices} == {FORGETS[stated]}
 
 
 def test_a_test_of_the_kernel_lane_uses_the_device_of_its_family():

@@ -123,6 +123,7 @@ class SteppingMdev(Stepping):
                 traits=frozenset(),
                 handles=offered.handles,
                 numa_node=None,
+                erasure=base.Erasure.REMOVAL,
             )
 
 

@@ -18,9 +18,9 @@ from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record, worker
-from os_acc.privsep.nvme import notes, survey
+from os_acc.privsep.nvme import keeper, notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
-from os_acc.privsep.nvme.media import HeldDisk
+from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
 from os_acc.privsep.nvme.notes import EraseNote
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.privsep.record import FunctionRecord
@@ -241,8 +241,11 @@ def _choose(device: NvmeDevice, methods: Sequence[EraseMethod]) -> EraseMethod:
 @contextlib.contextmanager
 def _held(
     function: PciAddress, queue: AdminQueue, device: NvmeDevice
-) -> Iterator[list[HeldDisk]]:
+) -> Iterator[list[int]]:
     """Claim all disks of a function, so that the host can use none of them.
+
+    Yield their descriptors, in the order of the namespaces. The keeper, which has them
+    between two calls, ends.
 
     :param queue: of the function. While its disks are open, the kernel gives the
         numbers of the controller and of the disks to no other one (nvme_free_ctrl()
@@ -252,8 +255,9 @@ def _held(
     """
     numbers = tuple(each.number for each in device.namespaces)
     found = survey.wait_for_disks(function, numbers)
+    keeper.end(function)
     with contextlib.ExitStack() as claims:
-        held: list[HeldDisk] = []
+        held: list[int] = []
         for namespace in device.namespaces:
             disk = found[namespace.number]
             try:
@@ -265,7 +269,7 @@ def _held(
                 refusal = CallResult(Outcome.IN_USE, errno.EBUSY, name)
                 raise CallRefused(refusal) from error
             claims.callback(os.close, fd)
-            held.append(HeldDisk.of(fd, namespace))
+            held.append(fd)
         now = survey.wait_for_disks(function, numbers)
         if survey.wait_for_queue(function) != queue or now != found:
             raise OSError(errno.ENODEV, "the controller was replaced", "nvme")
@@ -279,7 +283,11 @@ def _erase_namespaces(
     note: EraseNote,
     method: EraseMethod,
 ) -> None:
-    with _held(function, queue, device) as disks:
+    with _held(function, queue, device) as claimed:
+        disks = [
+            HeldDisk.of(fd, namespace)
+            for fd, namespace in zip(claimed, device.namespaces, strict=True)
+        ]
         for disk in disks:
             number = disk.namespace.number
             if number in note.erased:
@@ -292,7 +300,7 @@ def _erase_namespaces(
                 _check_format(disk.namespace, queue.namespace(number))
             # 2. Verify it, with the samples of before: another call has none.
             disk.verify(method)
-            disk.forget_partitions()
+            forget_partitions(disk.fd)
             # 3. Record that, so that no call repeats it.
             note = dataclasses.replace(note, erased=(*note.erased, number))
             notes.write(function, note)
@@ -315,18 +323,43 @@ def _sanitize(
 ) -> float:
     status = queue.sanitize_status()
     if status.is_running:
+        # After a reboot, or if the keeper was killed, the disks are free. While it has
+        # them open, no other disks have their numbers.
+        kept = _disk_numbers(function, device)
+        if note.kept != kept or not keeper.is_running(function):
+            with _held(function, queue, device) as disks:
+                _keep(function, device, note, disks)
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with _held(function, queue, device) as disks:
             for disk in disks:
-                disk.forget_partitions()
+                forget_partitions(disk)
         return 1.0
     if note.sanitizes:
+        keeper.end(function)
         notes.write(function, dataclasses.replace(note, sanitizes=False))
         state = "an unknown state" if status.state is None else status.state.name
         text = f"the sanitize operation ended as {state}, and the drive has data"
         raise OSError(errno.EIO, text, "sanitize status")
-    with _held(function, queue, device):
+    with _held(function, queue, device) as disks:
         queue.sanitize(action)
-        notes.write(function, dataclasses.replace(note, sanitizes=True))
+        note = dataclasses.replace(note, sanitizes=True)
+        notes.write(function, note)
+        _keep(function, device, note, disks)
     return 0.0
+
+
+def _keep(
+    function: PciAddress, device: NvmeDevice, note: EraseNote, disks: Sequence[int]
+) -> None:
+    """Keep disks claimed behind this call, if the function stays on its driver."""
+    if disks and not note.is_rebound:
+        kept = _disk_numbers(function, device)
+        notes.write(function, dataclasses.replace(note, kept=kept))
+        keeper.keep(function, note.lease, disks)
+
+
+def _disk_numbers(function: PciAddress, device: NvmeDevice) -> str:
+    numbers = tuple(each.number for each in device.namespaces)
+    found = survey.wait_for_disks(function, numbers)
+    return " ".join(found[number].device for number in numbers)

@@ -64,19 +64,20 @@ class HeldDisk:
                 text = f"still shows data after {method}"
                 raise OSError(errno.EIO, text, f"namespace {self.namespace.number}")
 
-    def forget_partitions(self) -> None:
-        """Drop cached data, and read the partition table, which is gone, again.
 
-        :raises OSError: the kernel refused to drop the data.
-        """
-        kernel.current.ioctl(self.fd, _FLUSH_BUFFERS, b"")
-        try:
-            kernel.current.ioctl(self.fd, _RESCAN_PARTITIONS, b"")
-        except OSError as error:
-            # A disk without partitions (GENHD_FL_NO_PART), or a process that still
-            # has one of them open: it reads what is erased.
-            if error.errno not in (errno.EINVAL, errno.EBUSY):
-                raise
+def forget_partitions(fd: int) -> None:
+    """Drop cached data of a claimed disk, and read its partition table, now gone.
+
+    :raises OSError: the kernel refused to drop the data.
+    """
+    kernel.current.ioctl(fd, _FLUSH_BUFFERS, b"")
+    try:
+        kernel.current.ioctl(fd, _RESCAN_PARTITIONS, b"")
+    except OSError as error:
+        # A disk without partitions (GENHD_FL_NO_PART), or a process that still has
+        # one of them open: it reads what is erased.
+        if error.errno not in (errno.EINVAL, errno.EBUSY):
+            raise
 
 
 def _expected(value: ReadValue, method: EraseMethod) -> frozenset[int]:

@@ -30,6 +30,7 @@ class EraseNote:
         a consumer gets the function.
     :ivar serial: of the drive that has the data; '' if unknown.
     :ivar sanitizes: a sanitize operation was started.
+    :ivar kept: the device numbers of the disks that the keeper has claimed, if it runs.
     :ivar erased: the namespaces that are erased and verified, by NSID.
     :ivar is_done: all is erased and verified.
     :ivar driver: the driver to restore, if it was changed; '' for none.
@@ -41,6 +42,7 @@ class EraseNote:
     lease: str
     serial: str = ""
     sanitizes: bool = False
+    kept: str = ""
     erased: tuple[int, ...] = ()
     is_done: bool = False
     driver: str = ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import pytest
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep.nvme import erasing, notes
+from os_acc.privsep import functions, kernel, record
+from os_acc.privsep.nvme import erasing, keeper, notes, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.privsep.record import FunctionUse
 
 from . import lane, machine, sysfs
 from .nvme_media import digest, holds_data, node_of, write_data
@@ -84,6 +87,30 @@ def test_a_drive_with_vfs_is_refused(vf_drive: tuple[str, ...]) -> None:
     assert digest("host1") == before
 
 
+def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> None:
+    address, lease = PciAddress.parse(drive), str(uuid.uuid4())
+    identity = functions.identity(address)
+    assert identity is not None
+    record.write(record.present(address, identity, lease, FunctionUse.HOST))
+    disk = survey.wait_for_disks(address, (1,))[1]
+    fd = kernel.current.open_disk(disk.node, disk.device)
+    keeper.keep(address, lease, [fd])
+    os.close(fd)
+    with pytest.raises(OSError, match="busy"):
+        kernel.current.open_disk(disk.node, disk.device)
+    # The driver leaves nevertheless, and comes back with another disk.
+    sysfs.rebind(drive, "vfio-pci")
+    sysfs.rebind(drive, "nvme")
+    sysfs.write(drive, "driver_override", "\n")
+    node_of(drive, 1)
+    other = survey.wait_for_disks(address, (1,))[1]
+    assert other.device != disk.device
+    os.close(kernel.current.open_disk(other.node, other.device))
+    keeper.end(address)
+    record.remove(address)
+    assert not keeper.is_running(address)
+
+
 def properties(node: str) -> dict[str, str]:
     """Return what udev knows about a disk, once it has handled all events."""
     subprocess.run(["udevadm", "settle", "--timeout=120"], check=True)
@@ -125,18 +152,56 @@ def returns_from_guest(function: str, nsid: int) -> str:
     return node_of(function, nsid)
 
 
-@pytest.mark.parametrize("place", ["drive", "vf"])
-@pytest.mark.usefixtures("udev")
-def test_nothing_scans_the_disks_of_a_marked_function(
-    drive: str, vf_drive: tuple[str, ...], place: str
-) -> None:
+def write_array(node: str) -> None:
+    """Make a disk the member of a RAID 1, as ``mdadm --create`` does.
+
+    The superblock of version 1.2 (struct mdp_superblock_1 in
+    include/uapi/linux/raid/md_p.h) is 4 KiB behind the beginning; its checksum is that
+    of calc_sb_1_csum() in drivers/md/md.c.
+    """
+    superblock = bytearray(260)
+    struct.pack_into("<II", superblock, 0, 0xA92B4EFC, 1)
+    superblock[16:32] = uuid.uuid4().bytes
+    superblock[32:64] = b"guest:0".ljust(32, b"\0")
+    # The level, the size, the disks; where the data and the superblock are.
+    struct.pack_into("<I4xQ4xI", superblock, 72, 1, 2048, 2)
+    struct.pack_into("<QQQ", superblock, 128, 2048, 2048, 8)
+    superblock[168:184] = uuid.uuid4().bytes
+    # The number of roles; those of both disks follow.
+    struct.pack_into("<I32xHH", superblock, 220, 2, 0, 1)
+    total = sum(struct.unpack("<65I", superblock))
+    checksum = (total & 0xFFFF_FFFF) + (total >> 32)
+    struct.pack_into("<I", superblock, 216, checksum & 0xFFFF_FFFF)
+    fd = os.open(node, os.O_WRONLY | os.O_SYNC)
+    try:
+        os.pwrite(fd, bytes(4096), 0)
+        os.pwrite(fd, superblock.ljust(4096, b"\0"), 4096)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture(params=["drive", "vf"])
+def place(
+    request: pytest.FixtureRequest, drive: str, vf_drive: tuple[str, ...]
+) -> Iterator[tuple[str, int]]:
+    """Yield a function on the nvme driver, and the NSID of one of its namespaces."""
+    if request.param == "drive":
+        yield drive, 1
+        return
     # The disk of a controller that may have neighbours is a multipath device.
-    function, nsid = (drive, 1) if place == "drive" else (vf_drive[2], 3)
-    if place == "vf":
-        sysfs.rebind(function, "nvme")
+    function = vf_drive[2]
+    sysfs.rebind(function, "nvme")
+    yield function, 3
+    sysfs.unbind(function)
+    sysfs.write(function, "driver_override", "\n")
+
+
+@pytest.mark.usefixtures("udev")
+def test_nothing_scans_the_disks_of_a_marked_function(place: tuple[str, int]) -> None:
+    function, nsid = place
     node = node_of(function, nsid)
     config = ["--config", "devices/use_devicesfile=0"]
-    group = f"guest-{place}"
+    group = f"guest-{nsid}"
     subprocess.run(["lvm", "vgcreate", "--yes", *config, group, node], check=True)
     pv = subprocess.run(
         ["blkid", "--probe", "--output", "value", "--match-tag", "UUID", node],
@@ -160,6 +225,22 @@ def test_nothing_scans_the_disks_of_a_marked_function(
     assert erase(function) == 1.0
     after = properties(node_of(function, nsid))
     assert "ID_FS_TYPE" not in after
-    if place == "vf":
-        sysfs.unbind(function)
-        sysfs.write(function, "driver_override", "\n")
+
+
+@pytest.mark.usefixtures("udev")
+def test_no_array_is_found_on_the_disks_of_a_marked_function(
+    place: tuple[str, int],
+) -> None:
+    """mdadm assembles the disks that udev takes for a linux_raid_member."""
+    function, nsid = place
+    write_array(node_of(function, nsid))
+    seen = properties(returns_from_guest(function, nsid))
+    assert seen["ID_FS_TYPE"] == "linux_raid_member"
+
+    notes.mark(PciAddress.parse(function))
+    unseen = properties(returns_from_guest(function, nsid))
+    assert "ID_FS_TYPE" not in unseen
+    assert unseen["SYSTEMD_READY"] == "0"
+
+    assert erase(function) == 1.0
+    assert "ID_FS_TYPE" not in properties(node_of(function, nsid))

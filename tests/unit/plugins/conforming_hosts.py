@@ -24,20 +24,26 @@ from os_acc.testing.mdevs import mtty
 
 _GPU: Final = "0000:17:00.0"
 _QAT: Final = "0000:d8:00.0"
+_C62X: Final = "0000:3d:00.0"
+_DRIVE: Final = "0000:41:00.0"
 
 
 def _host(
     *functions: FunctionSpec,
     specs: tuple[str, ...] = (),
     mdev_parents: tuple[MdevParentSpec, ...] = (),
+    disable_denylist: bool = False,
 ) -> Callable[[Path], TestHost]:
     """Return a function that makes a host with these functions.
 
     :param specs: its ``device_spec``; empty: all functions.
+    :param disable_denylist: the option of vfio-pci.
     """
 
     def make(directory: Path) -> TestHost:
-        spec = HostSpec(functions, mdev_parents=mdev_parents)
+        spec = HostSpec(
+            functions, mdev_parents=mdev_parents, disable_denylist=disable_denylist
+        )
         options = {"device_spec": list(specs)} if specs else {}
         return TestHost(directory, spec, **options)
 
@@ -77,7 +83,22 @@ HOSTS: Final[Mapping[str, tuple[str, Callable[[Path], TestHost]]]] = {
         "qat",
         _host(hosts.qat_gen4("0000:d8", 1), specs=(f'{{"address": "{_QAT}"}}',)),
     ),
+    "qat C62x": (
+        "qat",
+        _host(
+            hosts.qat("0000:3d", 0),
+            specs=(f'{{"address": "{_C62X}", "num_vfs": 16}}',),
+            disable_denylist=True,
+        ),
+    ),
     "nvme": ("nvme", _host(hosts.nvme_disk("0000:d9", 1))),
+    "nvme with VFs": (
+        "nvme",
+        _host(
+            hosts.nvme_sriov("0000:41", 0, private=((2,), (3,))),
+            specs=(f'{{"address": "{_DRIVE}", "num_vfs": 2}}',),
+        ),
+    ),
     "nvidia": (
         "nvidia",
         _host(

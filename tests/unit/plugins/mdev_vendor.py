@@ -35,6 +35,7 @@ def device(plugin: base.PluginBase, offered: base.OfferedType) -> base.Device:
         traits=frozenset(),
         handles=offered.handles,
         numa_node=parent.numa_node if parent else None,
+        erasure=base.Erasure.REMOVAL,
     )
 
 
@@ -165,6 +166,10 @@ class NoSlots(Planted):
 
 class ErasesSlots(Planted):
     changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.PLUGIN}
+
+
+class ResetsSlots(Planted):
+    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.RESET}
 
 
 class ClassOfNova(Planted):

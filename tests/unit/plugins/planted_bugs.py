@@ -148,9 +148,11 @@ class ErasureIsText(Planted):
 
 
 class ErasesNothing(Planted):
-    """States that it erases its device, and has no method for that."""
-
     changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.PLUGIN}
+
+
+class RemovesFunction(Planted):
+    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.REMOVAL}
 
 
 # -- rejections ------------------------------------------------------------------
@@ -448,8 +450,6 @@ class OldFirmware(Planted):
 
 
 class NeverForgets(Planted):
-    """Offers a first card that keeps the data of its guests."""
-
     changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.NONE}
 
 

@@ -237,6 +237,7 @@ RULES = {
     "IdentityOfVirtual": "but that of mtty is None",
     "NoSlots": "Device.handles is empty",
     "ErasesSlots": "Device.erasure is PLUGIN, for mediated devices",
+    "ResetsSlots": "Device.erasure is RESET, for mediated devices",
     "ClassOfNova": "Device.resource_class is VGPU, a class of Nova or Neutron",
     "RegionOfType": "Device.region is not for mediated devices",
     "SlotsOfSibling": f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}",

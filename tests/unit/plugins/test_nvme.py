@@ -383,6 +383,29 @@ def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
     assert erasing(host) == []
 
 
+def test_the_disks_stay_claimed_while_the_drive_sanitizes_itself(
+    tmp_path: Path,
+) -> None:
+    with host_with(tmp_path, NvmeSpec(sanicap=BLOCK)) as host:
+        host.plug(1, DRIVE)
+        host.kernel.write_medium(DRIVE, 1, DATA)
+        host.unplug(1)
+        for part in (0.25, 0.5):
+            advance(host)
+            host.kernel.advance_sanitize(DRIVE, part)
+            (disk,) = survey.wait_for_disks(PciAddress.parse(DRIVE), (1,)).values()
+            with pytest.raises(OSError, match="busy"):
+                host.kernel.open_disk(disk.node, disk.device)
+        advance(host)
+        (lease,) = host.manager.store.leases()
+        assert lease.erased == 0.5
+        host.kernel.advance_sanitize(DRIVE, 1.0)
+        advance(host)
+        assert erasing(host) == []
+        assert DATA not in host.kernel.read_medium(DRIVE, 1)
+        host.plug(2, DRIVE)
+
+
 def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
     host: TestHost,
 ) -> None:

@@ -48,6 +48,7 @@ RULES = {
     "ClassOfNova": "Device.resource_class is VCPU, a class of Nova or Neutron",
     "ErasureIsText": "Device.erasure is 'reset', not an Erasure",
     "ErasesNothing": "Device.erasure is PLUGIN, but the plugin has no erase()",
+    "RemovesFunction": "Device.erasure is REMOVAL, for a function that a VFIO driver",
     "ReasonIsText": "RejectedDevice.reason is 'it is too hot', not a RejectReason",
     "ReasonOfTheLibrary": "is UNKNOWN_STATE, which is not for plugins",
     "DetailIsError": "RejectedDevice.detail is OSError('no firmware'), not a str",

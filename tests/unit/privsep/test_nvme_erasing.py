@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -124,17 +123,6 @@ def test_a_sanitize_operation_goes_on_in_the_drive(tmp_path: Path) -> None:
         assert not is_marked(kernel, DRIVE)
 
 
-def test_an_operation_goes_on_after_a_reboot(tmp_path: Path) -> None:
-    with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK)).installed() as kernel:
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
-        shutil.rmtree(kernel.path(worker.LOCKS))
-        kernel.advance_sanitize(DRIVE, 0.5)
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
-        kernel.advance_sanitize(DRIVE, 1.0)
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
-        assert kernel.read_medium(DRIVE, 1) == ZEROES
-
-
 def test_an_earlier_sanitize_operation_does_not_count(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
         kernel.advance_sanitize(DRIVE, 1.0)
@@ -244,6 +232,17 @@ def test_fna_keeps_a_format_away_from_a_vf(tmp_path: Path) -> None:
             erasing.erase(VF, LEASE, FORMAT)
         assert kernel.read_medium(PF, 1).startswith(DATA)
         assert kernel.state(VF).driver is None
+
+
+@pytest.mark.parametrize("methods", [FORMAT, CRYPTO_FORMAT], ids=["format", "crypto"])
+def test_a_format_that_reaches_all_namespaces_erases_a_drive_that_is_alone(
+    tmp_path: Path, methods: tuple[EraseMethod, ...]
+) -> None:
+    spec = NvmeSpec((1, 2), fna=0b111)
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, methods) == 1.0
+        for number in spec.namespaces:
+            assert DATA not in kernel.read_medium(DRIVE, number)
 
 
 def test_a_worn_out_drive_is_reported(tmp_path: Path) -> None:

@@ -115,6 +115,46 @@ def test_what_is_sent_to_all_processes_ends_no_write_half_way(fake, ending):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
+def test_a_process_left_behind_may_have_the_first_descriptor_of_all(fake, tmp_path):
+    """A child without standard streams gets it for the first file that it opens."""
+
+    def wait() -> None:
+        (tmp_path / "found").write_text(os.readlink("/proc/self/fd/0"))
+
+    def work(_index):
+        assert os.open(tmp_path, os.O_RDONLY) == 0
+        readable, writable = os.pipe()
+        worker.leave_behind([0, writable], wait)
+        os.close(writable)
+        # Its end closes the pipe.
+        os.read(readable, 1)
+        return OK
+
+    assert worker.run([FIRST], 1, 30, work) == (OK,)
+    assert (tmp_path / "found").read_text() == str(tmp_path)
+
+
+def test_a_process_left_behind_has_its_files_and_neither_the_call_nor_its_lock(fake):
+    readable, writable = os.pipe()
+
+    def wait() -> None:
+        os.write(writable, b"%d" % os.getpid())
+        signal.pause()
+
+    def work(_index):
+        worker.leave_behind([writable], wait)
+        return OK
+
+    assert worker.run([FIRST], 1, 30, work, [writable]) == (OK,)
+    os.close(writable)
+    pid = int(os.read(readable, 99))
+    assert worker.run([FIRST], 2, 30, lambda _index: OK) == (OK,)
+    # A service manager ends it, and with it the last file that it had.
+    os.kill(pid, signal.SIGTERM)
+    assert os.read(readable, 1) == b""
+    os.close(readable)
+
+
 def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monkeypatch):
     def refuse():
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The disks of a drive stay claimed while a sanitize operation runs in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.nvme import SanitizeAction
+from os_acc.privsep import functions, record, worker
+from os_acc.privsep.nvme import erasing, keeper, notes, survey
+from os_acc.privsep.outcome import CallRefused, Outcome
+from os_acc.testing import FakeKernel
+from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from tests.unit.privsep.nvme_drives import (
+    DRIVE,
+    FORMAT,
+    LEASE,
+    NEXT,
+    SANITIZE,
+    ZEROES,
+    kernel_with,
+    put_on_record,
+)
+
+NAMESPACES = (1, 2)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeKernel]:
+    """Yield a host whose drive is on record for the lease of its erasure."""
+    spec = NvmeSpec(NAMESPACES, sanicap=BLOCK)
+    with kernel_with(tmp_path, spec).installed() as fake:
+        put_on_record(DRIVE, LEASE)
+        yield fake
+        record.remove(DRIVE)
+        wait_until_free()
+
+
+def open_all(fake: FakeKernel) -> list[int]:
+    """Open all disks of the drive exclusively, as mount(8) or LVM would.
+
+    :raises OSError: EBUSY: one of them is claimed.
+    """
+    disks = survey.wait_for_disks(DRIVE, NAMESPACES)
+    return [fake.open_disk(each.node, each.device) for each in disks.values()]
+
+
+def claimed(fake: FakeKernel) -> list[int]:
+    """Return the namespaces whose disks cannot be opened exclusively."""
+    found = []
+    for number, each in survey.wait_for_disks(DRIVE, NAMESPACES).items():
+        try:
+            os.close(fake.open_disk(each.node, each.device))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            found.append(number)
+    return found
+
+
+def wait_until_free() -> None:
+    """Wait until the drive has no keeper."""
+    deadline = time.monotonic() + 60
+    while keeper.is_running(DRIVE):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_disks_are_claimed_from_the_first_call_to_the_last(
+    fake: FakeKernel,
+) -> None:
+    assert claimed(fake) == []
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    assert claimed(fake) == [1, 2]
+    fake.advance_sanitize(DRIVE, 0.5)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
+    assert claimed(fake) == [1, 2]
+    fake.advance_sanitize(DRIVE, 1.0)
+    # The operation has ended, and no call has seen that yet.
+    assert claimed(fake) == [1, 2]
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+    assert claimed(fake) == []
+
+
+def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(
+    fake: FakeKernel,
+) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    keeper.end(DRIVE)
+    assert claimed(fake) == []
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    assert claimed(fake) == [1, 2]
+
+
+def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    # A reboot ends all processes, and clears /run.
+    keeper.end(DRIVE)
+    shutil.rmtree(fake.path(worker.LOCKS))
+    put_on_record(DRIVE, LEASE)
+    fake.advance_sanitize(DRIVE, 0.5)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5
+    assert claimed(fake) == [1, 2]
+    fake.advance_sanitize(DRIVE, 1.0)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+    assert fake.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
+    fake: FakeKernel,
+) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    keeper.end(DRIVE)
+    taken = open_all(fake)
+    for part in (0.5, 1.0):
+        fake.advance_sanitize(DRIVE, part)
+        with pytest.raises(CallRefused) as refused:
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        assert refused.value.result.outcome == Outcome.IN_USE
+    for fd in taken:
+        os.close(fd)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+
+
+def test_a_keeper_of_other_disks_does_not_count(fake: FakeKernel) -> None:
+    # It has those of before a hot unplug.
+    keeper.keep(DRIVE, LEASE, ())
+    note = dataclasses.replace(notes.to_erase(DRIVE, LEASE), kept="259:98 259:99")
+    notes.write(DRIVE, note)
+    survey.wait_for_queue(DRIVE).sanitize(SanitizeAction.BLOCK_ERASE)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    assert claimed(fake) == [1, 2]
+    disks = survey.wait_for_disks(DRIVE, NAMESPACES).values()
+    assert notes.to_erase(DRIVE, LEASE).kept == " ".join(each.device for each in disks)
+
+
+def test_the_disks_are_free_once_the_record_has_ended(fake: FakeKernel) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    record.remove(DRIVE)
+    wait_until_free()
+    assert claimed(fake) == []
+
+
+def test_the_keeper_ends_with_the_record_of_its_own_lease(fake: FakeKernel) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    put_on_record(DRIVE, NEXT)
+    wait_until_free()
+
+
+def test_a_sanitize_operation_that_failed_leaves_the_disks_free(
+    fake: FakeKernel,
+) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    fake.fail_sanitize(DRIVE)
+    with pytest.raises(OSError, match="sanitize operation ended"):
+        erasing.erase(DRIVE, LEASE, SANITIZE)
+    assert claimed(fake) == []
+
+
+def test_another_method_gets_the_disks_of_the_keeper(fake: FakeKernel) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    fake.advance_sanitize(DRIVE, 1.0)
+    assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+    assert fake.read_medium(DRIVE, 1) == ZEROES
+
+
+def test_a_drive_that_leaves_its_driver_after_each_call_has_no_keeper(
+    fake: FakeKernel,
+) -> None:
+    functions.rebind(DRIVE, "vfio-pci")
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    assert not keeper.is_running(DRIVE)
+    fake.advance_sanitize(DRIVE, 1.0)
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+    assert functions.driver(DRIVE) == "vfio-pci"
