@@ -135,9 +135,16 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
     return None
 
 
+def _lease_driver(evidence: HostEvidence, function: PciFunction) -> str | None:
+    # Most functions of a large host are asked for while few are leased.
+    if not evidence.lease_drivers:
+        return None
+    return evidence.lease_drivers.get(function.address)
+
+
 def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
     """Return the driver of a function in a guest, by its lease, or else by its tags."""
-    if (leased := evidence.lease_drivers.get(function.address)) is not None:
+    if (leased := _lease_driver(evidence, function)) is not None:
         return leased
     tags = evidence.named[function.address]
     return vfio_drivers.driver_of(evidence.root, function, tags)
@@ -145,7 +152,7 @@ def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
 
 def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
     """Return whether a function has one driver on the host and in a guest."""
-    if (leased := evidence.lease_drivers.get(function.address)) is not None:
+    if (leased := _lease_driver(evidence, function)) is not None:
         return not is_vfio_driver(leased)
     return evidence.named[function.address].stays
 
@@ -247,7 +254,7 @@ def _is_unknown(
         return True
     if function.driver is None:
         return _is_leaving(evidence, function)
-    is_offered = function.address in evidence.offered
+    is_offered = bool(evidence.offered) and function.address in evidence.offered
     # NVIDIA's driver tells by the type of the vGPU, which is a use of the host.
     by_driver = is_offered and function.driver != NVIDIA
     return (is_vfio_driver(function.driver) or by_driver) and not tags.prebound

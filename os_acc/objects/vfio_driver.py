@@ -9,6 +9,7 @@ of a directory in ``/sys/bus/pci/drivers``.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final
 
@@ -31,6 +32,8 @@ def is_name(value: object) -> bool:
     return type(value) is str and _NAME.fullmatch(value) is not None
 
 
+# Each scan asks it several times for each function.
+@functools.lru_cache(64)
 def is_vfio_driver(driver: str | None) -> bool:
     """Return whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci).
 
