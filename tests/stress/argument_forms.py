@@ -38,7 +38,9 @@ def is_identity(value: Any) -> bool:
 def is_driver(value: object) -> bool:
     if type(value) is not str or len(value) > 64:
         return False
-    return value == "" or (value[0] in FIRST and set(value) <= _LATER)
+    if value == "":
+        return True
+    return value[0] in FIRST and set(value) <= _LATER and value[-1] != " "
 
 
 def are_targets(value: Any, *names: int) -> bool:
