@@ -22,7 +22,7 @@ from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.privsep.record import FunctionUse
 
 from . import lane, machine, sysfs
-from .nvme_media import digest, holds_data, node_of, write_data
+from .nvme_media import digest, holds_data, node_of, wait_until, write_data
 
 pytestmark = pytest.mark.family("NVMe drive or VF")
 
@@ -112,8 +112,18 @@ def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> Non
 
 
 def properties(node: str) -> dict[str, str]:
-    """Return what udev knows about a disk, once it has handled all events."""
+    """Return what udev knows about a disk, once it has handled all events.
+
+    The kernel makes the node of a disk, reads its partition table, and tells udev then
+    (device_add_disk() in block/genhd.c): there may be no event to wait for yet.
+    """
+    wait_until(lambda: "USEC_INITIALIZED" in recorded(node))
     subprocess.run(["udevadm", "settle", "--timeout=120"], check=True)
+    return recorded(node)
+
+
+def recorded(node: str) -> dict[str, str]:
+    """Return what udev has recorded of a disk."""
     shown = subprocess.run(
         ["udevadm", "info", "--query=property", node],
         check=True,
