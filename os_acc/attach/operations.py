@@ -298,8 +298,14 @@ def _owing(
             attach_target=AttachTarget.VM,
         )
     device = _offered(manager.catalog.assuming(planned, deadline), planned)
-    if device is not None and not is_vfio_driver(planned.driver):
+    if not is_vfio_driver(planned.driver) and not planned.owes_release:
         # Only its plugin can end that the driver offers it to guests.
+        if device is None:
+            raise exception.NotFound(
+                f"no plugin offers {planned.address}, which stays on {planned.driver}",
+                hint="enable the plugin of its vendor, or end the offer by hand",
+                kind=exception.ObjectKind.DEVICE,
+            )
         planned = dataclasses.replace(planned, plugin=device.plugin, owes_release=True)
     eraser = recorded.eraser if recorded else ""
     if device is not None and device.erasure is Erasure.PLUGIN:

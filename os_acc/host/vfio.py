@@ -83,7 +83,7 @@ def is_offered(root: str, address: PciAddress) -> bool:
     """Return whether a driver offers a function to guests (Linux 6.1 and later).
 
     Documentation/ABI/testing/sysfs-devices-vfio-dev. libvirt accepts a function with
-    ``managed='no'`` by this, whatever its driver is.
+    ``managed='no'`` by this, on any driver.
     """
     return os.path.isdir(os.path.join(root, DEVICES, str(address), _OFFERED))
 

@@ -88,7 +88,8 @@ class NvidiaPlugin(base.PluginBase):
             steps.run(steps_of_vgpu.create_vgpu, handle.vgpu_type)
         except base.HostStepFailed as error:
             # The error number is not documented; the driver's list shows the cause.
-            if self._has_capacity(handle):
+            is_denied = error.reason is base.StepReason.DENIED
+            if is_denied or self._has_capacity(handle):
                 raise
             raise base.HostStepFailed(
                 f"{handle.address} cannot become a vGPU of type {handle.vgpu_type}: "

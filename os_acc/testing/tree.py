@@ -321,6 +321,10 @@ def _is_linked(twin: str, path: str) -> bool:
     return True
 
 
+#: The FIFOs of the privileged helper have no contents, and no reader in a copy.
+_FIFOS = shutil.ignore_patterns("claims")
+
+
 def copy(source: str, target: str) -> None:
     """Copy a tree that no process uses; files that are only replaced are linked."""
     _link(source, target)
@@ -332,7 +336,7 @@ def copy_in_place(source: str, target: str) -> None:
     """Replace a file or directory by a copy of another, if there is one."""
     if os.path.isdir(source):
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, ignore=_FIFOS)
     elif os.path.exists(source):
         _remove(target)
         shutil.copyfile(source, target)
@@ -349,7 +353,7 @@ def _link(source: str, target: str) -> None:
                 # A card's node is locked by a process that opens it exclusively.
                 copy = shutil.copyfile if entry.name.startswith("dfl-") else os.link
                 copy(entry.path, path)
-            elif entry.name != "locks":
+            elif entry.name not in ("locks", "claims"):
                 _link(entry.path, path)
 
 

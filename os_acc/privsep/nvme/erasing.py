@@ -332,9 +332,12 @@ def _sanitize(
         return min(status.progress, 0.999)
     if status.is_completed and status.is_erased:
         with _held(function, queue, device) as disks:
-            for disk in disks:
-                forget_partitions(disk)
-        return 1.0
+            # A host that was quicker than the claims may have written.
+            status = queue.sanitize_status()
+            if status.is_completed and status.is_erased:
+                for disk in disks:
+                    forget_partitions(disk)
+                return 1.0
     if note.sanitizes:
         keeper.end(function)
         notes.write(function, dataclasses.replace(note, sanitizes=False))
@@ -356,7 +359,9 @@ def _keep(
     if disks and not note.is_rebound:
         kept = _disk_numbers(function, device)
         notes.write(function, dataclasses.replace(note, kept=kept))
-        keeper.keep(function, note.lease, disks)
+        # Without memory for a process, the next call claims the disks again.
+        with contextlib.suppress(OSError):
+            keeper.keep(function, note.lease, disks)
 
 
 def _disk_numbers(function: PciAddress, device: NvmeDevice) -> str:

@@ -22,6 +22,7 @@ from typing import Final
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 _FIFOS: Final = f"{worker.LOCKS}/claims"
 # The longest time for which the keeper misses the end of the record.
@@ -60,18 +61,21 @@ def is_running(function: PciAddress) -> bool:
 def end(function: PciAddress) -> None:
     """End the keeper of a function, if there is one; its disks are free then.
 
-    :raises OSError: ETIMEDOUT: it does not end.
+    :raises CallRefused: it does not end.
     """
     deadline = time.monotonic() + _END_SECONDS
     while (fifo := _open(function)) is not None:
         try:
-            os.write(fifo, b"\n")
+            # It may end by itself meanwhile.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(fifo, b"\n")
         finally:
             os.close(fifo)
         if time.monotonic() > deadline:
-            text = "the process that keeps its disks claimed does not end"
-            raise OSError(errno.ETIMEDOUT, text, "keeper")
+            raise CallRefused(CallResult(Outcome.IN_USE, errno.EBUSY, "keeper"))
         time.sleep(_POLL_SECONDS)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path(function))
 
 
 def _open(function: PciAddress) -> int | None:
@@ -91,7 +95,7 @@ def _wait(function: PciAddress, lease: str, disks: Sequence[int], fifo: int) -> 
     told.register(fifo, select.POLLIN)
     while not told.poll(_CHECK_MS) and _is_recorded(function, lease):
         pass
-    # Before the FIFO, by which other processes see the keeper.
+    # Before the FIFO: while that is open, the keeper counts as running.
     for disk in disks:
         os.close(disk)
 

@@ -61,9 +61,11 @@ def _unleased(host: TestHost, provider: Provider) -> int:
     """Return the number of units that a further guest could have, as offered now."""
     leased = {each.address for each in host.manager.store.leases()}
     offered_now = host.manager.discover().providers.get(provider.uuid, provider)
+    faults = {each.address: each.fault for each in offered_now.device.handles}
+    # A unit that is offered no more is lost, and not reserved.
     return sum(
-        not each.fault and each.address not in leased
-        for each in offered_now.device.handles
+        each.address not in leased and not faults.get(each.address)
+        for each in provider.device.handles
     )
 
 

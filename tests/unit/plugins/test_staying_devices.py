@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A function that stays on its driver is nobody else's, and is never lost."""
+"""No other guest gets a function that stays on its driver, and none is lost."""
 
 from __future__ import annotations
 
@@ -110,6 +110,14 @@ def test_a_release_without_a_lease_ends_the_offer(
     release(host)
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
     assert host.provider(VF).device.plugin == "acme"
+
+
+def test_a_release_without_its_plugin_is_refused(host: TestHost) -> None:
+    offer(host, VF)
+    host.restart(enabled_plugins=["pci"])
+    with pytest.raises(exception.NotFound, match="no plugin offers"):
+        release(host)
+    assert is_offered(host, VF)
 
 
 def test_force_frees_no_function_that_a_guest_has(host: TestHost) -> None:

@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.nvme import SanitizeAction
+from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, record, worker
 from os_acc.privsep.nvme import erasing, keeper, notes, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel
 from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
+    DATA,
     DRIVE,
     FORMAT,
     LEASE,
@@ -99,6 +101,52 @@ def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(
     assert claimed(fake) == []
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]
+
+
+def test_a_process_that_cannot_be_started_costs_no_erasure(
+    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "leave_behind", refuse)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    assert claimed(fake) == []
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    assert claimed(fake) == [1, 2]
+
+
+def test_a_host_that_writes_before_the_last_claim_is_noticed(
+    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    fake.advance_sanitize(DRIVE, 1.0)
+    end = keeper.end
+
+    def end_and_write(function: PciAddress) -> None:
+        end(function)
+        fake.write_medium(function, 1, DATA)
+
+    monkeypatch.setattr(keeper, "end", end_and_write)
+    with pytest.raises(OSError, match="the drive has data"):
+        erasing.erase(DRIVE, LEASE, SANITIZE)
+
+
+def test_a_keeper_that_ends_by_itself_is_not_missed(
+    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+    write = os.write
+
+    def broken(fd: int, data: bytes) -> int:
+        write(fd, data)
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", broken)
+        keeper.end(DRIVE)
+    assert claimed(fake) == []
 
 
 def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> None:

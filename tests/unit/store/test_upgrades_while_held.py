@@ -114,7 +114,7 @@ class Guests:
         assert self.are_untouched
 
     def refuse_others(self) -> None:
-        """Try to plug the devices, of which there is one each, for another guest."""
+        """Try to plug the devices, one of each kind, for another guest."""
         for device in set(HELD.values()) - {MDEV}:
             # LookupError: it is not even offered.
             with pytest.raises((exception.NoDeviceAvailable, LookupError)):
