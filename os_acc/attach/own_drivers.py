@@ -33,8 +33,8 @@ def check_offered(root: str, lease: Lease) -> None:
     :raises HostStepFailed: it does not.
     """
     for address in _staying(lease):
-        # NVIDIA's driver was asked for the type of the vGPU.
-        if not lease.vgpu_type and not vfio.is_offered(root, address):
+        # The step that made a vGPU has read its type back.
+        if not lease.vgpu_type and not vfio.is_offered(root, address, lease.driver):
             raise exception.HostStepFailed(
                 f"{lease.driver} does not offer {address} to guests: the device has no "
                 "vfio-dev",
@@ -52,7 +52,7 @@ def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
     # The function stays on the driver of the host, too.
     if lease.vgpu_type:
         return bool(vgpu.current_type(root, function.address))
-    return vfio.is_offered(root, function.address)
+    return vfio.is_offered(root, function.address, driver)
 
 
 def _staying(lease: Lease) -> list[PciAddress]:

@@ -88,20 +88,13 @@ class UnknownDevice:
         driver = self._function.driver
         if self._vgpu_type():
             return NVIDIA
-        is_present = is_vfio_driver(driver) or self._stays
+        is_present = self._is_offered(self._function)
         return driver if driver and is_present else VFIO_PCI
-
-    @property
-    def _stays(self) -> bool:
-        """Whether a driver of the host offers the device to guests."""
-        driver = self._function.driver
-        # NVIDIA's driver tells by the type of the vGPU.
-        return driver != NVIDIA and self._is_offered(self._function)
 
     def _is_offered(self, function: PciFunction) -> bool:
         """Return whether a driver offers a function to guests, or has to."""
         return is_vfio_driver(function.driver) or vfio.is_offered(
-            self._manager.root, function.address
+            self._manager.root, function.address, function.driver
         )
 
     def _vgpu_type(self) -> int:
@@ -117,7 +110,7 @@ class UnknownDevice:
                 hint="name it in [os_acc] device_spec, and not in Nova's options",
                 kind=exception.ObjectKind.DEVICE,
             )
-        if not is_vfio_driver(self._function.driver) and not self._stays:
+        if not self._is_offered(self._function):
             raise exception.NotFound(
                 f"{self._address} is not prepared for a guest: it is bound to "
                 f"{self._function.driver or 'no driver'}",
@@ -128,7 +121,7 @@ class UnknownDevice:
     def _is_the_guests(self) -> bool:
         if self.recorded is not None and not _is_damaged(self.recorded):
             return self.recorded.is_the_guests
-        return is_vfio_driver(self._function.driver) or self._stays
+        return self._is_offered(self._function)
 
     def _members(self) -> tuple[PciAddress, ...]:
         """Return the prepared functions of the group, which are released together."""
@@ -149,6 +142,12 @@ class UnknownDevice:
     def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:
         (now,) = verification.read_prior(self._manager.root, [address], self._deadline)
         if not self._is_the_guests or not is_vfio_driver(self._vfio_driver()):
+            if driver not in (None, now.driver or ""):
+                raise exception.InvalidInput(
+                    f"{address} stays on {now.driver or 'no driver'}; a release does "
+                    f"not bind it to {driver or 'no driver'}",
+                    hint="omit its driver; bind it to another one after the release",
+                )
             return now
         entry = self._records.get(address)
         if (

@@ -31,7 +31,7 @@ from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import NVIDIA, is_vfio_driver
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep.functions import is_driver_name
 
 LOG = log.getLogger(__name__)
@@ -301,9 +301,8 @@ def check_unbound(
     for each in prior:
         if each.address in prebound:
             continue
-        # NVIDIA's driver tells by the type of the vGPU.
-        if is_vfio_driver(each.driver) or (
-            each.driver != NVIDIA and vfio.is_offered(root, each.address)
+        if is_vfio_driver(each.driver) or vfio.is_offered(
+            root, each.address, each.driver
         ):
             raise Unsettled(
                 f"{each.address} is now on {each.driver} for another guest",

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.attributes import names, read_text
 from os_acc.host.class_devices import class_devices
 from os_acc.host.function import DEVICES
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.vfio_driver import NVIDIA, is_vfio_driver
 
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
 # a guest to harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
@@ -79,25 +80,33 @@ def denylisted(root: str, function: PciFunction) -> bool:
     return read_text(path) != "Y"
 
 
-def is_offered(root: str, address: PciAddress) -> bool:
-    """Return whether a driver offers a function to guests (Linux 6.1 and later).
+def is_offered(root: str, address: PciAddress, driver: str | None) -> bool:
+    """Return whether a function's driver offers it to guests (Linux 6.1 and later).
 
     Documentation/ABI/testing/sysfs-devices-vfio-dev. libvirt accepts a function with
-    ``managed='no'`` by this, on any driver.
+    ``managed='no'`` by this, on any driver. NVIDIA's driver is asked for the type of
+    the vGPU instead (:mod:`.host.vgpu`): no document tells when it has registered a VF.
     """
-    return os.path.isdir(os.path.join(root, DEVICES, str(address), _OFFERED))
+    return driver != NVIDIA and os.path.isdir(
+        os.path.join(root, DEVICES, str(address), _OFFERED)
+    )
 
 
-def offered_functions(root: str) -> frozenset[PciAddress]:
+def offered_functions(
+    root: str, functions: Mapping[PciAddress, PciFunction]
+) -> frozenset[PciAddress]:
     """Return the functions that drivers offer to guests; see :func:`is_offered`.
 
     :raises HostStepFailed: the class exists and cannot be read.
     """
-    return frozenset(
-        each.owner
+    owners = (
+        functions.get(each.owner)
         for each in class_devices(root, _OFFERED)
         # A mediated device is below a function, and is not that function.
         if each.owner is not None and each.ancestors[-2:] == (str(each.owner), _OFFERED)
+    )
+    return frozenset(
+        each.address for each in owners if each is not None and each.driver != NVIDIA
     )
 
 

@@ -242,7 +242,7 @@ def _evidence(
             if lease.is_the_guests and lease.slot is None
             for function in lease.functions
         },
-        offered=vfio.offered_functions(root),
+        offered=vfio.offered_functions(root, host.functions),
         unmanaged=rules.unmanaged,
     )
 

@@ -20,7 +20,7 @@ from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
+from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 from os_acc.plugins import families
 
 
@@ -41,7 +41,7 @@ class HostEvidence:
         are not recorded, with the UUIDs of these leases.
     :ivar lease_drivers: the driver that each function of a guest's lease has.
     :ivar offered: the functions that drivers offer to guests, also drivers on which a
-        function stays.
+        function stays. A vGPU of NVIDIA's driver is a use by the host instead.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
     """
 
@@ -255,9 +255,7 @@ def _is_unknown(
     if function.driver is None:
         return _is_leaving(evidence, function)
     is_offered = bool(evidence.offered) and function.address in evidence.offered
-    # NVIDIA's driver tells by the type of the vGPU, which is a use of the host.
-    by_driver = is_offered and function.driver != NVIDIA
-    return (is_vfio_driver(function.driver) or by_driver) and not tags.prebound
+    return (is_vfio_driver(function.driver) or is_offered) and not tags.prebound
 
 
 def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:

@@ -27,8 +27,9 @@ def register(tree: Transaction, address: str) -> int:
         tree.put(f"dev/vfio/{group}", "", 0o600)
         tree.put(f"{_CLASS}/{group}/dev", f"511:{group}\n")
         tree.link(f"sys/class/vfio/{group}", f"{_CLASS}/{group}")
-    tree.put(f"{_REGISTERED}/{address}", "")
-    show(tree, functions.place(tree, address))
+    if not is_registered(tree, address):
+        tree.put(f"{_REGISTERED}/{address}", "")
+        show(tree, functions.place(tree, address))
     return 0
 
 

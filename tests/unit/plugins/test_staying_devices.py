@@ -16,7 +16,15 @@ from os_acc.attach import operations, verification
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import FunctionSpec, HostSpec, TestHost, instance, uuid_of
+from os_acc.testing import (
+    FunctionSpec,
+    HostSpec,
+    TestHost,
+    functions,
+    instance,
+    uuid_of,
+)
+from os_acc.testing.tree import Tree
 from tests.unit.attach.test_variant_drivers import DEBIAN
 from tests.unit.plugins.staying_vendor import (
     CARD,
@@ -51,8 +59,8 @@ def is_offered(host: TestHost, address: str) -> bool:
     return Path(host.kernel.path("sys/bus/pci/devices", address), "vfio-dev").exists()
 
 
-def release(host: TestHost, *, force: bool = False) -> None:
-    operations.release_device(host.manager, PLACE, None, force=force)
+def release(host: TestHost, driver: str | None = None, *, force: bool = False) -> None:
+    operations.release_device(host.manager, PLACE, driver, force=force)
 
 
 @pytest.mark.parametrize("named", [NAMED[0], PLAIN], ids=["stays", "plain"])
@@ -110,6 +118,29 @@ def test_a_release_without_a_lease_ends_the_offer(
     release(host)
     assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
     assert host.provider(VF).device.plugin == "acme"
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", ""])
+def test_a_release_binds_none_to_another_driver(host: TestHost, driver: str) -> None:
+    host.plug(1, VF)
+    lose_store(host)
+    with pytest.raises(exception.InvalidInput, match=f"stays on {DRIVER}"):
+        release(host, driver)
+    assert is_offered(host, VF)
+    release(host, DRIVER)
+    assert (host.drivers(VF), is_offered(host, VF)) == ([DRIVER], False)
+
+
+def test_a_plug_of_one_that_the_driver_does_not_offer_fails(host: TestHost) -> None:
+    """The group may have a node nevertheless."""
+    with Tree(host.root).transaction() as tree:
+        number = functions.group_of(tree, VF)
+        tree.put(f"dev/vfio/{number}", "", 0o600)
+        place = functions.place(tree, VF)
+        tree.put(f"{place}/acme/guest", "1\n", 0o644)
+    with pytest.raises(exception.HostStepFailed, match="does not offer"):
+        host.plug(1, VF)
+    assert host.manager.store.leases() == ()
 
 
 def test_a_release_without_its_plugin_is_refused(host: TestHost) -> None:
