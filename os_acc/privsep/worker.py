@@ -35,6 +35,8 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 
+from oslo_privsep import capabilities
+
 from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.pci import PciAddress
@@ -141,8 +143,8 @@ def is_late() -> bool:
 def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
     """Fork a process that keeps files open until ``wait`` returns, and nothing else.
 
-    It outlives the call and the helper. SIGTERM ends it, so that it delays no stop of
-    the service.
+    It outlives the call and the helper, without any capability (capabilities(7)).
+    SIGTERM ends it, so that it delays no stop of the service.
 
     :raises OSError: no process or memory was left to create it.
     """
@@ -150,6 +152,7 @@ def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
         return
     try:
         _close_all_but(set(files))
+        capabilities.drop_all_caps_except((), (), ())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         wait()

@@ -8,7 +8,10 @@ import errno
 import fcntl
 import json
 import os
+import re
+import select
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -149,8 +152,12 @@ def test_a_process_left_behind_has_its_files_and_neither_the_call_nor_its_lock(f
     os.close(writable)
     pid = int(os.read(readable, 99))
     assert worker.run([FIRST], 2, 30, lambda _index: OK) == (OK,)
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.findall(r"^Cap(?:Inh|Prm|Eff):\s*(\w+)", status, re.M)
+    assert [int(each, 16) for each in found] == [0, 0, 0]
     # A service manager ends it, and with it the last file that it had.
     os.kill(pid, signal.SIGTERM)
+    assert select.select([readable], [], [], 60)[0] == [readable]
     assert os.read(readable, 1) == b""
     os.close(readable)
 
