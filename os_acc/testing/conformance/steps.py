@@ -39,18 +39,31 @@ def unplug_restores_the_host(host: TestHost, plugin: str) -> None:
     :raises RuleBroken: no device is offered, or a file of the host is changed.
     """
     for provider in offered(host, plugin):
-        for amount in sorted({1, min(free_units(provider), SOME)} - {0}):
-            before = contents(host)
-            rule = f"{provider.name} is as before, once unplugged"
-            try:
-                plug(host, provider, amount=amount)
-            except exception.HostStepFailed as error:
-                if amount == 1 or not lacks_capacity(error):
-                    raise
-                rule = f"{provider.name} is as before, if it lacks capacity for a plug"
-            else:
-                unplug_all(host)
-            require_returned(before, host, rule, plugin=plugin)
+        amount = min(free_units(provider), SOME)
+        while amount:
+            fitted = _unplug_restores(host, plugin, provider, amount)
+            # The most units for which there is capacity, then one.
+            amount = min(1, amount - 1) if fitted else amount - 1
+
+
+def _unplug_restores(
+    host: TestHost, plugin: str, provider: Provider, amount: int
+) -> bool:
+    """Check a plug of several units; return False if it lacks capacity for them."""
+    before = contents(host)
+    rule = f"{provider.name} is as before, once unplugged"
+    fitted = True
+    try:
+        plug(host, provider, amount=amount)
+    except exception.HostStepFailed as error:
+        if amount == 1 or not lacks_capacity(error):
+            raise
+        fitted = False
+        rule = f"{provider.name} is as before, if it lacks capacity for a plug"
+    else:
+        unplug_all(host)
+    require_returned(before, host, rule, plugin=plugin)
+    return fitted
 
 
 def prepare_is_idempotent(host: TestHost, plugin: str) -> None:

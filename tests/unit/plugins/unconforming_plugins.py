@@ -36,9 +36,9 @@ def card() -> FunctionSpec:
     return dataclasses.replace(hosts.fpga("0000:5e"), driver_attributes=(STATE,))
 
 
-def card_with_vfs() -> FunctionSpec:
-    """Return a card whose two VFs are offered."""
-    sriov = SriovSpec(2, 0x5001, "acmevf", boot_vfs=2, vf_attributes=(STATE,))
+def card_with_vfs(count: int) -> FunctionSpec:
+    """Return a card whose VFs are offered."""
+    sriov = SriovSpec(count, 0x5001, "acmevf", boot_vfs=count, vf_attributes=(STATE,))
     return dataclasses.replace(card(), driver="acme", sriov=sriov)
 
 
@@ -272,14 +272,43 @@ class OffersWithoutCapacity(Sound):
     """Has capacity for one VF, and offers the other one all the same."""
 
     guard = threading.Lock()
+    capacity = 1
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         with self.guard:
-            prepared = self.mark(handle).parent.glob("*")
-            if any(each.name != str(handle.address) for each in prepared):
+            if len(self.prepared() - {str(handle.address)}) >= self.capacity:
                 raise base.HostStepFailed(
                     f"the card has no capacity for {handle.address}",
                     address=str(handle.address),
                     reason=base.StepReason.NO_CAPACITY,
                 )
             super().prepare(handle, steps)
+
+    def prepared(self) -> set[str]:
+        return {each.name for each in Path(self.root, "var/lib/acme").glob("*")}
+
+
+class DropsUnits(OffersWithoutCapacity):
+    """Offers no other VF while one is prepared, instead of reserving them."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        prepared = self.prepared()
+        for each in super().discover(candidates):
+            left = [one for one in each.handles if str(one.address) in prepared]
+            yield dataclasses.replace(each, handles=tuple(left) or each.handles)
+
+
+class LeavesNote(OffersWithoutCapacity):
+    """Has capacity for two VFs, and notes for ever that both are prepared."""
+
+    capacity = 2
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        note = Path(self.root, "var/lib/acme-is-full")
+        try:
+            super().prepare(handle, steps)
+        except base.HostStepFailed:
+            note.unlink(missing_ok=True)
+            raise
+        if len(self.prepared()) == self.capacity:
+            note.touch()
