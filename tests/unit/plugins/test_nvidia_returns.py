@@ -47,6 +47,19 @@ def test_root_s_configuration_still_decides_what_is_created(host: TestHost) -> N
     assert type_of(host, VFS[0]) == 0
 
 
+def test_a_denied_creation_is_no_lack_of_capacity(host: TestHost) -> None:
+    """Also on a card that is full, another host would not help."""
+    limit_to(host.root, *tagged(*VFS))
+    host.plug(1, VFS[0])
+    set_type(host, VFS[0], 0)
+    for each in VFS[1:3]:
+        set_type(host, each, HALF)
+    limit_to(host.root, *tagged(*VFS[1:]))
+    with pytest.raises(exception.HostStepFailed) as caught:
+        host.restart().plug(instance(1), None, None)
+    assert caught.value.reason is exception.StepReason.DENIED
+
+
 def test_a_denied_deletion_is_no_use_by_a_guest(host: TestHost) -> None:
     """It needs the operator: without the helper's record root's file decides."""
     host.plug(1, VFS[0])
