@@ -20,6 +20,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.attach import (
     erasure,
+    mdev_creation,
     own_drivers,
     plugin_steps,
     programming,
@@ -154,7 +155,7 @@ class Lifecycle:
 
         # 5. Create the mediated device. Undo: remove it.
         def create(lease: Lease, deadline: float) -> None:
-            self._helper.create_mdev(lease, slot, deadline)
+            mdev_creation.create(self._root, self._helper, lease, slot, deadline)
 
         lease = self._with_epoch(create, lease, deadline)
         # 6. Verify that VFIO offers it.

@@ -143,8 +143,9 @@ def is_late() -> bool:
 def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
     """Fork a process that keeps files open until ``wait`` returns, and nothing else.
 
-    It outlives the call and the helper, without any capability (capabilities(7)).
-    SIGTERM ends it, so that it delays no stop of the service.
+    It outlives the call and the helper, in a session of its own and without any
+    capability (setsid(2), capabilities(7)). SIGTERM ends it, so that it delays no stop
+    of the service.
 
     :raises OSError: no process or memory was left to create it.
     """
@@ -152,6 +153,7 @@ def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
         return
     try:
         _close_all_but(set(files))
+        os.setsid()
         capabilities.drop_all_caps_except((), (), ())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -17,6 +17,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from typing import Final
 
 from os_acc.testing import faults, functions, records
 from os_acc.testing.dfl_nodes import DflNodes
@@ -36,6 +37,8 @@ _MEDIA, _STATES = f"{PRIVATE}/media", f"{PRIVATE}/nvme"
 #: Size of each namespace: 128 blocks of 512 bytes.
 MEDIUM = 1 << 16
 _POLL = 0.005
+# SSTAT bits 2:0.
+_RUNNING: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,15 +152,21 @@ class NvmeNodes(DflNodes):
         with open(path, "rb") as file:
             return file.read()
 
-    def advance_sanitize(self, address: object, part: float) -> None:
-        """Let a running sanitize operation come this far; 1.0 ends it."""
+    def advance_sanitize(self, address: object, part: float) -> bool:
+        """Let a sanitize operation come this far; 1.0 ends it.
+
+        :returns: whether one was running.
+        """
         with self._tree.transaction() as tree:
-            if part < 1:
-                _change(tree, str(address), progress=int(part * 0x10000))
-                return
             pf = _primary(tree, str(address))
+            if _state(tree, pf).sanitize != _RUNNING:
+                return False
+            if part < 1:
+                _change(tree, pf, progress=int(part * 0x10000))
+                return True
             _change(tree, pf, sanitize=1, progress=0xFFFF, is_written=False)
         self._fill(pf, None, bytes(MEDIUM))
+        return True
 
     def fail_sanitize(self, address: object) -> None:
         """Let a running sanitize operation fail."""
@@ -207,13 +216,13 @@ class NvmeNodes(DflNodes):
             return _log_page(spec, state, cdw10 & 0xFF)
         if opcode == _IDENTIFY:
             return self._identify(address, spec, cdw10 & 0xFF, number)
-        if state.sanitize == 2:
+        if state.sanitize == _RUNNING:
             return _SANITIZING
         if opcode == _FORMAT:
             return self._format(address, spec, number, cdw10 >> 9 & 0b111)
         if opcode == _SANITIZE and spec.sanicap:
             with self._tree.transaction() as tree:
-                _change(tree, address, sanitize=2, progress=0, action=cdw10 & 7)
+                _change(tree, address, sanitize=_RUNNING, progress=0, action=cdw10 & 7)
             return 0
         return _INVALID_OPCODE
 

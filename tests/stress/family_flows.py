@@ -15,9 +15,11 @@ from typing import ClassVar
 
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
+from os_acc.privsep.nvme import keeper
 from os_acc.testing import FakeKernel, TestHost, hosts
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
 from tests.stress.flows import INSTANCE, OWN_PLUGINS, Flow, PlugFlow
 from tests.stress.plugin_flows import advance
 from tests.stress.simulated_host import plug
@@ -53,16 +55,16 @@ class ErasedDrive(PlugFlow):
         plug(manager, INSTANCE, *self.places)
         self._write(manager)
         manager.unplug({"uuid": INSTANCE})
-        while advance(manager):
+        while self._advance(manager):
             pass
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
         self._check(bench, manager)
-        while advance(manager):
+        while self._advance(manager):
             self._check(bench, manager)
         assert len(plug(manager, INSTANCE, *self.places)) == 1
         manager.unplug({"uuid": INSTANCE})
-        while advance(manager):
+        while self._advance(manager):
             self._check(bench, manager)
         quarantined = [
             each
@@ -72,10 +74,13 @@ class ErasedDrive(PlugFlow):
         assert not quarantined, quarantined[0].reason
         assert not any(_has_data(bench, *each) for each in self.namespaces.items())
 
+    def _advance(self, manager: Manager) -> bool:
+        """Continue each erasure by one call; return whether there was one."""
+        return advance(manager)
+
     def _write(self, manager: Manager) -> None:
         """Write to the namespaces of the instance's functions, as its guest."""
-        current = kernel.current
-        assert isinstance(current, FakeKernel)
+        current = simulated_kernel()
         for lease in manager.store.leases(INSTANCE):
             address = str(lease.address)
             current.write_medium(address, self.namespaces[address], _DATA)
@@ -125,6 +130,36 @@ class ErasedVf(ErasedDrive):
             assert (state.driver, state.driver_override) == (None, None), state
 
 
+class SanitizedDrive(ErasedDrive):
+    """A drive sanitizes itself between the calls, with its disks claimed."""
+
+    name = "a drive that is sanitized"
+    more = (
+        dataclasses.replace(
+            hosts.nvme_disk("0000:d9", 1), nvme=NvmeSpec(sanicap=BLOCK)
+        ),
+    )
+    groups: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "os_acc_nvme": {"erase_methods": ["sanitize-block"]}
+    }
+
+    def _advance(self, manager: Manager) -> bool:
+        """Let the drive come to half of its operation, and to the end."""
+        goes_on = super()._advance(manager)
+        for part in (0.5, 1.0):
+            if simulated_kernel().advance_sanitize(DISK, part):
+                # Without it, the host could mount the disks of the drive.
+                assert keeper.is_running(PciAddress.parse(DISK))
+                super()._advance(manager)
+        return goes_on
+
+
+def simulated_kernel() -> FakeKernel:
+    current = kernel.current
+    assert isinstance(current, FakeKernel)
+    return current
+
+
 def _has_data(bench: TestHost, address: str, number: int) -> bool:
     try:
         return bench.kernel.read_medium(address, number).startswith(_DATA)
@@ -164,5 +199,6 @@ class QatServices(Flow):
 
 
 FLOWS: Mapping[str, Flow] = {
-    flow.name: flow for flow in (ErasedDrive(), ErasedVf(), QatServices())
+    flow.name: flow
+    for flow in (ErasedDrive(), SanitizedDrive(), ErasedVf(), QatServices())
 }

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import gc
@@ -15,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 _T = TypeVar("_T")
@@ -83,11 +83,26 @@ def become_reaper(wanted: bool = True) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def reap(group: int = 1) -> None:
-    """Wait until no child and no orphan is left, of a group or at all."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.waitpid(-group, 0)
+def reap(group: int | None = None) -> None:
+    """Wait until no child and no orphan is left, of a group or at all.
+
+    One that leads a session of its own was left behind for as long as it is needed.
+    """
+    while children := [each for each in _children() if _is_awaited(each, group)]:
+        for each in children:
+            os.waitpid(each, 0)
+
+
+def _is_awaited(child: int, group: int | None) -> bool:
+    if group is not None:
+        return os.getpgid(child) == group
+    return os.getsid(child) == os.getsid(0)
+
+
+def _children() -> list[int]:
+    """Return the children of this process, of all its threads (proc(5))."""
+    paths = Path("/proc/self/task").glob("*/children")
+    return [int(each) for path in paths for each in path.read_text().split()]
 
 
 def close_files(keep: Sequence[int] = ()) -> None:

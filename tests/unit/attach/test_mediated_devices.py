@@ -15,12 +15,14 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
 from os_acc.cmd import arguments
+from os_acc.helper import client
 from os_acc.host import mdev
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState
@@ -154,6 +156,33 @@ def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
     host.manager.unplug(instance(1))
 
     assert [each.uuid for each in mdev.read_mdevs(host.root)] == [STRANGER]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_one_that_another_tool_makes_after_the_scan_costs_a_retry(
+    host, monkeypatch, left
+):
+    """Another refusal is none for want of capacity."""
+    types = f"{host.root}/sys/class/mdev_bus/{GPU}/mdev_supported_types"
+    strangers = [STRANGER, STRANGER.replace("1", "2")][left:]
+    create = client.Helper.create_mdev
+
+    def create_later(*arguments: Any) -> None:
+        for each in strangers:
+            host.kernel.write(f"{types}/nvidia-558/create", each)
+        if left:
+            host.kernel.fail(attribute="create", error=errno.EINVAL)
+        create(*arguments)
+
+    monkeypatch.setattr(client.Helper, "create_mdev", create_later)
+    with pytest.raises(exception.HostStepFailed) as caught:
+        _plug(host, 1, f"{GPU}/nvidia-558")
+    reason = exception.StepReason
+    assert caught.value.reason is (reason.REFUSED if left else reason.NO_CAPACITY)
+    assert caught.value.retryable is not bool(left)
+    assert caught.value.elsewhere
+    assert host.manager.store.leases() == ()
+    assert [each.uuid for each in mdev.read_mdevs(host.root)] == sorted(strangers)
 
 
 def test_a_mediated_device_in_use_is_not_removed(host):

@@ -155,6 +155,7 @@ def test_a_process_left_behind_has_its_files_and_neither_the_call_nor_its_lock(f
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.findall(r"^Cap(?:Inh|Prm|Eff):\s*(\w+)", status, re.M)
     assert [int(each, 16) for each in found] == [0, 0, 0]
+    assert os.getsid(pid) == pid
     # A service manager ends it, and with it the last file that it had.
     os.kill(pid, signal.SIGTERM)
     assert select.select([readable], [], [], 60)[0] == [readable]
