@@ -27,7 +27,7 @@ from os_acc.attach.manager import Manager
 from os_acc.host import attributes, mdev, pci, vfio, vgpu
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, Provider
-from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.testing.conformance import unoffered
@@ -389,11 +389,19 @@ def _free_unit(
 def _check_free(inventory: Inventory, handle: AttachHandle) -> None:
     recorded = inventory.recorded_state
     for lease in recorded.leases:
-        if set(lease.members) & set(handle.members):
+        if not set(lease.members) & set(handle.members):
+            continue
+        if lease.state is LeaseState.QUARANTINED:
             raise exception.Conflict(
-                f"{handle.address} is leased to {lease.consumer_title}",
-                hint="take a free device, or unplug it first",
+                f"{handle.address} of {lease.consumer_title} is quarantined: "
+                f"{lease.reason}",
+                hint=f"run 'os-acc device release {lease.address}', or take a free "
+                "device",
             )
+        raise exception.Conflict(
+            f"{handle.address} is leased to {lease.consumer_title}",
+            hint="take a free device, or unplug it first",
+        )
     if recorded.taken & set(handle.members) or handle.fault:
         why = handle.fault or "its record is damaged"
         raise exception.Conflict(f"{handle.address} cannot be used: {why}")
