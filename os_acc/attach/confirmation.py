@@ -134,7 +134,7 @@ class Confirmer:
                 hint="pass selected_rp to plug new ones",
                 kind=exception.ObjectKind.LEASE,
             )
-        if any(lease.is_the_guests for lease in held):
+        if any(lease.needs_vfio_pci for lease in held):
             vfio.vfio_ready(self._root)
         return self.confirm(instance, policies, held, deadline)
 

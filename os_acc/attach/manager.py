@@ -39,7 +39,7 @@ from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.request import AttachTarget, FlavorRequest
+from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, fingerprint
 from os_acc.placement import sync
 from os_acc.plugins import base
@@ -415,11 +415,11 @@ class Manager:
         instance = planner.instance
         # Not if leases are confirmed: a guest keeps its cells with a later interface.
         planning.check_networks(self.root, instance, self._networks)
-        if any(each.attach_target is AttachTarget.VM for each in planner.allocations):
-            vfio.vfio_ready(self.root)
         while True:
             try:
                 planned = planner.plan(inventory, deadline)
+                if any(each.lease.needs_vfio_pci for each in planned):
+                    vfio.vfio_ready(self.root)
                 with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:

@@ -84,12 +84,12 @@ class Swapper:
         :raises DeviceInUse: the guest runs; nothing is changed.
         :raises OsAccError: as :meth:`.Lifecycle.establish`.
         """
-        if any(lease.is_the_guests for lease in wrong):
-            vfio.vfio_ready(self._root)
         inventory = self._catalog.look(deadline)
         while True:
             try:
                 pairs = self._planned(instance, guest, wrong, inventory, deadline)
+                if any(new.needs_vfio_pci for _old, new in pairs):
+                    vfio.vfio_ready(self._root)
                 check(_on_planned_devices(placed, pairs))
                 self._check_stopped(placed, deadline)
                 recorded = self._established(

@@ -261,6 +261,11 @@ class Lease:
         """Return the driver that a function of the lease has while a guest has it."""
         return self.driver if function == self.address else VFIO_PCI
 
+    @property
+    def needs_vfio_pci(self) -> bool:
+        """Whether a function of it has vfio-pci itself while its guest has it."""
+        return self.is_the_guests and VFIO_PCI in map(self.driver_of, self.functions)
+
     def stands_on(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""
         return (

@@ -14,6 +14,7 @@ client inside the kernel.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
 _NVIDIA: Final = "proc/driver/nvidia/gpus"
+_NVME_PATH: Final = re.compile(r"nvme([0-9]+)c[0-9]+n([0-9]+)", re.ASCII)
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)\s*", re.ASCII)
 
 
@@ -108,8 +110,27 @@ def _nodes(addresses: list[PciAddress]) -> frozenset[str]:
         if group is not None and _has_node(group):
             nodes.add(f"/dev/vfio/{group}")
         nodes.update(_device_nodes(functions.directory(address)))
+        nodes.update(_multipath_nodes(address))
         nodes.update(_nvidia_nodes(address))
     return frozenset(nodes)
+
+
+def _multipath_nodes(address: PciAddress) -> Iterator[str]:
+    """Yield the nodes of the multipath disks to which an NVMe function leads.
+
+    Their directories are below the subsystem, those of hidden paths to them below the
+    controller: nvme_set_disk_name(), nvme_mpath_set_live() and nvme_add_ns_head_cdev()
+    in drivers/nvme/host/multipath.c.
+    """
+    for name in glob.glob("nvme/*/*", root_dir=functions.directory(address)):
+        match = _NVME_PATH.fullmatch(os.path.basename(name))
+        if match is not None:
+            subsystem, namespace = match.groups()
+            for place in (
+                f"sys/class/block/nvme{subsystem}n{namespace}",
+                f"sys/class/nvme-generic/ng{subsystem}n{namespace}",
+            ):
+                yield from _device_nodes(kernel.current.path(place))
 
 
 def _nvidia_nodes(address: PciAddress) -> Iterator[str]:

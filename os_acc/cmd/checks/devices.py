@@ -12,7 +12,9 @@ from os_acc import exception
 from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.cmd.device_states import DeviceStatus, device_states
 from os_acc.host import iommu, vfio
-from os_acc.objects.device import RejectedDevice, RejectReason
+from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
+from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 def iommu_on(context: CheckContext) -> Iterator[Finding]:
@@ -28,9 +30,39 @@ def iommu_on(context: CheckContext) -> Iterator[Finding]:
 
 
 def vfio_ready(context: CheckContext) -> Iterator[Finding]:
-    """Check that vfio-pci is available."""
-    vfio.vfio_ready(context.root)
-    yield ok("the driver is loaded")
+    """Check that vfio-pci is available, if an accelerator needs it."""
+    if vfio.has_driver(context.root, VFIO_PCI):
+        yield ok("the driver is loaded")
+    elif _needs_vfio_pci(context):
+        vfio.vfio_ready(context.root)
+    else:
+        yield ok("not loaded: no accelerator that is offered or in use needs it")
+
+
+def _needs_vfio_pci(context: CheckContext) -> bool:
+    try:
+        inventory = context.look.inventory
+    except exception.OsAccError:
+        # Other checks report the cause. Most accelerators need the driver.
+        return True
+    handles = [
+        handle
+        for provider in inventory.providers.values()
+        for handle in provider.device.handles
+    ]
+    leases = inventory.recorded_state.leases
+    if not handles and not leases:
+        return True
+    return any(map(_goes_to_vfio_pci, handles)) or any(
+        lease.needs_vfio_pci for lease in leases
+    )
+
+
+def _goes_to_vfio_pci(handle: AttachHandle) -> bool:
+    if isinstance(handle.address, MdevSlot):
+        return False
+    # The other functions of its IOMMU group go to vfio-pci in any case.
+    return handle.driver == VFIO_PCI or len(handle.members) > 1
 
 
 _ISOLATION = {

@@ -22,12 +22,12 @@ from concurrent import futures
 from typing import Any, Final, Self
 
 from os_acc import exception
-from os_acc.attach import verification
+from os_acc.attach import own_drivers, verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, mdev
+from os_acc.host import attributes, mdev, pci, vfio, vgpu
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, Provider
-from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.testing.conformance import unoffered
@@ -59,11 +59,15 @@ class UnitState:
 
     :ivar created: the mediated devices of its type, by UUID.
     :ivar vfs: ``sriov_numvfs`` of each of its functions that has it.
+    :ivar offered: whether the driver of each of its functions offers it to guests.
+    :ivar vgpu_types: ``current_vgpu_type`` of each of its functions that has it.
     """
 
     bindings: tuple[PriorBinding, ...]
     created: tuple[str, ...]
     vfs: tuple[str, ...]
+    offered: tuple[bool, ...]
+    vgpu_types: tuple[int | None, ...]
 
 
 class Bench:
@@ -180,11 +184,33 @@ class Bench:
                 each for each in self.handle.members if not isinstance(each, MdevSlot)
             )
         paths = [os.path.join(root, _NUMVFS.format(each)) for each in functions]
+        prior = verification.read_prior(root, functions, time.monotonic() + _SETTLE)
         return UnitState(
-            verification.read_prior(root, functions, time.monotonic() + _SETTLE),
+            prior,
             created,
             tuple(attributes.read_text(path) or "" for path in paths),
+            tuple(vfio.is_offered(root, each.address, each.driver) for each in prior),
+            tuple(vgpu.current_type(root, each) for each in functions),
         )
+
+    def require_prepared(self, rule: str) -> None:
+        """Check that the unit is leased by this run, and ready for its guest.
+
+        A unit that is ready already, as a ``prebound`` function is, need not change.
+
+        :raises RuleBroken: it is not.
+        """
+        root, leases = self.manager.root, self.leases()
+        require(len(leases) == 1, rule)
+        (lease,) = leases
+        if isinstance(self.address, MdevSlot):
+            require(lease.uuid in self.state().created, rule)
+        for address in lease.functions:
+            function = pci.read_function(root, address)
+            require(
+                function is not None and own_drivers.is_prepared(root, lease, function),
+                rule,
+            )
 
     def require_returned(self, before: UnitState, rule: str) -> None:
         """Check that no lease of this run is left, and that the unit is as before.
@@ -250,7 +276,7 @@ def unplug_restores_the_host(bench: Bench) -> None:
     """An unplug restores the binding that the plug changed."""
     before = bench.state()
     bench.plug()
-    require(bench.state() != before, "a plug prepares the device")
+    bench.require_prepared("a plug prepares the device")
     bench.unplug()
     bench.require_returned(before, "an unplug restores the device")
 
@@ -363,11 +389,19 @@ def _free_unit(
 def _check_free(inventory: Inventory, handle: AttachHandle) -> None:
     recorded = inventory.recorded_state
     for lease in recorded.leases:
-        if set(lease.members) & set(handle.members):
+        if not set(lease.members) & set(handle.members):
+            continue
+        if lease.state is LeaseState.QUARANTINED:
             raise exception.Conflict(
-                f"{handle.address} is leased to {lease.consumer_title}",
-                hint="take a free device, or unplug it first",
+                f"{handle.address} of {lease.consumer_title} is quarantined: "
+                f"{lease.reason}",
+                hint=f"run 'os-acc device release {lease.address}', or take a free "
+                "device",
             )
+        raise exception.Conflict(
+            f"{handle.address} is leased to {lease.consumer_title}",
+            hint="take a free device, or unplug it first",
+        )
     if recorded.taken & set(handle.members) or handle.fault:
         why = handle.fault or "its record is damaged"
         raise exception.Conflict(f"{handle.address} cannot be used: {why}")

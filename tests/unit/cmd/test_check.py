@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from os_acc import privsep
 from os_acc.cmd import identity
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing.mdevs import mtty
 from tests.unit import vendor_steps
+from tests.unit.attach import test_variant_drivers
 from tests.unit.cmd.console import Console
 from tests.unit.store.store_files import execute, file_in
 
@@ -61,6 +64,46 @@ def test_a_missing_vfio_pci_fails(console_on: Callable[[HostSpec], Console]) -> 
     (vfio,) = console_on(hosts.without_vfio()).checks()["vfio-pci"]
     assert vfio["Result"] == "failed"
     assert "modprobe vfio-pci" in vfio["Hint"]
+
+
+def test_vfio_pci_may_be_missing_where_no_accelerator_needs_it(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),), vfio=False)
+    console = console_on(spec)
+    mediated = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
+    console.configure(mediated)
+    (vfio,) = console.checks()["vfio-pci"]
+    assert vfio["Result"] == "ok"
+    assert "no accelerator that is offered or in use needs it" in vfio["What"]
+    console.configure(mediated, f'{{"address": "{GPU}"}}')
+    assert console.results("vfio-pci") == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "result"), [("auto", "ok"), ("vfio-pci", "failed")], ids=["variant", "not"]
+)
+def test_a_variant_of_vfio_pci_is_enough_for_its_functions(
+    console_on: Callable[[HostSpec], Console], tag: str, result: str
+) -> None:
+    spec = dataclasses.replace(test_variant_drivers.SPEC, vfio=False)
+    console = console_on(spec)
+    console.configure(test_variant_drivers.AUTO.replace("auto", tag))
+    assert console.results("vfio-pci") == {result}
+
+
+def test_vfio_pci_is_missing_for_a_guest_that_has_a_function(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),))
+    console = console_on(spec)
+    console.bench.restart(device_spec=[f'{{"address": "{GPU}"}}'])
+    console.bench.plug(1, GPU)
+    console.bench.kernel.reboot()
+    shutil.rmtree(console.bench.kernel.path("sys/bus/pci/drivers/vfio-pci"))
+    # It is not named any more.
+    console.configure('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}')
+    assert console.results("vfio-pci") == {"failed"}
 
 
 def test_what_vfio_pci_denies_is_a_warning(

@@ -262,6 +262,27 @@ def test_the_next_run_gives_back_what_an_interrupted_one_held(console: Console) 
     assert console.bench.manager.store.leases() == ()
 
 
+def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
+    console: Console,
+) -> None:
+    bench = hardware.Bench(console.bench.restart, hardware_address(GPU))
+    bench.plug()
+    console.bench.kernel.ignore(GPU, "drivers_probe", times=None)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug()
+    console.bench.end_faults()
+
+    ran = conformance(console, "--device", GPU, *QUICK)
+
+    assert ran.status == 1
+    error, _, hint = ran.err.partition("\nhint: ")
+    assert f"{GPU} of {bench.instance(0)['uuid']}" in error
+    assert "is quarantined: " in error
+    assert hint.startswith(f"run 'os-acc device release {GPU}'")
+    assert console.run("device", "release", GPU).status == 0
+    assert conformance(console, "--device", GPU, *QUICK).status == 0
+
+
 def run_in_a_process(console: Console) -> int:
     """Return a process that has plugged the GPU for its run, and stays so."""
     ready, begun = os.pipe()

@@ -68,6 +68,58 @@ def test_the_users_of_a_drivers_node_are_named(bench):
     )
 
 
+def node_at(directory: Path, name: str) -> None:
+    """Have the kernel make a device and its node."""
+    directory.mkdir(parents=True)
+    (directory / "dev").write_text("259:4\n")
+    (directory / "uevent").write_text(f"MAJOR=259\nMINOR=4\nDEVNAME={name}\n")
+
+
+@pytest.fixture
+def multipath_disk(bench) -> None:
+    """Let two namespaces be disks below their subsystem; the drive leads to the first.
+
+    Its hidden path is below its controller: nvme_set_disk_name() and
+    nvme_mpath_set_live() in drivers/nvme/host/multipath.c.
+    """
+    sys = Path(bench.root, "sys")
+    path = sys / f"bus/pci/devices/{DISK}/nvme/nvme1/nvme3c1n1"
+    path.mkdir()
+    (path / "uevent").write_text("DEVTYPE=disk\n")
+    subsystem = sys / "devices/virtual/nvme-subsystem/nvme-subsys3"
+    (sys / "class/nvme-generic").mkdir()
+    for number in (1, 2):
+        disk, character = f"nvme3n{number}", f"ng3n{number}"
+        node_at(subsystem / disk, disk)
+        node_at(subsystem / disk / f"{disk}p1", f"{disk}p1")
+        node_at(subsystem / character, character)
+        (sys / "class/block" / disk).symlink_to(subsystem / disk)
+        (sys / "class/nvme-generic" / character).symlink_to(subsystem / character)
+    # From Linux 6.15 on, a disk has links to its paths.
+    (subsystem / "nvme3n1/multipath").mkdir()
+    (subsystem / "nvme3n1/multipath/nvme3c1n1").symlink_to(path)
+
+
+@pytest.mark.usefixtures("multipath_disk")
+@pytest.mark.parametrize(
+    ("node", "is_held"),
+    [
+        ("/dev/nvme3n1", True),
+        ("/dev/nvme3n1p1", True),
+        ("/dev/ng3n1", True),
+        ("/dev/nvme3n2", False),
+        ("/dev/ng3n2", False),
+    ],
+)
+def test_the_users_of_a_multipath_disk_hold_the_drive_that_leads_to_it(
+    bench, node, is_held
+):
+    open_in(bench.root, 7, node)
+    assert holders.holders((parts(DISK),)) == (
+        (Outcome.IN_USE, errno.EBUSY, ((7, "dd"),)) if is_held else (Outcome.OK, 0, ())
+    )
+
+
 @pytest.fixture
 def nvidia_gpu(bench) -> Path:
     """Have NVIDIA's driver list the GPU; return its information."""
