@@ -42,8 +42,39 @@ def check_offered(root: str, lease: Lease) -> None:
             )
 
 
+def check_vgpu(root: str, lease: Lease) -> None:
+    """Check that the VF of a leased vGPU is no vGPU of another type.
+
+    :raises DeviceInUse: it is; another tool has made it.
+    """
+    address = lease.address
+    if not lease.vgpu_type or not isinstance(address, PciAddress):
+        return
+    found = vgpu.current_type(root, address)
+    if found and found != lease.vgpu_type:
+        raise exception.DeviceInUse(
+            f"{address} is a vGPU of type {found}, and its guest needs one of type "
+            f"{lease.vgpu_type}",
+            address=str(address),
+            hint="let the tool that has made it delete it, or write 0 to its "
+            "nvidia/current_vgpu_type, then plug again",
+        )
+
+
+def is_as_leased(root: str, lease: Lease, function: PciFunction) -> bool:
+    """Return whether a function is prepared, and no vGPU of another type."""
+    if not is_prepared(root, lease, function):
+        return False
+    if not lease.vgpu_type or function.address != lease.address:
+        return True
+    return vgpu.current_type(root, function.address) == lease.vgpu_type
+
+
 def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
-    """Return whether a function of a lease is on its driver for a guest."""
+    """Return whether a function of a lease is on its driver for a guest.
+
+    A vGPU of another type counts: its VF is not back on the host.
+    """
     driver = lease.driver_of(function.address)
     if function.driver != driver:
         return False

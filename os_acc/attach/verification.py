@@ -119,6 +119,7 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
         return
     uses = usage.read_usage(root, pci.scan(root))
     for lease in leases:
+        own_drivers.check_vgpu(root, lease)
         for address in lease.functions:
             use = uses.of(address)
             if use is not None:
@@ -226,7 +227,7 @@ def holds(root: str, lease: Lease) -> bool:
         return created is not None and created.type == lease.slot.type
     return not lease.is_the_guests or all(
         function.iommu_group == lease.iommu_group
-        and own_drivers.is_prepared(root, lease, function)
+        and own_drivers.is_as_leased(root, lease, function)
         for function in functions
     )
 

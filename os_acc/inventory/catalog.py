@@ -115,15 +115,20 @@ class Catalog:
 
         A device that was leased during the scan looks unknown. If its lease has
         ended meanwhile as well, only another scan shows the device as free. A device
-        that was unknown before is not worth one.
+        that was unknown before is not worth one. Likewise, a device that was given back
+        during the scan looks as if capacity had to be kept for it.
         """
         before = self.reconciler.recorded_state(store, deadline)
         inventory = self._judged(before, deadline)
-        if not inventory.unknown:
+        if not (inventory.unknown or inventory.absent):
             return before, inventory, True
         recorded = self.reconciler.recorded_state(store, deadline)
         if recorded.store != before.store:
             raise StoreReplaced("the store was replaced while the host was read")
+        if not inventory.absent <= recorded.held:
+            return recorded, inventory, False
+        if not inventory.unknown:
+            return before, inventory, True
         if not recorded.leased <= before.leased:
             both = dataclasses.replace(
                 recorded, leases=(*before.leases, *recorded.leases)

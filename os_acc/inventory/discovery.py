@@ -19,6 +19,7 @@ from os_acc.inventory import (
     accepted_regions,
     discovered,
     eligibility,
+    kept_capacity,
     mdev_types,
     named_providers,
 )
@@ -70,6 +71,8 @@ class Inventory:
         selection uses them, too.
     :ivar prebound: functions that the operator declared to be on vfio-pci.
     :ivar mdev_totals: the units of each type of mediated devices.
+    :ivar absent: the UUIDs of held leases whose devices do not exist, and for which
+        units of other types are reserved.
     """
 
     host: Host
@@ -85,6 +88,7 @@ class Inventory:
     mdev_totals: Mapping[MdevType, int] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    absent: frozenset[str] = frozenset()
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -195,11 +199,12 @@ def discover(
     offered = named_providers.last_plugins(node_name, recorded, there, types)
     found = _discover(root, loaded, candidates, recorded, offered, host, deadline)
     recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
+    absent = kept_capacity.absent(root, host, found.devices, recorded)
     devices = [
         cell_traits.described(
             region_traits.described(_with_faults(device, faults), recorded)
         )
-        for device in found.devices
+        for device in kept_capacity.keep(host, found.devices, recorded, absent)
     ]
     names = naming.ProviderNames(
         node_name, recorded.provider_origins, named_providers.origins(host, devices)
@@ -215,6 +220,7 @@ def discover(
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
         mdev_totals=MappingProxyType({each.type: len(each.handles) for each in types}),
+        absent=frozenset(each.uuid for each in absent),
     )
 
 

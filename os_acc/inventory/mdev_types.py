@@ -19,12 +19,14 @@ from typing import Final, Self
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice, TypeAttributes
 from os_acc.host.view import Host
+from os_acc.inventory import kept_capacity
 from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
+from os_acc.inventory.kept_capacity import Card
 from os_acc.objects.candidate import DeviceTags, OfferedType
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import MdevSlot, MdevType, nova_names
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciFunction
 
 #: The only interface for which libvirt's XML, as Nova writes it, is right.
 _DEVICE_API: Final = "vfio-pci"
@@ -135,23 +137,15 @@ def _missing(root: str, kind: MdevType) -> RejectedDevice:
     return RejectedDevice(kind, RejectReason.NO_MDEV_TYPE, detail)
 
 
-def _cards(
-    host: Host, devices: Iterable[MediatedDevice]
-) -> frozenset[PciAddress | str | None]:
+def _cards(host: Host, devices: Iterable[MediatedDevice]) -> frozenset[Card | None]:
     """Return the cards of mediated devices; None: of a device that is not known."""
-    return frozenset(_card(host, each.type) if each.type else None for each in devices)
-
-
-def _card(host: Host, kind: MdevType) -> PciAddress | str:
-    """Return the PF whose VFs share one capacity, or the only parent that has it."""
-    if kind.function is None:
-        return kind.parent
-    function = host.functions.get(kind.function)
-    return function.physfn if function and function.physfn else kind.function
+    return frozenset(
+        kept_capacity.card(host, each.type) if each.type else None for each in devices
+    )
 
 
 def _is_in_use(
-    evidence: HostEvidence, kind: MdevType, in_use: Set[PciAddress | str | None]
+    evidence: HostEvidence, kind: MdevType, in_use: Set[Card | None]
 ) -> bool:
     """Return whether mediated devices may use the capacity of a type.
 
@@ -160,7 +154,7 @@ def _is_in_use(
 
     :param in_use: the cards of those that existed before.
     """
-    place = {None, _card(evidence.host, kind)}
+    place = {None, kept_capacity.card(evidence.host, kind)}
     if not place.isdisjoint(in_use):
         return True
     devices = mdev.read_mdevs(evidence.root)

@@ -387,6 +387,13 @@ class RecordedState:
         return frozenset(each for lease in self.leases for each in lease.members)
 
     @property
+    def held(self) -> frozenset[str]:
+        """The UUIDs of all held leases."""
+        return frozenset(
+            lease.uuid for lease in self.leases if lease.state is LeaseState.HELD
+        )
+
+    @property
     def owed_releases(self) -> Mapping[DeviceAddress, str]:
         """The functions and slots that plugins have to release or erase, each with its
         plugin.

@@ -15,9 +15,12 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.host import mdev
+from os_acc.attach import mdev_creation
+from os_acc.host import mdev, pci
 from os_acc.objects.device import Provider, RejectReason
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.mdev import parse_address
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 
@@ -207,6 +210,81 @@ def test_units_whose_devices_exist_are_subtracted_once(make_host):
     assert units(host, f"{GPU}/nvidia-558") == (4, 0)
 
 
+@pytest.mark.parametrize("end", ["started again", "deleted"])
+@pytest.mark.parametrize("how", ["reboot", "driver loaded again"])
+def test_units_of_other_types_are_reserved_until_held_devices_exist(
+    make_host, how, end
+):
+    """Else a new guest gets the capacity, and the held guests find none."""
+    host = make_host()
+    plug(host, 1, f"{GPU}/nvidia-558")
+    plug(host, 2, f"{GPU}/nvidia-558")
+    assert units(host, f"{GPU}/nvidia-559") == (2, 1)
+    if how == "reboot":
+        host.kernel.reboot()
+    else:
+        host.kernel.hot_unplug(GPU)
+        host.kernel.hot_plug(gpu()[0])
+    host.restart()
+
+    assert mdev.read_mdevs(host.root) == ()
+    assert units(host, f"{GPU}/nvidia-559") == (2, 2)
+    with pytest.raises(exception.NoDeviceAvailable, match="keeps it for leased"):
+        plug(host, 3, f"{GPU}/nvidia-559")
+    assert units(host, f"{GPU}/nvidia-558") == (4, 0)
+    assert units(host, "mtty/mtty-2") == (12, 0)
+
+    for number in (1, 2):
+        # The first is not enough.
+        assert units(host, f"{GPU}/nvidia-559") == (2, 2)
+        if end == "deleted":
+            host.manager.unplug(instance(number))
+        else:
+            host.manager.plug(instance(number), None, None)
+    assert units(host, f"{GPU}/nvidia-559") == (2, 1 if end == "started again" else 0)
+    plug(host, 3, f"{GPU}/nvidia-559")
+
+
+def test_a_plug_that_has_not_ended_reserves_no_units_of_other_types(
+    make_host, monkeypatch
+):
+    host, other = make_host(), []
+    create = mdev_creation.create
+
+    def and_count(*arguments):
+        other.append(units(host, f"{GPU}/nvidia-559"))
+        create(*arguments)
+
+    monkeypatch.setattr(mdev_creation, "create", and_count)
+    plug(host, 1, f"{GPU}/nvidia-558")
+    assert other == [(2, 0)]
+
+
+def test_a_lease_without_a_mediated_device_reserves_no_units_of_other_types(make_host):
+    host = make_host()
+    selected, specs = request(provider(host, f"{GPU}/nvidia-558"))
+    specs["accel1:attach_target"] = "none"
+    host.manager.plug(instance(1), selected, specs)
+
+    assert units(host, f"{GPU}/nvidia-559") == (2, 0)
+
+
+def test_a_device_that_is_given_back_during_a_scan_reserves_no_units(
+    make_host, monkeypatch
+):
+    host = make_host()
+    plug(host, 1, f"{GPU}/nvidia-558")
+    scan, beside = pci.scan, host.restart()
+
+    def and_unplug(root):
+        monkeypatch.setattr(pci, "scan", scan)
+        beside.unplug(instance(1))
+        return scan(root)
+
+    monkeypatch.setattr(pci, "scan", and_unplug)
+    assert units(host, f"{GPU}/nvidia-559") == (2, 0)
+
+
 @pytest.mark.parametrize("users", ["guests", "strangers"])
 def test_the_total_is_fixed_and_what_siblings_use_is_reserved(make_host, users):
     host = make_host()
@@ -324,10 +402,12 @@ def test_leases_beyond_the_capacity_of_another_driver_stay(make_host):
     assert units(host, f"{GPU}/nvidia-558") == (2, 0)
 
 
-def offer(host: TestHost, address: str, available: int) -> Path:
+def offer(
+    host: TestHost, address: str, available: int, name: str = "nvidia-558"
+) -> Path:
     """Let a VF's driver offer a type with these instances; return the VF."""
     vf = Path(host.root, "sys/bus/pci/devices", address).resolve()
-    kind = vf / "mdev_supported_types" / "nvidia-558"
+    kind = vf / "mdev_supported_types" / name
     kind.mkdir(parents=True, exist_ok=True)
     (kind / "device_api").write_text("vfio-pci\n")
     (kind / "available_instances").write_text(f"{available}\n")
@@ -363,3 +443,46 @@ def test_a_mediated_device_on_one_vf_shrinks_no_total_of_another(make_bench):
     listed.unlink()
     offer(host, second, available=1)
     assert units(host, f"{second}/nvidia-558") == (1, 0)
+
+
+def test_an_absent_device_of_one_vf_reserves_units_of_other_types_of_its_card(
+    make_bench,
+):
+    """The types of all VFs count the memory of their card."""
+    card, other = "0000:3b:02", "0000:5e:02"
+    named = '"mdev_types": "nvidia-558, nvidia-559"'
+    host = make_bench(
+        HostSpec(
+            (
+                hosts.nic("0000:3b", name="eno1", boot_vfs=2),
+                hosts.nic("0000:5e", name="eno2", boot_vfs=1),
+            )
+        ),
+        device_spec=[f'{{"address": "{each}.*", {named}}}' for each in (card, other)],
+    )
+    for vf in (f"{card}.0", f"{card}.1", f"{other}.0"):
+        for name in ("nvidia-558", "nvidia-559"):
+            offer(host, vf, 1, name)
+    lease = Lease(
+        uuid=uuid_of(9),
+        consumer=uuid_of(1),
+        owner=Owner.NOVA,
+        state=LeaseState.HELD,
+        group="1",
+        provider=provider(host, f"{card}.0/nvidia-558").uuid,
+        resource_class="CUSTOM_ACCELERATOR_MDEV",
+        address=parse_address(f"{card}.0/nvidia-558/0"),
+        iommu_group=None,
+        numa_node=None,
+        prior=(),
+        request="d1ce",
+        boot_id=uuid_of(4),
+    )
+    added = host.manager.store.add([lease])
+
+    assert units(host, f"{card}.0/nvidia-559") == (1, 1)
+    assert units(host, f"{card}.1/nvidia-559") == (1, 1)
+    assert units(host, f"{card}.1/nvidia-558") == (1, 0)
+    assert units(host, f"{other}.0/nvidia-559") == (1, 0)
+    host.manager.store.delete(added)
+    assert units(host, f"{card}.1/nvidia-559") == (1, 0)

@@ -280,15 +280,6 @@ def test_a_vgpu_that_another_tool_creates_just_before_ours_stays(
     assert host.manager.store.leases() == ()
 
 
-def test_the_vgpu_of_another_type_is_not_the_one_of_the_lease(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    set_type(host, VFS[0], 0)
-    set_type(host, VFS[0], WHOLE)
-    host.unplug(1)
-    assert type_of(host, VFS[0]) == WHOLE
-    assert host.manager.store.leases() == ()
-
-
 def test_a_vf_that_cannot_be_read_is_reserved_alone(host: TestHost) -> None:
     assert faults(host) == dict.fromkeys(VFS, False)
     directory = Path(host.root, "sys/bus/pci/devices", VFS[0], "nvidia")
