@@ -106,3 +106,13 @@ def test_a_lane_with_arguments_writes_no_figures(lane: str):
     text = (ROOT / "tox.ini").read_text().split(f"[{section}]\n")[1].split("\n[")[0]
     (command,) = (line for line in text.splitlines() if " pytest tests/" in line)
     assert command.endswith(" {posargs:--figures build/figures/{env_name}.json}")
+
+
+def test_the_plugins_flows_have_added_crash_points() -> None:
+    """A full run passes only if each point is survived, with each way of a kill."""
+    stress = json.loads((ROOT / "doc/source/reference/figures.json").read_text())[
+        "stress"
+    ]
+    # So many there were before.
+    assert stress["crash: points"] > 912
+    assert stress["crash: kills survived"] >= stress["crash: points"]
