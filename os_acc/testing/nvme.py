@@ -164,8 +164,10 @@ class NvmeNodes(DflNodes):
             if part < 1:
                 _change(tree, pf, progress=int(part * 0x10000))
                 return True
-            _change(tree, pf, sanitize=1, progress=0xFFFF, is_written=False)
+        # First the media: a process may be killed between the two.
         self._fill(pf, None, bytes(MEDIUM))
+        with self._tree.transaction() as tree:
+            _change(tree, pf, sanitize=1, progress=0xFFFF, is_written=False)
         return True
 
     def fail_sanitize(self, address: object) -> None:

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ _T = TypeVar("_T")
 _PR_SET_CHILD_SUBREAPER = 36
 # Seconds after which a child that has not ended notes where its threads are.
 _HANGS = 300
+_POLL = 0.005
 
 # A scan of all inherited objects would cost a child more than its own work.
 os.register_at_fork(after_in_child=gc.freeze)
@@ -89,8 +91,9 @@ def reap(group: int | None = None) -> None:
     One that leads a session of its own was left behind for as long as it is needed.
     """
     while children := [each for each in _children() if _is_awaited(each, group)]:
-        for each in children:
-            os.waitpid(each, 0)
+        ended = [each for each in children if os.waitpid(each, os.WNOHANG)[0]]
+        # One that has not ended may be about to lead a session.
+        time.sleep(0 if ended else _POLL)
 
 
 def _is_awaited(child: int, group: int | None) -> bool:
