@@ -347,9 +347,9 @@ class Lifecycle:
         try:
             plugin_steps.release(self._plugins, self._helper, lease, deadline)
         except (exception.DeviceGone, exception.DeviceChanged) as error:
-            # The plugin's changes went with the device; those of a function that is
-            # still there did not.
-            if lease.slot or verification.remaining(self._root, lease).prior:
+            # The plugin's changes went with the device; those of a function, or of a
+            # parent, that is still there did not.
+            if verification.is_in_place(self._root, lease):
                 raise
             LOG.warning("%s has nothing to release: %s", lease.plugin, error)
         except exception.HostStepFailed as error:
