@@ -88,6 +88,11 @@ def release_device(
             )
         if lease is None:
             return
+    elif isinstance(address, MdevSlot):
+        recorded = records.get(address)
+        if recorded is not None and unknown_device.is_damaged(recorded):
+            # The steps of its plugin need a record of the lease.
+            manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
     if lease.is_over:
         _erase_again(manager, lease, deadline, force=force)
         return

@@ -383,6 +383,20 @@ def test_a_damaged_record_protects_the_slot_as_well(host, calls):
     assert faults(host) == {}
 
 
+def test_a_release_replaces_the_damaged_record_of_its_own_lease(host, calls):
+    uuid = plug(host, 1)
+    (file,) = Path(host.root, "run/os_acc").glob("*.lease")
+    file.write_text("")
+    with pytest.raises(exception.DevicesUnreleased, match="claimed by lease unread"):
+        host.unplug(1)
+
+    release(host)
+
+    assert calls[-1] == ("release", f"{GPU_TYPE}/0", uuid)
+    assert record.claimed() == ()
+    assert (existing(host), faults(host)) == ([], {})
+
+
 def test_a_damaged_record_is_no_guests_of_a_sibling(host):
     """Its own mediated device is gone; that of the other slot has a lease."""
     uuid = plug(host, 1)
