@@ -344,19 +344,14 @@ class Lifecycle:
             self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
 
     def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
-        try:
-            plugin_steps.release(self._plugins, self._helper, lease, deadline)
-        except (exception.DeviceGone, exception.DeviceChanged) as error:
-            # The plugin's changes went with the device; those of a function that is
-            # still there did not.
-            if lease.slot or verification.remaining(self._root, lease).prior:
-                raise
-            LOG.warning("%s has nothing to release: %s", lease.plugin, error)
-        except exception.HostStepFailed as error:
-            # The helper has no record of the lease, which it makes before the first
-            # step that prepares a device: root's configuration has denied that one.
-            if not is_plug or error.reason is not exception.StepReason.DENIED:
-                raise
+        plugin_steps.release(
+            self._plugins,
+            self._helper,
+            lease,
+            deadline,
+            root=self._root,
+            is_plug=is_plug,
+        )
 
     def _remove_mdev(
         self, lease: Lease, slot: MdevSlot, deadline: float, is_plug: bool

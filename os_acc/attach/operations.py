@@ -16,7 +16,7 @@ from types import MappingProxyType
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import plugin_steps, verification
+from os_acc.attach import plugin_steps, unknown_device, verification
 from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
@@ -54,8 +54,8 @@ def release_device(
 ) -> None:
     """Give a quarantined or an unknown device back to the host.
 
-    :param address: a function, or the slot of a mediated device. Without a lease, a
-        mediated device is not os_acc's.
+    :param address: a function, or the slot of a mediated device. Without a lease and
+        without a record of the privileged helper, a mediated device is not os_acc's.
     :param driver: the driver to restore for an unknown device, '' for none; only for
         a device without a lease and without a record of the privileged helper.
     :param siblings: the same for the functions of its IOMMU group that are also
@@ -79,30 +79,123 @@ def release_device(
         return
     records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
-    if isinstance(address, MdevSlot):
+    if lease is None:
+        if isinstance(address, MdevSlot):
+            lease = _lost_slot(manager, address, records, deadline, force=force)
+        else:
+            lease = _unknown_function(
+                manager, address, driver, siblings, records, deadline, force=force
+            )
         if lease is None:
-            raise exception.NotFound(
-                f"{address} is not leased", kind=exception.ObjectKind.DEVICE
-            )
-    elif lease is None:
-        inventory = manager.discover(deadline)
-        if address in records and address not in inventory.host.functions:
-            _check_erased(records[address], force=force)
-            manager.catalog.reconciler.disclaim(
-                records[address].lease, [address], store, deadline
-            )
             return
-        found = UnknownDevice(manager, inventory, address, records, deadline)
-        lease = _owing(manager, found.lease(driver, siblings), found.recorded, deadline)
-        if found.recorded is not None:
-            lease = manager.catalog.reconciler.claim(
-                lease, found.recorded.lease, store, deadline
-            )
+    elif isinstance(address, MdevSlot):
+        recorded = records.get(address)
+        if recorded is not None and unknown_device.is_damaged(recorded):
+            # The steps of its plugin need a record of the lease.
+            manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
     if lease.is_over:
         _erase_again(manager, lease, deadline, force=force)
         return
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
         _release(manager, address, lease, deadline, force=force)
+
+
+def _unknown_function(
+    manager: Manager,
+    address: PciAddress,
+    driver: str | None,
+    siblings: Mapping[PciAddress, str],
+    records: Mapping[DeviceAddress, HelperRecord],
+    deadline: float,
+    *,
+    force: bool,
+) -> Lease | None:
+    """Return a lease for the release of a function without one.
+
+    :returns: None: it has left the host, and its record is removed.
+    """
+    store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
+    inventory = manager.discover(deadline)
+    if address in records and address not in inventory.host.functions:
+        _check_erased(records[address], force=force)
+        reconciler.disclaim(records[address].lease, [address], store, deadline)
+        return None
+    found = UnknownDevice(manager, inventory, address, records, deadline)
+    lease = _owing(manager, found.lease(driver, siblings), found.recorded, deadline)
+    if found.recorded is None:
+        return lease
+    return reconciler.claim(lease, found.recorded.lease, store, deadline)
+
+
+def _lost_slot(
+    manager: Manager,
+    slot: MdevSlot,
+    records: Mapping[DeviceAddress, HelperRecord],
+    deadline: float,
+    *,
+    force: bool,
+) -> Lease | None:
+    """Return a lease for the release of a slot whose own lease is lost.
+
+    If its record is damaged, the plugin that offers its type is owed the release.
+
+    :returns: None: its mediated device, and what its plugin has changed, went with the
+        parent; its record is removed.
+    :raises NotFound: the privileged helper has no record of the slot.
+    :raises DeviceInUse: its record is damaged, and a guest may have its mediated
+        device.
+    """
+    store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
+    inventory = manager.discover(deadline)
+    lease = _slot_lease(manager, inventory, slot, records)
+    if unknown_device.is_damaged(records[slot]):
+        if not force:
+            recorded = [each.lease for each in records.values()]
+            unknown_device.check_accounted_for(
+                manager.root, slot, store.leases(), recorded
+            )
+        if (device := _offered(inventory, lease)) is not None:
+            lease = dataclasses.replace(lease, plugin=device.plugin)
+        (lease,) = plugin_steps.owing(manager.plugins, [lease])
+        reconciler.repair_slot(lease, slot, store, deadline)
+    if verification.is_in_place(manager.root, lease):
+        return lease
+    reconciler.disclaim_slot(lease, slot, store, deadline)
+    return None
+
+
+def _kept_slot(
+    manager: Manager,
+    inventory: Inventory,
+    slot: MdevSlot,
+    records: Mapping[DeviceAddress, HelperRecord],
+) -> Lease:
+    """Return a lease for the adoption of a slot whose own lease is lost.
+
+    :raises NotFound: the privileged helper has no record of the slot, or no guest has
+        its mediated device.
+    """
+    lease = _slot_lease(manager, inventory, slot, records)
+    if verification.is_back(manager.root, lease):
+        raise exception.NotFound(
+            f"the mediated device of {slot} does not exist",
+            hint=f"no guest has it: run 'os-acc device release {slot}'",
+            kind=exception.ObjectKind.DEVICE,
+        )
+    return lease
+
+
+def _slot_lease(
+    manager: Manager,
+    inventory: Inventory,
+    slot: MdevSlot,
+    records: Mapping[DeviceAddress, HelperRecord],
+) -> Lease:
+    if slot not in records:
+        raise exception.NotFound(
+            f"{slot} is not leased", kind=exception.ObjectKind.DEVICE
+        )
+    return unknown_device.slot_lease(manager.root, inventory.host, slot, records[slot])
 
 
 def _claim_damaged(manager: Manager, address: PciAddress, deadline: float) -> None:
@@ -183,11 +276,14 @@ def _release(
             force or (untouched and isinstance(error, exception.DeviceInUse))
         ):
             store.delete([current], to_erase=to_erase)
+        if force and not to_erase:
+            _forget_record(manager, failed, deadline)
+        if failed.slot is not None:
+            # While a guest has it, only the helper's record protects it now.
+            manager.catalog.reconciler.invalidate()
+            manager.catalog.reconciler.recorded_state(store, deadline)
         if not force:
             raise error
-        if to_erase:
-            continue
-        _forget_record(manager, failed, deadline)
 
 
 def _conflict(lease: Lease) -> exception.Conflict:
@@ -220,7 +316,7 @@ def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
 
 def adopt_device(
     manager: Manager,
-    address: PciAddress,
+    address: DeviceAddress,
     consumer: str,
     driver: str | None,
     *,
@@ -228,25 +324,29 @@ def adopt_device(
 ) -> Lease:
     """Record a lease of a device that is prepared for a guest without a lease.
 
+    :param address: a function, or a slot that the privileged helper has on record.
     :param driver: the driver to restore later, '' for none.
     :param siblings: the same for the functions of its IOMMU group that are also
         prepared for a guest.
     :raises NotFound: no driver offers the device to guests, or it is not in
-        ``device_spec``.
+        ``device_spec``; or the mediated device of the slot's record does not exist.
     :raises AlreadyLeased: the device has a lease.
     :raises Conflict: the consumer has a lease that is not ``held``.
     """
-    _check_address(address)
+    if not isinstance(address, MdevSlot):
+        _check_address(address)
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
     records = manager.catalog.reconciler.records(deadline)
     inventory = manager.discover(deadline)
-    found = UnknownDevice(manager, inventory, address, records, deadline)
-    planned = dataclasses.replace(
-        found.lease(driver, siblings), consumer=consumer, policies=_ADOPTED
-    )
-    planned = _owing(manager, planned, found.recorded, deadline)
+    if isinstance(address, MdevSlot):
+        planned = _kept_slot(manager, inventory, address, records)
+    else:
+        found = UnknownDevice(manager, inventory, address, records, deadline)
+        planned = found.lease(driver, siblings)
+        planned = _owing(manager, planned, found.recorded, deadline)
+    planned = dataclasses.replace(planned, consumer=consumer, policies=_ADOPTED)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
@@ -258,10 +358,10 @@ def adopt_device(
         if held:
             # A consumer has one request: the device joins it.
             planned = dataclasses.replace(planned, request=held[0].request)
-        if store.lease_of(address) is None:
+        if store.lease_of(address) is None and planned.slot is None:
             # The helper's record comes first: without it, a release of the lease
-            # would restore no driver.
-            before = found.recorded.lease if found.recorded else ""
+            # would restore no driver. That of a slot has this lease already.
+            before = records[address].lease if address in records else ""
             planned = manager.catalog.reconciler.claim(planned, before, store, deadline)
         (lease,) = store.add([dataclasses.replace(planned, state=LeaseState.HELD)])
         return _with_device(manager, lease, deadline)
@@ -337,6 +437,9 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     """
     store = manager.store.until(deadline)
     device = _offered(manager.discover(deadline), lease)
+    if lease.slot is not None:
+        # The helper's record has named its plugin.
+        return lease
     plugin = manager.plugins.get(device.plugin) if device else None
     if device is None or plugin is None:
         return lease

@@ -13,9 +13,10 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from oslo_log import log
 
 from os_acc import deadlines, exception
+from os_acc.attach import verification
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
-from os_acc.helper.errors import EpochRefused
+from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease
@@ -193,15 +194,45 @@ def prepare(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> 
     _for_lease(plugins, steps, lambda plugin: plugin.prepare)
 
 
-def release(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> None:
+def release(
+    plugins: Plugins,
+    helper: Helper,
+    lease: Lease,
+    deadline: float,
+    *,
+    root: str,
+    is_plug: bool,
+) -> None:
     """Let the plugin undo its :func:`prepare`; skip a missing one to which the lease
     owes nothing.
 
+    :param is_plug: whether this rolls back a plug of this boot.
     :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
-    _for_lease(plugins, steps, lambda plugin: plugin.release)
+    try:
+        _for_lease(plugins, steps, lambda plugin: plugin.release)
+    except (exception.DeviceGone, exception.DeviceChanged) as error:
+        # The plugin's changes went with the device; those of a function, or of a
+        # parent, that is still there did not.
+        if verification.is_in_place(root, lease):
+            raise
+        LOG.warning("%s has nothing to release: %s", lease.plugin, error)
+    except (DeviceClaimed, exception.HostStepFailed) as error:
+        if not is_plug or not _was_never_recorded(error):
+            raise
+
+
+def _was_never_recorded(error: DeviceClaimed | exception.HostStepFailed) -> bool:
+    """Return whether the helper has no record of a lease whose plug has begun.
+
+    It makes one before the first step that prepares a device: root's configuration has
+    denied that step, or another lease has the device.
+    """
+    if isinstance(error, exception.HostStepFailed):
+        return error.reason is exception.StepReason.DENIED
+    return True
 
 
 def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> float:

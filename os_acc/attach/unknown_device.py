@@ -12,7 +12,8 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, vfio, vgpu
+from os_acc.host import attributes, mdev, vfio, vgpu
+from os_acc.host.view import Host
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import (
@@ -22,7 +23,7 @@ from os_acc.objects.lease import (
     Owner,
     PriorBinding,
 )
-from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
@@ -44,7 +45,7 @@ class UnknownDevice:
         manager: Manager,
         inventory: Inventory,
         address: PciAddress,
-        records: Mapping[PciAddress, HelperRecord],
+        records: Mapping[DeviceAddress, HelperRecord],
         deadline: float,
         damaged: Collection[DeviceAddress] = (),
     ) -> None:
@@ -119,7 +120,7 @@ class UnknownDevice:
 
     @property
     def _is_the_guests(self) -> bool:
-        if self.recorded is not None and not _is_damaged(self.recorded):
+        if self.recorded is not None and not is_damaged(self.recorded):
             return self.recorded.is_the_guests
         return self._is_offered(self._function)
 
@@ -152,7 +153,7 @@ class UnknownDevice:
         entry = self._records.get(address)
         if (
             entry is None
-            or _is_damaged(entry)
+            or is_damaged(entry)
             or (is_vfio_driver(entry.driver) and driver != entry.driver)
         ):
             name = _driver(address, driver) or None
@@ -194,5 +195,59 @@ def _driver(address: PciAddress, name: str | None) -> str:
     return name
 
 
-def _is_damaged(entry: HelperRecord) -> bool:
+def is_damaged(entry: HelperRecord) -> bool:
+    """Return whether the helper cannot read its record of a device."""
     return entry.lease == record.UNREADABLE
+
+
+def slot_lease(root: str, host: Host, slot: MdevSlot, recorded: HelperRecord) -> Lease:
+    """Return a lease whose release gives a slot back that the helper has on record.
+
+    Its UUID is that of the lost lease, and thus of its mediated device; with a damaged
+    record it is a new one.
+    """
+    parent = host.functions.get(slot.type.function) if slot.type.function else None
+    is_lost = not is_damaged(recorded)
+    return Lease(
+        uuid=recorded.lease if is_lost else uuidutils.generate_uuid(),
+        consumer=uuidutils.generate_uuid(),
+        owner=Owner.COMMAND,
+        state=LeaseState.RELEASING,
+        group="",
+        provider="",
+        resource_class="",
+        address=slot,
+        iommu_group=None,
+        numa_node=parent.numa_node if parent else None,
+        prior=(),
+        request="",
+        boot_id=attributes.boot_id(root),
+        physfns=verification.physfns([parent] if parent else []),
+        parent=parent.identity if parent else None,
+        plugin=recorded.releaser,
+        owes_release=bool(recorded.releaser),
+    )
+
+
+def check_accounted_for(
+    root: str, slot: MdevSlot, leases: Collection[Lease], recorded: Collection[str]
+) -> None:
+    """Check that no mediated device may be that of a slot with a damaged record.
+
+    :param recorded: the leases of the helper's other records.
+    :raises DeviceInUse: one of the slot's type has neither a lease nor a record.
+    """
+    known = {*recorded, *(each.uuid for each in leases)}
+    found = [
+        each.uuid
+        for each in mdev.read_mdevs(root)
+        if each.type == slot.type and each.uuid not in known
+    ]
+    if found:
+        raise exception.DeviceInUse(
+            f"the record of {slot} is damaged, and its guest may have one of these "
+            f"mediated devices: {', '.join(found)}",
+            address=str(slot),
+            hint="write 1 to the attribute 'remove' of each that no guest has, then "
+            "retry",
+        )

@@ -327,6 +327,17 @@ def remaining(root: str, lease: Lease) -> Lease:
     )
 
 
+def is_in_place(root: str, lease: Lease) -> bool:
+    """Return whether a function of a lease, or its parent, is still the same one."""
+    if lease.slot is None:
+        return bool(remaining(root, lease).prior)
+    try:
+        check_parent(root, lease)
+    except (exception.DeviceGone, exception.DeviceChanged):
+        return False
+    return True
+
+
 def given_back_by_reboot(root: str, lease: Lease) -> bool:
     """Return whether a reboot has already undone all changes of the lease."""
     if lease.boot_id == attributes.boot_id(root):

@@ -123,13 +123,7 @@ class DeviceAdopt(base.Showing):
     """Record the instance of an unknown device; the device itself is left alone."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "address",
-            metavar="ADDRESS",
-            type=arguments.address,
-            help="PCI address, such as 0000:3b:02.1",
-        )
+        parser = _with_address(super().get_parser(prog_name))
         parser.add_argument(
             "--consumer",
             metavar="UUID",

@@ -145,9 +145,10 @@ class _Survey:
             return False
         if address in self._refused:
             return self._refused[address].reason is not RejectReason.NOVA_CLAIMS
-        _provider, handle = self._offers[address]
+        # Only the helper's record, or a damaged lease, knows a slot without its type.
+        _provider, handle = self._offers.get(address, (None, None))
         # An offered device that is itself on VFIO is prebound.
-        return not self._is_on_vfio(handle.address)
+        return handle is not None and not self._is_on_vfio(handle.address)
 
     def _is_on_vfio(self, address: DeviceAddress | DeviceName) -> bool:
         function = self._function(address)
@@ -177,7 +178,9 @@ class _Survey:
             if address in self._look.recorded.damaged_claims
             else "",
             f"claimed by lease {claims[address]}, which the store has lost"
-            if address in claims and not _is_unknown(refused)
+            if address in claims
+            and not _is_unknown(refused)
+            and claims[address] not in self._fault(address)
             else "",
             str(refused) if refused else "",
             self._fault(address),

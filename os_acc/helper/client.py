@@ -157,7 +157,7 @@ class Helper:
         errors.judge(addresses, answers)
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
-        """List the functions that the helper has taken in this boot."""
+        """List the functions and slots that the helper has taken in this boot."""
         turn = self._turn(privsep.base, deadline)
         return tuple(HelperRecord.of(*each) for each in turn.ask(record.claimed))
 
@@ -202,6 +202,7 @@ class Helper:
     def create_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Create the mediated device of a lease.
 
+        :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
         self._change_mdev(mdev.create, lease, slot, deadline, *leases.slot_debt(lease))
@@ -212,11 +213,20 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         self.check_unused(lease, deadline)
-        self._change_mdev(mdev.remove, lease, slot, deadline, *leases.slot_debt(lease))
+        owes = (True,) if lease.owes_release else ()
+        self._change_mdev(mdev.remove, lease, slot, deadline, *owes)
 
     def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the helper's record of a mediated device that is removed already."""
         self._change_mdev(mdev.remove, lease, slot, deadline)
+
+    def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
+        """Replace the helper's damaged record of a slot by one for a lease.
+
+        It is removed if the lease owes no plugin a release, or has no parent.
+        """
+        debt = leases.slot_debt(lease)
+        self._change_mdev(mdev.repair_record, lease, slot, deadline, *debt)
 
     def _change_mdev(
         self,

@@ -37,6 +37,6 @@ def debt(lease: Lease) -> tuple[str, ...]:
     return (eraser,) if eraser else ()
 
 
-def slot_debt(lease: Lease) -> tuple[bool, ...]:
-    """Return whether a plugin has to release a lease's slot; see :func:`debt`."""
-    return (True,) if lease.owes_release else ()
+def slot_debt(lease: Lease) -> tuple[str, ...]:
+    """Return the plugin that has to release a lease's slot; see :func:`debt`."""
+    return (lease.plugin,) if lease.owes_release else ()

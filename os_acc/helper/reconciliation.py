@@ -2,8 +2,8 @@
 
 """Reconcile the privileged helper's records with the store.
 
-A function that the helper has taken without a lease here belongs to a consumer
-whose lease is lost. It is not offered until an operator adopts or releases it.
+A function or slot that the helper has taken without a lease here belongs to a
+consumer whose lease is lost. It is not offered until an operator adopts or releases it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oslo_log import log
 
 from os_acc.helper import client
 from os_acc.objects.lease import HelperRecord, Lease, RecordedState
-from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order
 from os_acc.objects.pci import PciAddress
 from os_acc.store.leases import Store
 
@@ -83,12 +83,23 @@ class Reconciler:
 
         _in_time(forget, store)
 
-    def records(self, deadline: float) -> Mapping[PciAddress, HelperRecord]:
+    def repair_slot(
+        self, lease: Lease, slot: MdevSlot, store: Store, deadline: float
+    ) -> None:
+        """Have the helper replace its damaged record of a slot."""
+
+        def repair(epoch: int) -> None:
+            fresh = dataclasses.replace(lease, epoch=epoch)
+            self._helper.repair_slot(fresh, slot, deadline)
+
+        _in_time(repair, store)
+
+    def records(self, deadline: float) -> Mapping[DeviceAddress, HelperRecord]:
         """Return all records of the helper, with or without a lease here."""
         return {each.address: each for each in self._helper.recorded(deadline)}
 
     def recorded_state(self, store: Store, deadline: float) -> RecordedState:
-        """Return the leases, and the functions claimed without a lease.
+        """Return the leases, and the functions and slots claimed without a lease.
 
         :raises StoreReplaced: the store was replaced during this call.
         :raises HelperUnavailable, HelperLost: the helper does not answer.
@@ -104,12 +115,12 @@ class Reconciler:
             after = _without_lease(self._helper.recorded(deadline), found)
             claimed = dict(claimed.items() & after.items())
         if claimed != found.helper_claims:
-            for address, lease in sorted(claimed.items()):
+            for address in sorted(claimed, key=in_order):
                 LOG.error(
                     "%s is claimed for the lost lease %s, so it is not offered: run "
                     "'os-acc device adopt' or 'os-acc device release'",
                     address,
-                    lease,
+                    claimed[address],
                 )
             store.record_helper_claims(claimed, found.store)
             found = store.recorded_state()
@@ -119,7 +130,7 @@ class Reconciler:
 
 def _without_lease(
     records: tuple[HelperRecord, ...], recorded: RecordedState
-) -> dict[PciAddress, str]:
+) -> dict[DeviceAddress, str]:
     leased = recorded.leased.union(recorded.damaged_claims)
     return {each.address: each.lease for each in records if each.address not in leased}
 

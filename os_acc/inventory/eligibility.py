@@ -56,7 +56,7 @@ class HostEvidence:
     taken: frozenset[DeviceAddress]
     in_parts: Mapping[PciAddress, DeviceAddress]
     mdev_parents: Mapping[PciAddress, MdevSlot]
-    helper_claims: Mapping[PciAddress, str]
+    helper_claims: Mapping[DeviceAddress, str]
     lease_drivers: Mapping[PciAddress, str]
     offered: frozenset[PciAddress]
     unmanaged: bool = True

@@ -3,9 +3,10 @@
 """Types of mediated devices that the operator named, and their units.
 
 A unit is leased, free, or faulty: other mediated devices of the same parent, of this
-host's own tools or of another type, use its capacity. They are never touched. The total
-does not change with them: it is the most that has been seen, and is read anew while
-there are no mediated devices.
+host's own tools or of another type, use its capacity, or the privileged helper has it
+on record for a lost lease. They are never touched. The total does not change with
+them: it is the most that has been seen, and is read anew while there are no mediated
+devices.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
+from types import MappingProxyType
 from typing import Final, Self
 
 from os_acc.host import mdev
@@ -165,12 +167,14 @@ def _is_in_use(
 class _Slots:
     """The units of a type.
 
-    :ivar leased: the numbers of the leased ones.
+    :ivar leased: the numbers of those that are leased, or were.
+    :ivar lost: the lost leases of those that the helper has on record, by number.
     :ivar free: how many others can be had now.
     :ivar total: how many there are, unless more are leased.
     """
 
     leased: frozenset[int]
+    lost: Mapping[int, str]
     free: int
     total: int
 
@@ -202,13 +206,24 @@ class _Slots:
             len(existing) + attributes.available,
             _most(attributes.description),
         )
-        return cls(leased, free, total)
+        lost = {
+            each.number: lease
+            for each, lease in recorded.helper_claims.items()
+            if isinstance(each, MdevSlot) and each.type == kind
+        }
+        return cls(leased, MappingProxyType(lost), free, total)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all slots: the leased ones, and the lowest others."""
         count = self.total - len(self.leased)
         lowest = (each for each in itertools.count() if each not in self.leased)
         return sorted([*self.leased, *itertools.islice(lowest, max(0, count))])
+
+    def fault(self, number: int, *, has_capacity: bool) -> str:
+        """Return why a unit can neither be had nor is leased; '' if it can, or is."""
+        if number in self.lost:
+            return f"claimed by lease {self.lost[number]}, which the store has lost"
+        return "" if number in self.leased or has_capacity else _NO_CAPACITY
 
 
 def _handles(named: _NamedType, slots: _Slots) -> Iterator[AttachHandle]:
@@ -222,7 +237,7 @@ def _handles(named: _NamedType, slots: _Slots) -> Iterator[AttachHandle]:
             iommu_group=None,
             numa_node=named.parent.numa_node if named.parent else None,
             numa_policy=named.tags.numa_policy,
-            fault="" if is_leased or free > 0 else _NO_CAPACITY,
+            fault=slots.fault(number, has_capacity=free > 0),
         )
         free -= not is_leased
 

@@ -8,7 +8,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from os_acc.objects import instance
 from os_acc.objects.image import BitstreamRequest
@@ -60,9 +60,10 @@ class PriorBinding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HelperRecord:
-    """One function on the privileged helper's own record.
+    """One function or slot on the privileged helper's own record.
 
-    :ivar lease: uuid of the lease; 'unreadable' if the record is damaged.
+    :ivar lease: uuid of the lease, and of a slot's mediated device; 'unreadable' if
+        the record is damaged.
     :ivar is_the_guests: whether it was taken for a guest, not for the host.
     :ivar driver: its previous driver; None for none.
     :ivar driver_override: its previous override; None for none.
@@ -70,7 +71,7 @@ class HelperRecord:
     :ivar releaser: the plugin that has to release it; '' for none.
     """
 
-    address: PciAddress
+    address: DeviceAddress
     lease: str
     is_the_guests: bool = True
     driver: str | None = None
@@ -81,7 +82,7 @@ class HelperRecord:
     @classmethod
     def of(
         cls,
-        parts: Sequence[int],
+        parts: Sequence[Any],
         lease: str,
         use: str,
         driver: str,
@@ -90,7 +91,13 @@ class HelperRecord:
         releaser: str = "",
     ) -> Self:
         """Parse one line of the helper's list."""
-        place, guest = PciAddress(*parts), use == "guest"
+        guest = use == "guest"
+        place: DeviceAddress
+        if len(parts) == 3:
+            parent, kind, number = parts
+            place = MdevSlot(MdevType(parent, kind), number)
+        else:
+            place = PciAddress(*parts)
         prior = driver or None, override or None
         return cls(place, lease, guest, *prior, eraser, releaser)
 
@@ -335,8 +342,8 @@ class RecordedState:
     :ivar provider_origins: the origins of all providers ever offered, by uuid.
     :ivar provider_plugins: the plugin that last offered each provider, by uuid.
     :ivar store: the identity of the store.
-    :ivar helper_claims: functions that the privileged helper has taken for leases
-        without a record, with the uuids of these leases.
+    :ivar helper_claims: functions and slots that the privileged helper has taken for
+        leases without a record, with the uuids of these leases.
     :ivar epoch: the last epoch of the store, which every new lease raises.
     :ivar mdev_totals: the units of each type of mediated devices when it was last
         offered.
@@ -352,7 +359,7 @@ class RecordedState:
         default_factory=lambda: MappingProxyType({})
     )
     store: str = ""
-    helper_claims: Mapping[PciAddress, str] = dataclasses.field(
+    helper_claims: Mapping[DeviceAddress, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     epoch: int = 0

@@ -9,14 +9,16 @@ of the lease.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import functions, kernel, rootconf, state_files, worker
+from os_acc.privsep import functions, kernel, record, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.record import DeviceRecord, FunctionUse
 from os_acc.privsep.rootconf import RootConf
 
 _HIGHEST_SLOT = 10**9 - 1
@@ -30,27 +32,27 @@ def create(
     uuid: str,
     epoch: int,
     milliseconds: int,
-    is_owed: bool = False,
+    releaser: str = "",
 ) -> tuple[str, int, str, str]:
     """Create a mediated device of a type; do nothing if it exists already.
 
-    Root's configuration has to name the type on this parent.
+    Root's configuration has to name the type on this parent. If the slot is on record
+    for another lease, or its record is damaged, nothing is changed.
 
     :param number: of the slot.
     :param uuid: canonical UUID of the lease and of its mediated device.
-    :param is_owed: whether a plugin has to release the slot: it is recorded first.
+    :param releaser: the plugin that has to release the slot, which is recorded first;
+        '' for none.
     """
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if slot is None or type(is_owed) is not bool:
+    if slot is None or not functions.is_driver_name(releaser):
         return CallResult(Outcome.INVALID, errno.EINVAL)
     kind = slot.type
     # Create no lock file for a missing parent.
     if not has_parent(kind):
         return CallResult(Outcome.GONE, errno.ENODEV, "mdev_bus")
     root = rootconf.current()
-    return _run(
-        slot, epoch, milliseconds, lambda: _create(slot, uuid, root, is_owed=is_owed)
-    )
+    return _run(slot, epoch, milliseconds, lambda: _create(slot, uuid, root, releaser))
 
 
 @privsep.base.entrypoint
@@ -72,10 +74,36 @@ def remove(
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
     if slot is None or type(is_owed) is not bool:
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    if not has_parent(slot.type) and not os.path.lexists(_record_path(slot)):
+    if not has_parent(slot.type) and not record.exists(slot):
         # The kernel removes the mediated devices of a parent that goes.
         return CallResult(Outcome.OK)
     return _run(slot, epoch, milliseconds, lambda: _remove(slot, uuid, is_owed=is_owed))
+
+
+@privsep.base.entrypoint
+def repair_record(
+    parent: str,
+    type_name: str,
+    number: int,
+    uuid: str,
+    epoch: int,
+    milliseconds: int,
+    releaser: str = "",
+) -> tuple[str, int, str, str]:
+    """Replace the damaged record of a slot by one for a new lease.
+
+    Nothing else is changed: a missing record stays missing, and a sound one as it is.
+
+    :param number: as for :func:`create`, as is ``uuid``.
+    :param releaser: as for :func:`create`. Without one, or without the parent, the
+        damaged record is removed.
+    """
+    slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
+    if slot is None or not functions.is_driver_name(releaser):
+        return CallResult(Outcome.INVALID, errno.EINVAL)
+    if not record.exists(slot):
+        return CallResult(Outcome.OK)
+    return _run(slot, epoch, milliseconds, lambda: _repair(slot, uuid, releaser))
 
 
 def has_parent(kind: MdevType) -> bool:
@@ -83,30 +111,36 @@ def has_parent(kind: MdevType) -> bool:
     return os.path.isdir(_parent_directory(kind))
 
 
-def lock_of(slot: MdevSlot) -> str:
-    """Return the name of the worker's lock of a slot."""
-    # No other file beside the locks has a name of this form.
-    return f"mdev:{slot.type.parent}:{slot.type.name}:{slot.number}"
+def record_slot(slot: MdevSlot, lease: str, releaser: str) -> None:
+    """Record that a lease has a slot until a plugin has released it.
 
+    The record permits the steps that return the device, and no other lease gets the
+    slot. A reboot removes it.
 
-def record_slot(slot: MdevSlot, lease: str) -> None:
-    """Record that a lease has a slot until its plugin has released it.
-
-    The record permits the steps that return the device. A reboot removes it.
+    :raises OSError: the parent is gone, or the record cannot be written.
     """
-    state_files.replace(_record_path(slot), lease)
+    identity = record.identity_of(slot)
+    if identity is None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), "identity")
+    guest = FunctionUse.GUEST
+    record.write(DeviceRecord(lease, slot, identity, "", "", guest, releaser=releaser))
 
 
-def holder_of(slot: MdevSlot) -> str:
-    """Return the lease that a slot is recorded for; '' for none."""
-    try:
-        return kernel.current.read(_record_path(slot))
-    except FileNotFoundError:
-        return ""
+def holder_of(slot: MdevSlot) -> str | None:
+    """Return the lease that a slot is recorded for, or None.
+
+    :returns: :data:`.record.UNREADABLE`: the record is damaged.
+    """
+    identity = record.identity_of(slot)
+    return None if identity is None else record.lease_of(slot, identity)
 
 
-def _record_path(slot: MdevSlot) -> str:
-    return kernel.current.path(worker.LOCKS, f"{lock_of(slot)}.lease")
+def claimed_by_another(slot: MdevSlot, lease: str) -> CallResult | None:
+    """Return the refusal if a slot is on record for another lease, or None."""
+    found = holder_of(slot)
+    if found in (None, lease):
+        return None
+    return CallResult(Outcome.CLAIMED, errno.EBUSY, str(slot), found)
 
 
 def directory(uuid: str) -> str:
@@ -154,7 +188,10 @@ def _run(
     slot: MdevSlot, epoch: int, milliseconds: int, step: Callable[[], CallResult]
 ) -> CallResult:
     (result,) = worker.run(
-        [lock_of(slot)], epoch, milliseconds / 1000, lambda _index: _guarded(step)
+        [record.name_of(slot)],
+        epoch,
+        milliseconds / 1000,
+        lambda _index: _guarded(step),
     )
     return result
 
@@ -168,7 +205,10 @@ def _guarded(step: Callable[[], CallResult]) -> CallResult:
         )
 
 
-def _create(slot: MdevSlot, uuid: str, root: RootConf, *, is_owed: bool) -> CallResult:
+def _create(slot: MdevSlot, uuid: str, root: RootConf, releaser: str) -> CallResult:
+    claimed = claimed_by_another(slot, uuid)
+    if claimed is not None:
+        return claimed
     kind, found = slot.type, _type_of(uuid)
     if found == kind:
         return CallResult(Outcome.OK)
@@ -176,8 +216,8 @@ def _create(slot: MdevSlot, uuid: str, root: RootConf, *, is_owed: bool) -> Call
         return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
     if not root.allows_mdev(kind):
         return rootconf.denied()
-    if is_owed:
-        record_slot(slot, uuid)
+    if releaser:
+        record_slot(slot, uuid, releaser)
     path = os.path.join(_type_directory(kind), "create")
     try:
         kernel.current.write(path, uuid)
@@ -194,9 +234,28 @@ def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
     # A record permits steps. None is made here: the UUID may be that of another
     # service's mediated device.
     result = CallResult(Outcome.OK) if kind is None else _remove_existing(uuid)
-    if not is_owed and result.outcome == Outcome.OK and holder_of(slot) == uuid:
-        os.unlink(_record_path(slot))
+    if not is_owed and result.outcome == Outcome.OK:
+        _forget(slot, uuid)
     return result
+
+
+def _forget(slot: MdevSlot, lease: str) -> None:
+    # A damaged record may belong to another lease: an operator decides.
+    with contextlib.suppress(record.RecordUnclear):
+        found = record.read(slot)
+        if found is not None and found.lease == lease:
+            record.remove(slot)
+
+
+def _repair(slot: MdevSlot, lease: str, releaser: str) -> CallResult:
+    try:
+        record.read(slot)
+    except record.RecordUnclear:
+        if releaser and record.identity_of(slot) is not None:
+            record_slot(slot, lease, releaser)
+        else:
+            record.remove(slot)
+    return CallResult(Outcome.OK)
 
 
 def _remove_existing(uuid: str) -> CallResult:

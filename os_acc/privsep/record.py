@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The helper's own record of each function that it has taken.
+"""The helper's own record of each function and slot that it has taken.
 
-There is one file for each function, beside the worker's locks: owned by root,
+There is one file for each of them, beside the worker's locks: owned by root,
 and removed at reboot. A record names the lease, and the driver and override that
 the helper read before it changed them. It survives the loss of the store: a
-function with a record is given to no other lease.
+device with a record is given to no other lease. Of mediated devices, only those
+are recorded that a plugin has to release.
 
-The worker's child writes and removes records, under the function's lock. Like
+The worker's child writes and removes records, under the device's lock. Like
 the epoch, a record carries a checksum. It applies only to a function with the
-identity that it names.
+identity that it names, or to a slot of such a parent.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ import os
 import zlib
 
 from os_acc import exception, privsep
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, state_files, worker
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
 _SUFFIX = ".lease"
+# Parts the names of a slot: no parent and no type has it in its name.
+_SEPARATOR = "@"
+_SLOT = "mdev"
 
 
 class FunctionUse(enum.StrEnum):
@@ -45,11 +50,12 @@ class RecordUnclear(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FunctionRecord:
-    """One function that is taken.
+class DeviceRecord:
+    """One function or slot that is taken.
 
-    :ivar lease: canonical UUID of the lease.
-    :ivar identity: vendor, product, both subsystem ids, and revision.
+    :ivar lease: canonical UUID of the lease, and of the mediated device of a slot.
+    :ivar identity: vendor, product, both subsystem ids, and revision; of a slot, those
+        of its parent, and empty if that is virtual.
     :ivar driver: the driver before it was taken; '' for none.
     :ivar override: the prior ``driver_override``; '' for none.
     :ivar eraser: the plugin that has to erase the function before another guest gets
@@ -61,7 +67,7 @@ class FunctionRecord:
     """
 
     lease: str
-    address: PciAddress
+    address: DeviceAddress
     identity: tuple[int, ...]
     driver: str
     override: str
@@ -72,28 +78,28 @@ class FunctionRecord:
 
 
 @privsep.base.entrypoint
-def claimed() -> tuple[tuple[tuple[int, ...] | str, ...], ...]:
-    """List the functions that are recorded in this boot.
+def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
+    """List the functions and slots that are recorded in this boot.
 
-    :returns: for each its address as four numbers, the uuid of the lease
-        (:data:`UNREADABLE` if the record is damaged), :class:`FunctionUse`, prior
-        driver and prior override; then the plugins that have to erase it and to
-        release it, if any. The record of a function that was replaced by another one
-        is left out.
+    :returns: for each its address as four numbers (a slot: parent, type and number),
+        the uuid of the lease (:data:`UNREADABLE` if the record is damaged),
+        :class:`FunctionUse`, prior driver and prior override; then the plugins that
+        have to erase it and to release it, if any. The record of a function, or of a
+        parent, that was replaced by another one is left out.
     """
     found = (_listed(address) for address in _addresses())
     return tuple(each for each in found if each is not None)
 
 
-def _listed(address: PciAddress) -> tuple[tuple[int, ...] | str, ...] | None:
+def _listed(address: DeviceAddress) -> tuple[tuple[int | str, ...] | str, ...] | None:
     try:
         record = read(address)
     except RecordUnclear:
-        return (address.parts, UNREADABLE, "", "", "")
-    if record is None or functions.identity(address) not in (None, record.identity):
+        return (_parts(address), UNREADABLE, "", "", "")
+    if record is None or identity_of(address) not in (None, record.identity):
         return None
     return (
-        address.parts,
+        _parts(address),
         record.lease,
         str(record.use),
         record.driver,
@@ -110,7 +116,13 @@ def _trimmed(*values: str) -> tuple[str, ...]:
     return values
 
 
-def _addresses() -> list[PciAddress]:
+def _parts(address: DeviceAddress) -> tuple[int | str, ...]:
+    if isinstance(address, PciAddress):
+        return address.parts
+    return (address.type.parent, address.type.name, address.number)
+
+
+def _addresses() -> list[DeviceAddress]:
     try:
         names = os.listdir(kernel.current.path(worker.LOCKS))
     except FileNotFoundError:
@@ -119,17 +131,45 @@ def _addresses() -> list[PciAddress]:
     for name in names:
         if name.endswith(_SUFFIX):
             with contextlib.suppress(exception.InvalidInput):
-                found.append(PciAddress.parse(name.removesuffix(_SUFFIX)))
-    return sorted(found)
+                found.append(_address(name.removesuffix(_SUFFIX)))
+    return sorted(found, key=in_order)
 
 
-def exists(address: PciAddress) -> bool:
-    """Return whether a function has a record, readable or not."""
+def _address(name: str) -> DeviceAddress:
+    """Parse the name of a record, without its suffix.
+
+    :raises InvalidInput: it is none.
+    """
+    prefix, *parts = name.split(_SEPARATOR)
+    return parse_address("/".join(parts) if prefix == _SLOT else name)
+
+
+def name_of(address: DeviceAddress) -> str:
+    """Return the name of a device's lock, and of its record without the suffix."""
+    if isinstance(address, PciAddress):
+        return str(address)
+    # No other file beside the locks has a name of this form.
+    return _SEPARATOR.join((_SLOT, *map(str, _parts(address))))
+
+
+def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
+    """Return the identity of a function, or of a slot's parent; None if it is gone.
+
+    That of a virtual parent is empty, whether it is there or not.
+    """
+    if isinstance(address, PciAddress):
+        return functions.identity(address)
+    parent = address.type.function
+    return () if parent is None else functions.identity(parent)
+
+
+def exists(address: DeviceAddress) -> bool:
+    """Return whether a device has a record, readable or not."""
     return os.path.lexists(_path(address))
 
 
-def read(address: PciAddress) -> FunctionRecord | None:
-    """Return the record of a function, or None.
+def read(address: DeviceAddress) -> DeviceRecord | None:
+    """Return the record of a device, or None.
 
     :raises RecordUnclear: the record is damaged.
     :raises OSError: the record cannot be read.
@@ -144,7 +184,7 @@ def read(address: PciAddress) -> FunctionRecord | None:
     try:
         # A newer os_acc may append values.
         lease, identity, driver, override, use, *more = json.loads(payload)
-        record = FunctionRecord(
+        record = DeviceRecord(
             lease, address, tuple(identity), driver, override, FunctionUse(use)
         )
         names = ("eraser", "releaser", "first")
@@ -156,8 +196,8 @@ def read(address: PciAddress) -> FunctionRecord | None:
     return record
 
 
-def of(address: PciAddress, identity: tuple[int, ...]) -> FunctionRecord | None:
-    """Return the record of a function, if it has this identity.
+def of(address: DeviceAddress, identity: tuple[int, ...]) -> DeviceRecord | None:
+    """Return the record of a device, if it has this identity.
 
     :raises RecordUnclear: the record is damaged.
     """
@@ -165,8 +205,8 @@ def of(address: PciAddress, identity: tuple[int, ...]) -> FunctionRecord | None:
     return record if record is not None and record.identity == identity else None
 
 
-def lease_of(address: PciAddress, identity: tuple[int, ...]) -> str | None:
-    """Return the lease for which a function is recorded, or None.
+def lease_of(address: DeviceAddress, identity: tuple[int, ...]) -> str | None:
+    """Return the lease for which a device is recorded, or None.
 
     :returns: :data:`UNREADABLE`: the record is damaged.
     """
@@ -179,14 +219,14 @@ def lease_of(address: PciAddress, identity: tuple[int, ...]) -> str | None:
 
 def present(
     address: PciAddress, identity: tuple[int, ...], lease: str, use: FunctionUse
-) -> FunctionRecord:
+) -> DeviceRecord:
     """Return a new record of a function, with its present binding."""
     driver, override = functions.driver(address), functions.override(address)
-    return FunctionRecord(lease, address, identity, driver, override, use)
+    return DeviceRecord(lease, address, identity, driver, override, use)
 
 
-def write(record: FunctionRecord) -> None:
-    """Write or replace the record of a function.
+def write(record: DeviceRecord) -> None:
+    """Write or replace the record of a device.
 
     :raises OSError: the record cannot be written, for lack of space for example.
     """
@@ -203,27 +243,33 @@ def write(record: FunctionRecord) -> None:
     state_files.replace(_path(record.address), text)
 
 
-def remove(address: PciAddress) -> None:
-    """Remove the record of a function, if any."""
+def remove(address: DeviceAddress) -> None:
+    """Remove the record of a device, if any."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_path(address))
 
 
-def _path(address: PciAddress) -> str:
-    return kernel.current.path(worker.LOCKS, f"{address}{_SUFFIX}")
+def _path(address: DeviceAddress) -> str:
+    return kernel.current.path(worker.LOCKS, f"{name_of(address)}{_SUFFIX}")
 
 
 def _check(payload: str) -> str:
     return f"{zlib.crc32(payload.encode()):08x}"
 
 
-def _is_sound(record: FunctionRecord) -> bool:
+def _is_sound(record: DeviceRecord) -> bool:
     return (
         functions.is_uuid(record.lease)
-        and functions.is_identity(record.identity)
+        and _is_identity(record.address, record.identity)
         and functions.is_driver_name(record.driver)
         and functions.is_driver_name(record.override)
         and functions.is_driver_name(record.eraser)
         and functions.is_driver_name(record.releaser)
         and (record.first == "" or functions.is_uuid(record.first))
     )
+
+
+def _is_identity(address: DeviceAddress, identity: tuple[int, ...]) -> bool:
+    if isinstance(address, MdevSlot) and address.type.function is None:
+        return identity == ()
+    return functions.is_identity(identity)

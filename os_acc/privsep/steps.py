@@ -154,7 +154,7 @@ class _StepCall:
         """The names of the locks; other leases of the same parent go on."""
         slot = self.target.address
         if isinstance(slot, MdevSlot):
-            own: tuple[PciAddress | str, ...] = (mdev.lock_of(slot),)
+            own: tuple[PciAddress | str, ...] = (record.name_of(slot),)
         else:
             own = self.target.functions
         return own if self.card is None else (*own, self.card.address)
@@ -210,7 +210,7 @@ class _StepCall:
         """
         slot, lease = self.target.address, self.target.lease
         if isinstance(slot, MdevSlot):
-            mdev.record_slot(slot, lease)
+            mdev.record_slot(slot, lease, releaser)
             return
         for each in self.members:
             found = record.of(each.address, each.identity) or record.present(
@@ -230,11 +230,15 @@ class _StepCall:
                 raise CallRefused(refusal)
 
     def check_claims(self) -> None:
-        """Check that no other lease has taken a function.
+        """Check that no other lease has taken a function, or the slot.
 
         :raises CallRefused: one has.
         """
-        if isinstance(self.target.address, MdevSlot):
+        slot = self.target.address
+        if isinstance(slot, MdevSlot):
+            claimed = mdev.claimed_by_another(slot, self.target.lease)
+            if claimed is not None:
+                raise CallRefused(claimed)
             return
         for each in self.members:
             found = record.lease_of(each.address, each.identity)

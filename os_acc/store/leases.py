@@ -24,7 +24,6 @@ from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
-from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NO_NAMES, PublishedNames
 from os_acc.objects.region import RecordedImage
 from os_acc.store import journal, providers, records, regions, requests, schema
@@ -368,9 +367,9 @@ class Store:
             )
 
     def record_helper_claims(
-        self, claimed: Mapping[PciAddress, str], seen: str
+        self, claimed: Mapping[DeviceAddress, str], seen: str
     ) -> None:
-        """Record functions that the helper claims for leases missing here."""
+        """Record functions and slots that the helper claims for leases missing here."""
         with self._transaction() as connection:
             schema.check_identity(connection, seen)
             records.replace_helper_claims(connection, claimed)

@@ -243,8 +243,8 @@ def delete_damaged(connection: sqlite3.Connection, address: DeviceAddress) -> in
     ).rowcount
 
 
-def read_helper_claims(connection: sqlite3.Connection) -> Mapping[PciAddress, str]:
-    """Return functions that the helper claims for leases missing here.
+def read_helper_claims(connection: sqlite3.Connection) -> Mapping[DeviceAddress, str]:
+    """Return functions and slots that the helper claims for leases missing here.
 
     This copies the helper's list for readers without access to the helper. A
     lost row does no harm: the helper rejects a claim for another lease.
@@ -253,17 +253,12 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[PciAddress, st
     """
     rows = HELPER_CLAIMS.read(connection, "address NOT IN (SELECT address FROM claims)")
     return MappingProxyType(
-        {
-            address: lease
-            for text, lease in rows
-            for address in _parsed([(text, lease)])
-            if isinstance(address, PciAddress)
-        }
+        {address: lease for text, lease in rows for address in _parsed([(text, lease)])}
     )
 
 
 def replace_helper_claims(
-    connection: sqlite3.Connection, claimed: Mapping[PciAddress, str]
+    connection: sqlite3.Connection, claimed: Mapping[DeviceAddress, str]
 ) -> None:
     """Replace the copy of the helper's list."""
     connection.execute("DELETE FROM helper_claims")

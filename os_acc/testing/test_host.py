@@ -19,8 +19,7 @@ from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.device import Provider, RejectedDevice
-from os_acc.objects.lease import LeaseState, Owner
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.lease import HelperRecord, LeaseState, Owner
 from os_acc.placement import options as placement
 from os_acc.privsep import images, record, tools, worker
 from os_acc.privsep import kernel as privsep_kernel
@@ -449,9 +448,9 @@ class TestHost:
         assert self.drivers(address) == [driver or None]
 
     def remove_records(self) -> None:
-        """Remove the privileged helper's records of the functions that it has taken."""
-        for parts, *_ in record.claimed():
-            record.remove(PciAddress(*parts))
+        """Remove the privileged helper's records of the devices that it has taken."""
+        for each in record.claimed():
+            record.remove(HelperRecord.of(*each).address)
 
     def programmings(self) -> list[str]:
         """Return the outcome of each programming that reached a DFL driver."""

@@ -364,12 +364,19 @@ LOAD = EntryPoint(
 )
 CREATE_MDEV = EntryPoint(
     mdev.create,
+    lambda rng, host: (*_mdev(rng, host), *rng.pick(((), ("",), ("acme",)))),
+    lambda *call: _is_mdev(*call[:6]) and (len(call) < 7 or is_driver(call[6])),
+    lambda _all: [],
+    _nothing,
+)
+REPAIR_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.repair_record)
+REMOVE_MDEV = EntryPoint(
+    mdev.remove,
     lambda rng, host: (*_mdev(rng, host), *rng.pick(((), (True,), (False,)))),
     lambda *call: _is_mdev(*call[:6]) and (len(call) < 7 or type(call[6]) is bool),
     lambda _all: [],
     _nothing,
 )
-REMOVE_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.remove)
 MDEV_HOLDERS = EntryPoint(
     holders.mdev_holders, lambda *_: (_LEASE,), is_uuid, lambda _all: [], _nothing
 )
@@ -377,7 +384,8 @@ _HEALTH = privileged_health.rows(EntryPoint, _some, _patience)
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
     *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
-    *(CREATE_MDEV, REMOVE_MDEV, *_HEALTH.values(), *privileged_steps.ALL.values()),
+    *(CREATE_MDEV, REPAIR_MDEV, REMOVE_MDEV),
+    *(*_HEALTH.values(), *privileged_steps.ALL.values()),
 )
 #: Entry points that return the holders of a device.
 HOLDING = (HOLDERS, MDEV_HOLDERS)
@@ -391,6 +399,7 @@ OWN: Mapping[str, EntryPoint] = {
     "sriov.set_num_vfs": SET_NUM_VFS,
     "qat.set_qat_services": SET_QAT_SERVICES,
     "mdev.create": CREATE_MDEV,
+    "mdev.repair_record": REPAIR_MDEV,
     "mdev.remove": REMOVE_MDEV,
     "holders.holders": HOLDERS,
     "holders.mdev_holders": MDEV_HOLDERS,

@@ -185,7 +185,7 @@ def _record_for_erasure(cards: list[Card], arguments: Arguments) -> None:
     for card in cards:
         address, use = PciAddress(*card.place), record.FunctionUse.HOST
         record.write(
-            record.FunctionRecord(lease, address, card.identity, "", "", use, "nvme")
+            record.DeviceRecord(lease, address, card.identity, "", "", use, "nvme")
         )
 
 

@@ -100,7 +100,7 @@ def check_left_alone(
 
 
 def _lock(slot: MdevSlot) -> str:
-    return f"mdev:{slot.type.parent}:{slot.type.name}:{slot.number}"
+    return f"mdev@{slot.type.parent}@{slot.type.name}@{slot.number}"
 
 
 def unplug_all(manager: Manager) -> None:

@@ -23,7 +23,7 @@ from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
 from os_acc.privsep.nvme.notes import EraseNote
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
-from os_acc.privsep.record import FunctionRecord
+from os_acc.privsep.record import DeviceRecord
 
 
 def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> None:
@@ -97,7 +97,7 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
         _restore(function, *before)
 
 
-def recorded(function: PciAddress, lease: str) -> FunctionRecord:
+def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     """Return the helper's record of a function for a lease.
 
     :raises OSError: EPERM: there is none; ENODEV: the function has left the host.

@@ -22,8 +22,7 @@ import os_acc
 from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.nova.initialization import DeferredNode
-from os_acc.objects.lease import Lease
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.privsep import record
 from os_acc.store.journal import KEPT, Operation
 from os_acc.testing import HostSpec, TestHost, hosts
@@ -139,11 +138,13 @@ class ComputeNode:
         self._check_log({str(lease.address): lease for lease in leases})
 
     def _claimed(self) -> dict[str, str]:
-        """Return the lease of each function of this node in the helper's record."""
-        found = (
-            (str(PciAddress(*parts)), lease) for parts, lease, *_ in record.claimed()
-        )
-        return {address: lease for address, lease in found if self._has(address)}
+        """Return the lease of each device of this node in the helper's record."""
+        found = (HelperRecord.of(*each) for each in record.claimed())
+        return {
+            str(each.address): each.lease
+            for each in found
+            if self._has(str(each.address))
+        }
 
     def _check_log(self, leases: Mapping[str, Lease]) -> None:
         newest = {each.address: each for each in self.manager.store.events(KEPT)}

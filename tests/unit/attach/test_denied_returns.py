@@ -19,7 +19,8 @@ from os_acc.helper.client import Helper
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.privsep import binding, functions
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
@@ -94,6 +95,21 @@ def test_a_denied_mediated_device_is_not_quarantined(mediated):
     with pytest.raises(exception.HostStepFailed, check=DENIED):
         mediated.manager.plug(instance(1), *request(provider))
     assert mediated.manager.store.leases() == ()
+
+
+def test_a_plug_of_another_leases_device_quarantines_nothing(host):
+    """No step of the plug has prepared the device: each one is refused."""
+    selected, specs = request(host.provider(CARD))
+    card = PciAddress.parse(CARD)
+    identity = functions.identity(card)
+    target = ((card.parts, identity),)
+    group = functions.group(card)
+    binding.reserve(group, target, 1, 30_000, uuid_of(9), "host", "")
+    with pytest.raises(exception.OsAccError):
+        host.manager.plug(instance(1), selected, specs)
+    assert vendor.Stepping.results == []
+    assert host.manager.store.leases() == ()
+    assert f"claimed by lease {uuid_of(9)}" in str(host.rejected(CARD))
 
 
 def test_a_held_device_is_not_prepared_again(host):

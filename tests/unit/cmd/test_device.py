@@ -14,8 +14,10 @@ import pytest
 from os_acc.objects.lease import LeaseState
 from os_acc.store import StoreDamaged
 from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
+from os_acc.testing.mdevs import mtty
 from tests.unit import acme
 from tests.unit.cmd.console import Console
+from tests.unit.plugins import mdev_vendor
 from tests.unit.store.store_files import execute, file_in
 
 GPU, AUDIO, NIC, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
@@ -274,6 +276,29 @@ def test_adopted_devices_go_back_with_their_instance(console: Console) -> None:
     assert console.bench.drivers(FPGA, NIC) == ["vfio-pci", "vfio-pci"]
     assert console.json("unplug", uuid_of(7))["Released"] == 2
     assert console.bench.drivers(FPGA, NIC) == [None, "ice"]
+
+
+def test_a_lost_mediated_device_is_listed_and_adopted(
+    tmp_path: Path, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(vendor=f"{mdev_vendor.HERE}:Stepping")
+    spec = HostSpec(mdev_parents=(mtty(),))
+    slot, named = f"{mdev_vendor.TYPES[0]}/0", mdev_vendor.NAMED[0]
+    with TestHost(tmp_path, spec, device_spec=[named]) as host:
+        console = Console(host, tmp_path)
+        console.configure(named)
+        host.plug(1, mdev_vendor.TYPES[0])
+        lose_store(host)
+        host.manager.discover(float("inf"))
+        row = console.device(slot)
+        assert (row["State"], "which the store has lost" in row["Reason"]) == (
+            "unknown",
+            True,
+        )
+        adopted = console.json("device", "adopt", slot, "--consumer", uuid_of(1))
+        assert (adopted["State"], adopted["Consumer"]) == ("leased", uuid_of(1))
+        assert console.json("unplug", uuid_of(1))["Released"] == 1
+        assert console.state(slot) == "free"
 
 
 def test_nobody_adopts_what_an_instance_has(console: Console) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
+from os_acc import privsep
 from os_acc.plugins import base
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
@@ -23,6 +24,14 @@ NAMED: Final = (
     f'{{"address": "{GPU}", "mdev_types": "nvidia-558"}}',
 )
 TYPES: Final = ("mtty/mtty-1", "mtty/mtty-2", f"{GPU}/nvidia-558")
+
+context = privsep.Context(f"{HERE}.context", "mdev_vendor", [])
+
+
+@context.step
+def count_functions(target: privsep.StepTarget) -> int:
+    """Return the number of functions of the lease, and write nothing."""
+    return len(target.functions)
 
 
 def device(plugin: base.PluginBase, offered: base.OfferedType) -> base.Device:
@@ -53,6 +62,18 @@ class Vendor(base.PluginBase):
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         """Do nothing."""
+
+
+class Stepping(Vendor):
+    """Prepares and releases the units by privileged steps."""
+
+    contexts = (context,)
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        steps.run(count_functions)
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        steps.run(count_functions)
 
 
 class TakesFunctions(base.PluginBase):

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Each plugin of os_acc keeps the rules of the contract.
+"""Each plugin of os_acc keeps the rules of the contract, and so can a vendor's.
 
 The stress lane has the kills and the refused writes, for the same hosts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from os_acc.testing import conformance
+from os_acc.testing import HostSpec, TestHost, conformance
 from os_acc.testing.conformance import failures
+from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.conforming_hosts import HOSTS
 
 _OF_STRESS = (failures.crashes_lose_nothing, failures.refused_writes_lose_nothing)
@@ -28,3 +30,13 @@ def test_the_plugin_conforms(
     plugin, make = HOSTS[case]
     with make(tmp_path) as host:
         check(host, plugin)
+
+
+@pytest.mark.parametrize("check", _CHECKS, ids=conformance.name_of)
+def test_a_vendors_plugin_with_steps_for_mediated_devices_conforms(
+    check: conformance.Check, tmp_path: Path, install_plugins: Callable[..., None]
+) -> None:
+    install_plugins(vendor=f"{mdev_vendor.HERE}:Stepping", mdev=mdev_vendor.GENERIC)
+    spec, named = HostSpec(mdev_vendor.gpu()), [mdev_vendor.NAMED[1]]
+    with TestHost(tmp_path, spec, device_spec=named) as host:
+        check(host, "vendor")

@@ -8,6 +8,7 @@ without the vendor's preparation.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.cmd import arguments
 from os_acc.objects.device import Provider, RejectReason
+from os_acc.objects.lease import LeaseState
 from os_acc.testing import HostSpec, TestHost, instance, request
 from os_acc.testing.mdevs import mtty
+from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.mdev_vendor import (
     GENERIC,
     GPU,
@@ -226,6 +229,48 @@ def test_a_plugin_that_takes_a_type_no_more_keeps_its_slot_alone(vendors, replac
     assert faults(host, TYPES[0]) == {0: "waits for vendor"}
     assert host.manager.unplug(instance(1)) == 1
     assert faults(host, TYPES[0]) == {}
+
+
+# -- privileged steps ------------------------------------------------------------
+
+
+@pytest.fixture
+def stepping(make_bench, install_plugins) -> TestHost:
+    """Return a host whose plugin prepares and releases the units by steps."""
+    install_plugins(vendor=f"{HERE}:Stepping", mdev=GENERIC)
+    host: TestHost = make_bench(host_spec(), device_spec=NAMED)
+    return host
+
+
+def test_the_release_ends_once_the_parent_is_gone(stepping):
+    stepping.manager.plug(instance(1), *request(provider(stepping, TYPES[2])))
+    stepping.kernel.hot_unplug(GPU)
+
+    assert stepping.manager.unplug(instance(1)) == 1
+    assert stepping.manager.store.leases() == ()
+    assert list(Path(stepping.root, "run/os_acc").glob("*.lease")) == []
+
+
+def test_the_release_ends_once_another_card_is_in_the_place_of_the_parent(stepping):
+    stepping.manager.plug(instance(1), *request(provider(stepping, TYPES[2])))
+    card = stepping.kernel.hot_unplug(GPU)
+    stepping.kernel.hot_plug(dataclasses.replace(card, subsystem_product=0x1234))
+
+    assert stepping.manager.unplug(instance(1)) == 1
+    assert stepping.manager.store.leases() == ()
+
+
+def test_a_release_that_fails_while_the_parent_is_there_is_owed(stepping, monkeypatch):
+    def gone(*_arguments):
+        raise exception.DeviceGone("the firmware has no such unit")
+
+    monkeypatch.setattr(mdev_vendor.Stepping, "release", gone)
+    stepping.manager.plug(instance(1), *request(provider(stepping, TYPES[2])))
+
+    with pytest.raises(exception.DevicesUnreleased, match="no such unit"):
+        stepping.manager.unplug(instance(1))
+    (lease,) = stepping.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
 
 
 # -- planted bugs --------------------------------------------------------------

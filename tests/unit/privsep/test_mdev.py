@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from os_acc.objects.lease import HelperRecord
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import holders, mdev
+from os_acc.privsep import holders, mdev, record, worker
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.step import StepPurpose
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.privileged import privileged_here
+from tests.unit import vendor_steps as vendor
 from tests.unit.privsep.root_config import limit_to
 
 GPU = "0000:17:00.0"
@@ -97,13 +100,15 @@ def test_an_open_one_is_not_removed(kernel):
     assert remove() == OK
 
 
-#: A call for a slot that a plugin has to release.
-OWED = ("mtty", "mtty-1", 0, LEASE, 1, 30_000, True)
+#: A call for a slot.
+CALL = ("mtty", "mtty-1", 0, LEASE, 1, 30_000)
+#: The calls for one that the plugin acme has to release.
+MAKE, OWED = (*CALL, "acme"), (*CALL, True)
 SLOT = MdevSlot(MdevType("mtty", "mtty-1"), 0)
 
 
 def test_a_slot_stays_on_record_until_its_plugin_has_released_it(kernel):
-    assert CallResult(*mdev.create(*OWED)) == OK
+    assert CallResult(*mdev.create(*MAKE)) == OK
     limit_to(kernel.root)
     owe = functools.partial(mdev.remove, *OWED)
     assert [CallResult(*owe()), CallResult(*owe())] == [OK, OK]
@@ -113,7 +118,7 @@ def test_a_slot_stays_on_record_until_its_plugin_has_released_it(kernel):
     assert remove(OTHER) == OK
     assert mdev.holder_of(SLOT) == LEASE
     assert [remove(), remove()] == [OK, OK]
-    assert mdev.holder_of(SLOT) == ""
+    assert mdev.holder_of(SLOT) is None
 
 
 def test_a_removal_records_no_slot(kernel):
@@ -125,24 +130,110 @@ def test_a_removal_records_no_slot(kernel):
     limit_to(kernel.root)
     kernel.hold(LEASE, pid=4711, command="qemu")
     assert CallResult(*mdev.remove(*OWED)).outcome == Outcome.IN_USE
-    assert mdev.holder_of(SLOT) == ""
+    assert mdev.holder_of(SLOT) is None
 
 
 def test_the_record_of_a_slot_ends_without_its_parent_as_well(kernel):
-    owed = (GPU, *OWED[1:])
     slot = MdevSlot(MdevType(GPU, "mtty-1"), 0)
-    assert CallResult(*mdev.create(*owed)) == OK
+    assert CallResult(*mdev.create(GPU, *MAKE[1:])) == OK
     kernel.hot_unplug(GPU)
-    assert CallResult(*mdev.remove(*owed)) == OK
-    assert mdev.holder_of(slot) == LEASE
+    assert CallResult(*mdev.remove(GPU, *OWED[1:])) == OK
+    assert record.exists(slot)
     assert remove(parent=GPU) == OK
-    assert mdev.holder_of(slot) == ""
+    assert not record.exists(slot)
+
+
+@pytest.mark.parametrize("parent", ["mtty", GPU])
+def test_a_recorded_slot_is_listed(kernel, parent):
+    assert CallResult(*mdev.create(parent, *MAKE[1:])) == OK
+    (found,) = (HelperRecord.of(*each) for each in record.claimed())
+    slot = MdevSlot(MdevType(parent, "mtty-1"), 0)
+    assert found == HelperRecord(slot, LEASE, releaser="acme")
+    assert remove(parent=parent) == OK
+    assert record.claimed() == ()
+
+
+def test_a_recorded_slot_is_created_for_no_other_lease(kernel):
+    assert CallResult(*mdev.create(*MAKE)) == OK
+    refused = create(uuid=OTHER)
+    assert (refused.outcome, refused.observed) == (Outcome.CLAIMED, LEASE)
+    assert existing(kernel) == [LEASE]
+    assert create() == OK
+    assert remove() == OK
+    assert create(uuid=OTHER) == OK
+
+
+@pytest.mark.parametrize("purpose", StepPurpose)
+def test_a_step_leaves_the_slot_of_another_lease_alone(kernel, purpose):
+    def step(lease: str) -> CallResult:
+        call = (CALL[:3], (), (), 1, 30_000, lease, (), str(purpose), "acme")
+        return CallResult(*vendor.describe(*call))
+
+    assert CallResult(*mdev.create(*MAKE)) == OK
+    refused = step(OTHER)
+    assert (refused.outcome, refused.observed) == (Outcome.CLAIMED, LEASE)
+    assert mdev.holder_of(SLOT) == LEASE
+    assert step(LEASE).outcome == Outcome.OK
+
+
+def test_a_slot_without_a_mediated_device_is_claimed_as_well(kernel):
+    """Its plugin has prepared it, or has not released it yet."""
+    assert CallResult(*mdev.create(*MAKE)) == OK
+    assert CallResult(*mdev.remove(*OWED)) == OK
+    assert create(uuid=OTHER).outcome == Outcome.CLAIMED
+    assert existing(kernel) == []
+
+
+def damage(kernel: FakeKernel, slot: MdevSlot) -> None:
+    name = f"{record.name_of(slot)}.lease"
+    path = Path(kernel.root, worker.LOCKS, name)
+    path.write_text(path.read_text().replace("acme", "acmf"))
+
+
+def test_a_damaged_record_is_of_no_lease_until_it_is_replaced(kernel):
+    assert CallResult(*mdev.create(*MAKE)) == OK
+    damage(kernel, SLOT)
+    assert mdev.holder_of(SLOT) == record.UNREADABLE
+    assert {create().outcome, create(uuid=OTHER).outcome} == {Outcome.CLAIMED}
+    # It may be another lease's: only an operator's call replaces it.
+    assert remove() == OK
+    assert mdev.holder_of(SLOT) == record.UNREADABLE
+    call = ("mtty", "mtty-1", 0, OTHER, 1, 30_000)
+    assert CallResult(*mdev.repair_record(*call, "acme")) == OK
+    assert mdev.holder_of(SLOT) == OTHER
+    assert CallResult(*mdev.repair_record(*CALL, "acme")) == OK
+    assert mdev.holder_of(SLOT) == OTHER
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+def test_a_damaged_record_of_no_plugin_or_no_parent_is_removed(kernel, pulled):
+    slot = MdevSlot(MdevType(GPU, "mtty-1"), 0)
+    assert CallResult(*mdev.create(GPU, *MAKE[1:])) == OK
+    damage(kernel, slot)
+    if pulled:
+        kernel.hot_unplug(GPU)
+    releaser = "acme" if pulled else ""
+    assert CallResult(*mdev.repair_record(GPU, *CALL[1:], releaser)) == OK
+    assert not record.exists(slot)
+
+
+def test_a_slot_without_a_record_gets_none(kernel):
+    assert CallResult(*mdev.repair_record(*MAKE)) == OK
+    assert not os.path.exists(f"{kernel.root}/run/os_acc")
+
+
+def test_the_record_of_a_replaced_parent_claims_nothing(kernel):
+    assert CallResult(*mdev.create(GPU, *MAKE[1:])) == OK
+    card = kernel.hot_unplug(GPU)
+    kernel.hot_plug(dataclasses.replace(card, subsystem_product=0x1234))
+    assert record.claimed() == ()
+    assert create(uuid=OTHER, parent=GPU) == OK
 
 
 def test_a_denied_slot_is_not_recorded(kernel):
     limit_to(kernel.root)
-    assert CallResult(*mdev.create(*OWED)).outcome == Outcome.DENIED
-    assert mdev.holder_of(SLOT) == ""
+    assert CallResult(*mdev.create(*MAKE)).outcome == Outcome.DENIED
+    assert mdev.holder_of(SLOT) is None
 
 
 def test_an_earlier_call_comes_too_late(kernel):
@@ -204,6 +295,6 @@ def test_one_that_left_roots_configuration_is_still_removed(kernel):
     ],
 )
 def test_invalid_arguments_reach_no_file(kernel, arguments):
-    for step in (mdev.create, mdev.remove):
+    for step in (mdev.create, mdev.remove, mdev.repair_record):
         assert CallResult(*step(*arguments)).outcome == Outcome.INVALID
     assert kernel.writes() == []

@@ -13,7 +13,7 @@ from os_acc.objects.lease import HelperRecord
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.record import FunctionRecord, FunctionUse
+from os_acc.privsep.record import DeviceRecord, FunctionUse
 
 MINE = "11111111-1111-4111-8111-111111111111"
 OTHERS = "22222222-2222-4222-8222-222222222222"
@@ -78,7 +78,7 @@ def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
     fake.write(fake.path("sys/bus/pci/devices", str(AUDIO), "driver_override"), "x-1")
     assert take() == (OK, OK)
     identity = functions.identity(GPU)
-    assert record.read(GPU) == FunctionRecord(
+    assert record.read(GPU) == DeviceRecord(
         MINE, GPU, identity, "nouveau", "", FunctionUse.GUEST
     )
     assert record.read(AUDIO).override == "x-1"
@@ -143,7 +143,7 @@ def test_a_record_is_of_the_function_with_its_identity(fake):
     reserve()
     sound = record.read(GPU)
     record.write(
-        FunctionRecord(OTHERS, GPU, (1, 2, 3, 4, 5), "nouveau", "", FunctionUse.GUEST)
+        DeviceRecord(OTHERS, GPU, (1, 2, 3, 4, 5), "nouveau", "", FunctionUse.GUEST)
     )
     assert record.claimed() == ()
     assert take() == (OK, OK)

@@ -14,7 +14,7 @@ import pytest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import Step, binding, functions, record, steps, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.record import FunctionRecord, FunctionUse
+from os_acc.privsep.record import DeviceRecord, FunctionUse
 from os_acc.testing import FakeKernel, HostSpec
 from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps as vendor
@@ -199,7 +199,7 @@ def test_a_device_of_another_lease_is_left_alone():
     identity = functions.identity(GPU)
     assert identity is not None
     assert call(vendor.set_node, 0).outcome == Outcome.OK
-    record.write(FunctionRecord(OTHERS, GPU, identity, "", "", FunctionUse.GUEST))
+    record.write(DeviceRecord(OTHERS, GPU, identity, "", "", FunctionUse.GUEST))
     answer = call(vendor.set_node, 1)
     assert (answer.outcome, answer.observed) == (Outcome.CLAIMED, OTHERS)
     assert call(vendor.set_node, 1, lease=OTHERS).outcome == Outcome.OK
