@@ -14,6 +14,7 @@ with short calls, also after a crash or a reboot.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from oslo_log import log
@@ -161,7 +162,8 @@ class Eraser:
         # 1. Take over the helper's record of the device, which survives a loss of the
         #    store; a reboot has removed it. Undo: step 4.
         self._reserve(present, deadline)
-        # 2. Call the plugin.
+        # 2. Call the plugin. A call is short, also for an operator who waits for it.
+        deadline = min(deadline, time.monotonic() + self._helper.write_timeout)
         return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
 
     def _reserve(self, lease: Lease, deadline: float) -> None:
