@@ -82,7 +82,10 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         min=0.1,
         max=600.0,
         help="Seconds that one round trip of privileged writes may take. A reset "
-        "alone may take 60 seconds by the PCI specification.",
+        "alone may take 60 seconds by the PCI specification. A plugin's own "
+        "privileged step may take as long as the plug or unplug that it is part of, "
+        "and 10 minutes at most, but no longer than this in the erasure of a device or "
+        "in a retry of a failed release.",
     ),
     cfg.FloatOpt(
         "helper_start_timeout",

@@ -370,12 +370,7 @@ def _build(
     services = Services(root, store, locks, helper, loaded)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)
-    life = lifecycle.Lifecycle(services, programmer)
-    life.replay(_part(deadline, _REPLAY_SHARE))
     reconciler = reconciliation.Reconciler(helper)
-    # Before VFs are created: a guest may have a PF whose lease is lost.
-    reconciler.recorded_state(store.until(deadline), deadline)
-    sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     offered = catalog.Catalog(
         root,
         settings.node_name,
@@ -386,6 +381,11 @@ def _build(
         service.health,
         reconciler,
     )
+    life = lifecycle.Lifecycle(services, programmer, offered.offered)
+    life.replay(_part(deadline, _REPLAY_SHARE))
+    # Before VFs are created: a guest may have a PF whose lease is lost.
+    reconciler.recorded_state(store.until(deadline), deadline)
+    sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     regions = region_operations.RegionOperations(
         services,
         life,

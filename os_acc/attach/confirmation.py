@@ -68,7 +68,8 @@ class Confirmer:
                 if not lease.is_spare:
                     raise error
             failed = bool(released.failed)
-            self._catalog.count_released(leases, failed, deadline)
+            both = (*leases, *released.done)
+            self._catalog.count_released(both, failed, deadline)
             leases = store.leases(consumer)
         held = (lease for lease in leases if lease.state is LeaseState.HELD)
         return tuple(sorted(held, key=lambda each: each.group))

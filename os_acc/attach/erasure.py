@@ -14,7 +14,8 @@ with short calls, also after a crash or a reboot.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from oslo_log import log
 
@@ -24,6 +25,7 @@ from os_acc.attach.release_result import record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
+from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
@@ -33,14 +35,53 @@ LOG = log.getLogger(__name__)
 
 
 class Eraser:
-    """Continue erasures, each under the lock of its lease."""
+    """Record which devices have to be erased, and continue erasures.
 
-    def __init__(self, services: Services) -> None:
+    :param offered: returns the devices that the host offers, by its latest scan.
+    """
+
+    def __init__(
+        self, services: Services, offered: Callable[[float], Iterable[Provider]]
+    ) -> None:
+        self._offered = offered
         self._root = services.root
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
+
+    def noted(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        """Record for held leases that a newer plugin erases their devices.
+
+        :returns: all the leases, as recorded now.
+        :raises OsAccError: the helper or the store cannot record it.
+        """
+        owing = self._owing(leases, deadline)
+        new = [each for each in owing if each not in leases]
+        if not new:
+            return tuple(leases)
+        store = self._store.until(deadline)
+        noted = {each.uuid: each for each in store.replace(new)}
+        # A device without a record, as after a reboot, is taken with its debt.
+        recorded = {each.lease for each in self._helper.recorded(deadline)}
+        for lease in [each for each in noted.values() if each.uuid in recorded]:
+            try:
+                self._helper.reserve(lease, deadline)
+            except client.EpochRefused as error:
+                (again,) = store.replace([lease], error.accepted)
+                self._helper.reserve(again, deadline)
+                noted[again.uuid] = again
+        return tuple(noted.get(each.uuid, each) for each in leases)
+
+    def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
+        """Return leases with the erasures that they owe when their release begins."""
+        owing = self._owing(leases, deadline)
+        return _still_owing(self._root, self._helper, owing, deadline)
+
+    def _owing(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
+        return plugin_steps.owing_erasure(
+            self._plugins, leases, lambda: self._offered(deadline)
+        )
 
     def due(self, deadline: float) -> list[str]:
         """Return the UUIDs of the leases whose devices are being erased, sorted.
@@ -121,7 +162,8 @@ class Eraser:
         # 1. Take over the helper's record of the device, which survives a loss of the
         #    store; a reboot has removed it. Undo: step 4.
         self._reserve(present, deadline)
-        # 2. Call the plugin.
+        # 2. Call the plugin. A call is short, also for an operator who waits for it.
+        deadline = min(deadline, time.monotonic() + self._helper.write_timeout)
         return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
 
     def _reserve(self, lease: Lease, deadline: float) -> None:
@@ -150,7 +192,7 @@ class Eraser:
             self._helper.forget(lease.uuid, lease.functions, epoch, deadline)
 
 
-def still_owing(
+def _still_owing(
     root: str, helper: client.Helper, leases: Sequence[Lease], deadline: float
 ) -> list[Lease]:
     """Return leases, without the debt of devices that no consumer can have had.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from oslo_log import log
 
@@ -34,6 +34,7 @@ from os_acc.attach.release_result import (
 )
 from os_acc.attach.services import Services
 from os_acc.helper import client
+from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
 from os_acc.store.locks import consumer_lock
@@ -50,17 +51,23 @@ def held(leases: Sequence[Lease]) -> list[Lease]:
 class Lifecycle:
     """Change the state of leases, on disk and on the host.
 
+    :param offered: returns the devices that the host offers, by its latest scan.
     :ivar eraser: continues the erasure of released devices.
     """
 
-    def __init__(self, services: Services, programmer: programming.Programmer) -> None:
+    def __init__(
+        self,
+        services: Services,
+        programmer: programming.Programmer,
+        offered: Callable[[float], Iterable[Provider]],
+    ) -> None:
         self._root = services.root
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
         self._programmer = programmer
-        self.eraser = erasure.Eraser(services)
+        self.eraser = erasure.Eraser(services, offered)
 
     # -- preparing: a new request ------------------------------------------
 
@@ -211,9 +218,10 @@ class Lifecycle:
 
         :raises OsAccError: the error of the step that failed; the leases stay.
         """
+        leases = self.eraser.noted(leases, deadline)
         broken = [each for each in leases if not verification.holds(self._root, each)]
         if not broken:
-            return tuple(leases)
+            return leases
         # 1. Record the present bindings, and what is owed to a newer plugin.
         refreshed = [
             verification.refreshed(self._root, each, deadline) for each in broken
@@ -278,8 +286,8 @@ class Lifecycle:
         store = self._store.until(deadline)
         # 1. Record the begin. The reason of an earlier attempt stays: it reserves
         #    the unit.
-        owing = erasure.still_owing(self._root, self._helper, leases, deadline)
-        begun = store.replace([_begun(lease) for lease in owing])
+        owing = self.eraser.at_release(leases, deadline)
+        begun = store.replace([lease.releasing() for lease in owing])
         # 2. Give each device back.
         plugs = verification.begun_plugs(self._root, leases)
         ended = deadlines.side_by_side(
@@ -483,13 +491,3 @@ class Lifecycle:
         fresh = store.replace(refused or leases, error.accepted)
         renewed = {lease.uuid: lease for lease in fresh}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
-
-
-def _begun(lease: Lease) -> Lease:
-    """Return the lease in the state in which its release begins.
-
-    A plug that programs a card for the host stays ``preparing``: the state separates
-    it from a device that the host has used, and moved, since.
-    """
-    state = LeaseState.PREPARING if lease.is_half_programmed else LeaseState.RELEASING
-    return dataclasses.replace(lease, state=state)

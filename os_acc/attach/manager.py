@@ -173,7 +173,7 @@ class Manager:
         for lease in released.done:
             LOG.info("released %s of instance %s", lease.address, lease.consumer_title)
         failed = bool(released.failed)
-        why = self.catalog.count_released(leases, failed, deadline)
+        why = self.catalog.count_released((*leases, *released.done), failed, deadline)
         self.regions.restore_released(released.done, deadline)
         if any(lease.owes_erase for lease in released.done):
             self.retrier.kick()

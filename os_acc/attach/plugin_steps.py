@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from oslo_log import log
@@ -17,9 +17,9 @@ from os_acc.attach import verification
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
-from os_acc.objects.device import AttachHandle
+from os_acc.objects.device import AttachHandle, Erasure, Provider
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.lease_view import LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
@@ -170,6 +170,42 @@ def owing(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
 
     return [
         dataclasses.replace(each, owes_release=each.owes_release or owes(each))
+        for each in leases
+    ]
+
+
+def owing_erasure(
+    plugins: Plugins, leases: Sequence[Lease], offered: Callable[[], Iterable[Provider]]
+) -> list[Lease]:
+    """Return leases, marked if their plugins, which did not erase, do so by now.
+
+    A debt is not taken back: a lease keeps that of an earlier version of its plugin.
+
+    :param offered: returns the devices of the host; called only if a lease may change.
+    """
+
+    def may_owe(lease: Lease) -> bool:
+        plugin = plugins.get(lease.plugin)
+        return (
+            plugin is not None
+            and type(plugin).erase is not base.PluginBase.erase
+            and not lease.owes_erase
+            and not lease.never_held
+            and lease.state is not LeaseState.PREPARING
+        )
+
+    if not any(map(may_owe, leases)):
+        return list(leases)
+    erasers = {
+        handle.address: provider.device.plugin
+        for provider in offered()
+        if provider.device.erasure is Erasure.PLUGIN
+        for handle in provider.device.handles
+    }
+    return [
+        dataclasses.replace(each, owes_erase=True)
+        if may_owe(each) and erasers.get(each.address) == each.plugin
+        else each
         for each in leases
     ]
 

@@ -444,6 +444,8 @@ def _recorded_image(recorded: RecordedState, region: Region) -> RecordedImage:
 def _releasing(leases: Sequence[Lease]) -> list[Lease]:
     # Without a guest, the replay of a crash has to release them, and no data is left.
     return [
-        dataclasses.replace(each, state=LeaseState.RELEASING, owes_erase=False)
+        dataclasses.replace(
+            each, state=LeaseState.RELEASING, owes_erase=False, never_held=True
+        )
         for each in leases
     ]

@@ -27,6 +27,7 @@ from os_acc.objects.region import Region
 from os_acc.privsep import (
     binding,
     fpga,
+    functions,
     holders,
     mdev,
     qat,
@@ -43,12 +44,15 @@ from os_acc.privsep.step import StepPurpose
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # A host without FPGAs need not permit the third one.
 _AT_ONCE = (privsep.base, privsep.inspect)
+# Seconds for a plugin's step, whatever time its operation has left.
+_LONGEST_STEP = functions.DEADLINE_LIMIT_MS / 1000
 
 
 class Helper:
     """Privileged steps as typed calls.
 
-    :param write_timeout: seconds that the kernel gets for one round trip.
+    :param write_timeout: seconds that the kernel gets for one round trip, except in the
+        steps of plugins.
     :param start_timeout: seconds after which the start of a helper is given up.
     """
 
@@ -284,8 +288,8 @@ class Helper:
         deadline: float,
         purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
-        """Run a vendor's step; see :mod:`os_acc.helper.vendor_steps`."""
-        turn = self._turn(step.context, deadline)
+        """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
+        turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
         call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
         releaser = lease.plugin if lease.owes_release else ""
         # A helper that was started before an upgrade knows fewer arguments.
@@ -457,16 +461,20 @@ class Helper:
             self.check_free((card.address,), deadline)
         errors.judge((card.address,), (answer,))
 
-    def _turn(self, context: privsep.Context, deadline: float) -> _Turn:
+    def _turn(
+        self, context: privsep.Context, deadline: float, most: float | None = None
+    ) -> _Turn:
         """Wait for the helper; return a call with the time left for the kernel.
 
+        :param most: the maximum in seconds; None: ``write_timeout``.
         :raises HelperUnavailable: the helper does not start in time.
         :raises DeviceStuck: no time is left.
         """
         deadlines.left(deadline)
         link = self._link(context)
         link.start().wait(deadline)
-        seconds = min(self.write_timeout, deadlines.left(deadline))
+        most = self.write_timeout if most is None else most
+        seconds = min(most, deadlines.left(deadline))
         return _Turn(link, max(1, int(seconds * 1000)))
 
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent import futures
 from typing import Final
 
@@ -19,7 +19,7 @@ from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
-from os_acc.objects.device import RejectedDevice
+from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import FlavorRequest
@@ -151,6 +151,14 @@ class Catalog:
             self.health.faults,
         )
 
+    def offered(self, deadline: float) -> Collection[Provider]:
+        """Return the providers of the last scan; scan the host if there was none.
+
+        :raises OsAccError: that scan has failed.
+        """
+        providers, _taken = self.snapshots.offered()
+        return providers or self.look(deadline).providers.values()
+
     def assuming(self, lease: Lease, deadline: float) -> discovery.Inventory:
         """Return the devices as with one more lease; record and publish nothing."""
         recorded = self.reconciler.recorded_state(self._store.until(deadline), deadline)
@@ -211,17 +219,16 @@ class Catalog:
         return None
 
     def count_released(
-        self, before: Iterable[Lease], failed: bool, deadline: float
+        self, leases: Collection[Lease], failed: bool, deadline: float
     ) -> exception.StateUnavailable | None:
         """Update the snapshot after a release.
 
         A unit counts the same whether it is leased or free, unless no allocation
         counted it, its release fails, it has to be erased, or its device has vanished.
 
-        :param before: the leases before the release.
+        :param leases: those before the release, and those that it has released.
         :returns: the error that prevented the update.
         """
-        leases = tuple(before)
         why = None
         if (
             failed

@@ -163,6 +163,8 @@ class Lease:
         tagged when it was planned; '' without a tag.
     :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
         tagged when it was planned; 0: none.
+    :ivar never_held: whether its release began before a consumer got the device, which
+        therefore has no data of one.
     """
 
     uuid: str
@@ -206,6 +208,7 @@ class Lease:
     driver: str = VFIO_PCI
     physical_network: str = ""
     vgpu_type: int = 0
+    never_held: bool = False
 
     @property
     def request_uuid(self) -> str:
@@ -244,6 +247,17 @@ class Lease:
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
         return self.functions if self.slot is None else (self.slot,)
+
+    def releasing(self) -> Self:
+        """Return the lease in the state in which its release begins.
+
+        A plug that programs a card for the host stays ``preparing``: the state
+        separates it from a device that the host has used, and moved, since.
+        """
+        is_plug = self.is_half_programmed
+        state = LeaseState.PREPARING if is_plug else LeaseState.RELEASING
+        never_held = self.never_held or self.state is LeaseState.PREPARING
+        return dataclasses.replace(self, state=state, never_held=never_held)
 
     def over(self, uuid: str) -> Self:
         """Return the lease with which its device is erased.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import stevedore
 from oslo_config import cfg
@@ -31,6 +31,11 @@ _LOAD_SECONDS = 20.0
 
 # The contract was first published, and frozen, as 1.2.
 _FIRST_MINOR = 2
+#: The versions of the contract that have added attributes to ``PluginBase``. A plugin
+#: for an earlier one may use their names for its own purposes.
+ADDED_IN: Final = MappingProxyType(
+    {"contexts": (1, 4), "health_step": (1, 4), "own_vfio_drivers": (1, 4)}
+)
 
 _T = TypeVar("_T")
 
@@ -298,14 +303,14 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
     for attribute, value in values.items():
         if not isinstance(value, bool):
             raise TypeError(f"its {attribute} is {value!r}, not a bool")
-    step = plugin.health_step
+    step = _added(plugin, "health_step")
     if step is not None and not (isinstance(step, Step) and step.is_health):
         raise TypeError(f"its health_step is {step!r}, which no health_step() made")
-    contexts = tuple(plugin.contexts)
+    contexts = tuple(_added(plugin, "contexts"))
     for context in contexts:
         if not isinstance(context, Context):
             raise TypeError(f"its contexts has {context!r}, not a Context")
-    drivers = plugin.own_vfio_drivers
+    drivers = _added(plugin, "own_vfio_drivers")
     if not isinstance(drivers, list | tuple):
         raise TypeError(f"its own_vfio_drivers is {drivers!r}, not a tuple")
     for driver in drivers:
@@ -315,6 +320,12 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
                 "without the word vfio, as plain text"
             )
     return _Made(plugin, values["is_fallback"], contexts, step, frozenset(drivers))
+
+
+def _added(plugin: base.PluginBase, attribute: str) -> Any:
+    """Return an attribute of a plugin; the default if its contract does not have it."""
+    knows_it = plugin.contract_version >= ADDED_IN[attribute]
+    return getattr(plugin if knows_it else base.PluginBase, attribute)
 
 
 def _fits(version: object) -> bool:

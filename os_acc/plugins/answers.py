@@ -146,8 +146,8 @@ class _Review:
         found: Iterable[object],
     ) -> None:
         self._name = plugin.name
-        is_older = plugin.contract_version < _NEWER_SINCE
-        self._newer = _NEWER if is_older else {}
+        self._is_older = plugin.contract_version < _NEWER_SINCE
+        self._newer = _NEWER if self._is_older else {}
         self._erases = type(plugin).erase is not base.PluginBase.erase
         self._around = around
         self._found = tuple(found)
@@ -298,6 +298,11 @@ class _Review:
         # Most plugins pass on the identity that they got.
         if function is None or identity is not function.identity:
             identity = values.plain(identity)
+        erasure = found.erasure
+        if self._is_older and erasure is Erasure.RESET:
+            usable = self._usable
+            places = [each.address for each in handles if each.address in usable]
+            erasure = values.assumed_erasure(usable[each].function for each in places)
         return Device(
             self._name,
             address,
@@ -307,7 +312,7 @@ class _Review:
             handles,
             values.plain(found.numa_node),
             values.plain(found.region),
-            found.erasure,
+            erasure,
         )
 
     def _check_class(self, device: Device) -> None:

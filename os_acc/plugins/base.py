@@ -178,7 +178,8 @@ class PrivilegedSteps(Protocol):
         """Run a privileged step of the vendor's on the device; return its value.
 
         The step runs in the helper of its context, under the lock of the lease's
-        device, until the deadline of the operation. New in version 1.4.
+        device, until the deadline of the operation (:meth:`seconds_left`), for 10
+        minutes at most. New in version 1.4.
 
         :param step: made with :meth:`os_acc.privsep.Context.step`.
         :param arguments: plain values, of the types that the step declares.

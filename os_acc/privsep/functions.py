@@ -31,7 +31,8 @@ _IDENTITY = (
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
-_DEADLINE_LIMIT_MS = 600_000
+#: The longest time limit of a call that the helper accepts, in milliseconds.
+DEADLINE_LIMIT_MS = 600_000
 
 
 class WithoutEffect(Exception):
@@ -71,7 +72,7 @@ def is_identity(value: object) -> bool:
 
 def is_deadline(value: object) -> bool:
     """Return whether a value is an acceptable deadline in milliseconds."""
-    return is_number(value, _DEADLINE_LIMIT_MS) and value != 0
+    return is_number(value, DEADLINE_LIMIT_MS) and value != 0
 
 
 def is_driver_name(value: object) -> bool:

@@ -319,6 +319,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "driver": lease.driver,
         "physical_network": lease.physical_network,
         "vgpu_type": lease.vgpu_type,
+        "never_held": lease.never_held,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -372,6 +373,7 @@ def decode(payload: str) -> Lease:
             driver=_decode_driver(fields.get("driver", vfio_driver.VFIO_PCI)),
             physical_network=fields.get("physical_network", ""),
             vgpu_type=fields.get("vgpu_type", 0),
+            never_held=fields.get("never_held", False),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

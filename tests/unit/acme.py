@@ -55,6 +55,12 @@ class Acme(base.PluginBase):
         self.calls.append(("release", handle))
 
 
+class OfThisContract(Acme):
+    """Does the same, and is written for the present version of the contract."""
+
+    contract_version = base.CONTRACT_VERSION
+
+
 class Marks(Acme):
     """Leaves a mark on the host while a device is prepared; a reboot keeps it."""
 

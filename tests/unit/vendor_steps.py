@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from oslo_config import cfg
 
 from os_acc import privsep
 from os_acc.plugins import base
+from os_acc.privsep import worker
 from tests.unit import acme
 
 context = privsep.Context("tests.unit.vendor_steps.context", "vendor_steps", [])
@@ -54,6 +56,12 @@ def echo(
 def process(target: privsep.StepTarget) -> tuple[int, int]:
     """Return the process of the step, and its parent."""
     return os.getpid(), os.getppid()
+
+
+@context.step
+def seconds_left(target: privsep.StepTarget) -> int:
+    """Return the seconds that the helper leaves to the step."""
+    return int(worker._deadline - time.monotonic())
 
 
 @context.step

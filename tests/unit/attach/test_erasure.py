@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -353,3 +354,19 @@ def test_an_older_version_keeps_the_device(host, monkeypatch):
     check_kept(host)
     assert host.manager.store.leases() == ()
     assert host.manager.store.damaged_claims() == (PciAddress.parse(CARD),)
+
+
+def test_a_call_of_an_erasure_is_short_whatever_time_its_caller_has(host, monkeypatch):
+    given: list[float] = []
+
+    def erase(self, handle, steps) -> float:
+        given.append(steps.seconds_left())
+        return 1.0
+
+    monkeypatch.setattr(acme.Erases, "erase", erase)
+    host.plug(1, CARD)
+    host.unplug(1)
+    (lease,) = host.manager.store.leases()
+    host.manager.life.eraser.advance(lease.uuid, time.monotonic() + 1_000)
+    (seconds,) = given
+    assert seconds <= host.manager.settings.write_timeout

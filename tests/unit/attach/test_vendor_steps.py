@@ -14,6 +14,7 @@ import pytest
 
 from os_acc import exception, service
 from os_acc.attach import plugin_steps
+from os_acc.helper import client
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
@@ -139,6 +140,7 @@ WITHHELD = {
     "is_spare": "whether allocations count the unit; the device is prepared alike",
     "owes_release": "recorded for each call of prepare, and thus true in release",
     "owes_erase": "true whenever erase is called",
+    "never_held": "recorded when the lease of a failed plug ends",
     "former_uuid": "finds the helper's record before the first call of the erasure",
 }
 #: The fields that a plugin gets in part, under another name.
@@ -234,12 +236,21 @@ def test_a_defective_step_is_a_defect_of_the_plugin(host, let_plugin_run):
     assert "defect of the plugin" in str(caught.value.hint)
 
 
-def test_a_step_that_hangs_fails_the_plug(host):
+def test_a_step_that_hangs_fails_the_plug(host, monkeypatch):
     host.manager  # noqa: B018 - starts the service
     host.kernel.hang(CARD, "numa_node")
-    with host.short_timeout(), pytest.raises(exception.DeviceStuck):
+    monkeypatch.setattr(client, "_LONGEST_STEP", 0.5)
+    with pytest.raises(exception.DeviceStuck, match=CARD):
         host.plug(1, CARD)
     host.end_faults()
+
+
+def test_a_step_has_the_time_that_the_plug_has_left(host, let_plugin_run):
+    let_plugin_run("prepare", vendor.seconds_left)
+    host.restart(write_timeout=60.0, plug_timeout=400.0)
+    host.plug(1, CARD)
+    (seconds,) = vendor.Stepping.results
+    assert 60 < seconds <= 400
 
 
 def test_a_release_whose_step_lacks_memory_is_repeated(host, let_plugin_run):

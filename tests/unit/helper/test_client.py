@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import math
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from oslo_config import cfg
@@ -19,11 +23,12 @@ from os_acc.helper import client
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
-from os_acc.privsep import binding, holders, sriov
+from os_acc.privsep import binding, functions, holders, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import uuid_of
 from os_acc.testing.privileged import privileged_here
 from tests.expected_errors import has, raises
+from tests.unit import vendor_steps
 
 FIRST, SECOND = (PciAddress(0, 0x17, 0, number) for number in range(2))
 IDENTITY = PciIdentity(0x10DE, 0x2235, 0x10DE, 0x145A, 0xA1)
@@ -106,6 +111,45 @@ def test_a_take_carries_numbers_alone(here, answer, deadline):
         ((0, 0x17, 0, 1), IDENTITY.numbers),
     )
     assert 0 < milliseconds <= 30_000
+
+
+def limit_of(call: Callable[[privsep.Step[Any]], object]) -> int:
+    """Return the time limit in milliseconds with which a step is called."""
+    limits: list[int] = []
+
+    def entry(*arguments: Any) -> CallResult:
+        # Behind the epoch of the lease, or at the end of the call of a health step.
+        found = arguments.index(LEASE.epoch) + 1 if LEASE.epoch in arguments else -1
+        limits.append(arguments[found])
+        return OK
+
+    call(dataclasses.replace(vendor_steps.process, context=privsep.base, entry=entry))
+    (limit,) = limits
+    return limit
+
+
+def test_a_step_of_a_plugin_has_the_time_that_is_left(here):
+    deadline = time.monotonic() + 400
+    target = FIRST.parts, ((FIRST.parts, IDENTITY.numbers),), ()
+    limit = limit_of(lambda step: here.run_step(step, target, LEASE, (), deadline))
+    assert 1000 * here.write_timeout < limit <= 400_000
+
+
+def test_a_step_of_a_plugin_has_no_more_time_than_the_helper_accepts(here):
+    target = FIRST.parts, ((FIRST.parts, IDENTITY.numbers),), ()
+    limit = limit_of(lambda step: here.run_step(step, target, LEASE, (), math.inf))
+    assert limit == functions.DEADLINE_LIMIT_MS
+    assert functions.is_deadline(limit)
+    assert not functions.is_deadline(limit + 1)
+
+
+def test_a_health_step_and_a_call_of_the_librarys_own_have_the_write_timeout(
+    here, answer
+):
+    assert limit_of(lambda step: here.read_health(step, PF, math.inf)) == 30_000
+    calls = answer(binding, "take", (OK, OK))
+    here.take(LEASE, math.inf)
+    assert calls[0][3] == 30_000
 
 
 def test_what_is_to_be_restored_goes_along(here, answer, deadline):

@@ -333,13 +333,13 @@ class DerivedDetail(Planted):
         yield base.RejectedDevice(right.address, reason, Text("model 7"))
 
 
-class ContextsFail(acme.Acme):
+class ContextsFail(acme.OfThisContract):
     @property
     def contexts(self) -> Any:  # type: ignore[override]
         raise RuntimeError("no sudo here")
 
 
-class ReadOnce(acme.Acme):
+class ReadOnce(acme.OfThisContract):
     """Has attributes that can be read while it is made, and once."""
 
     def __init__(self, *args: Any) -> None:

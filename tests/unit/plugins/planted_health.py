@@ -93,7 +93,7 @@ def HealthHangs(target: privsep.StepTarget) -> Any:
     return "", ()
 
 
-class HealthIsFunction(acme.Acme):
+class HealthIsFunction(acme.OfThisContract):
     """Names a function that no context has made a step."""
 
     health_step = len  # type: ignore[assignment]

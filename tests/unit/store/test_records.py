@@ -98,6 +98,7 @@ LEASES = st.builds(
     driver=st.sampled_from(["vfio-pci", "mlx5_vfio_pci", "nvidia"]),
     physical_network=st.text(),
     vgpu_type=st.integers(0, 2**31),
+    never_held=st.booleans(),
 )
 
 

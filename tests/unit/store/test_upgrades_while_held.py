@@ -60,6 +60,7 @@ LATER_FIELDS = {
     "driver": "vfio-pci",
     "physical_network": "",
     "vgpu_type": 0,
+    "never_held": False,
 }
 
 
