@@ -44,7 +44,7 @@ from os_acc.privsep.step import StepPurpose
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # A host without FPGAs need not permit the third one.
 _AT_ONCE = (privsep.base, privsep.inspect)
-# Seconds for a plugin's step, whatever time its operation has left.
+# Seconds that a plugin's step has at most.
 _LONGEST_STEP = functions.DEADLINE_LIMIT_MS / 1000
 
 

@@ -80,9 +80,13 @@ def test_nothing_is_written_but_what_was_meant(
     name: str,
 ):
     guarded = GuardedTree(place, elsewhere, changes)
-    calls = share.select(range(TRAP_CALLS), SHARES)
+    every = range(TRAP_CALLS)
+    calls = share.select(every, SHARES)
     with talking_to(guarded.kernel):
-        for done, number in enumerate(calls, 1):
+        for done, number in enumerate((*calls, *sorted(set(every) - set(calls))), 1):
+            # A share may have none of the few calls that write.
+            if done > len(calls) and guarded.written == guarded.permitted:
+                break
             given = arguments(name, guarded.host, seed, number)
             with told(seed, number, name + shown(given)):
                 guarded.call(privileged_contract.ALL[name], given)

@@ -398,9 +398,11 @@ def _check_free(inventory: Inventory, handle: AttachHandle) -> None:
                 hint=f"run 'os-acc device release {lease.address}', or take a free "
                 "device",
             )
+        is_erased = lease.state is LeaseState.ERASING
+        other = "wait until it is erased" if is_erased else "unplug it first"
         raise exception.Conflict(
             f"{handle.address} is leased to {lease.consumer_title}",
-            hint="take a free device, or unplug it first",
+            hint=f"take a free device, or {other}",
         )
     if recorded.taken & set(handle.members) or handle.fault:
         why = handle.fault or "its record is damaged"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import io
 import json
@@ -17,6 +18,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects import mdev
+from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
@@ -281,6 +283,24 @@ def test_a_device_that_an_earlier_run_left_in_quarantine_is_refused(
     assert hint.startswith(f"run 'os-acc device release {GPU}'")
     assert console.run("device", "release", GPU).status == 0
     assert conformance(console, "--device", GPU, *QUICK).status == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        (LeaseState.HELD, "take a free device, or unplug it first"),
+        (LeaseState.ERASING, "take a free device, or wait until it is erased"),
+    ],
+)
+def test_the_device_of_another_instance_is_refused(
+    console: Console, state: LeaseState, hint: str
+) -> None:
+    console.bench.plug(1, GPU)
+    store = console.bench.manager.store
+    store.replace([dataclasses.replace(each, state=state) for each in store.leases()])
+    ran = conformance(console, "--device", GPU, *QUICK)
+    assert ran.status == 1
+    assert ran.err.partition("\nhint: ")[2].strip() == hint
 
 
 def run_in_a_process(console: Console) -> int:
