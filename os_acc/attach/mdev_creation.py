@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Create the mediated device of a lease, or tell that its parent has none left."""
+"""Create the mediated device of a lease, or tell that no capacity is left for it."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ def check_vgpu(root: str, lease: Lease) -> None:
 
 def is_as_leased(root: str, lease: Lease, function: PciFunction) -> bool:
     """Return whether a function is prepared, and no vGPU of another type."""
-    if not is_prepared(root, lease, function):
-        return False
-    if not lease.vgpu_type or function.address != lease.address:
-        return True
-    return vgpu.current_type(root, function.address) == lease.vgpu_type
+    if not lease.vgpu_type:
+        return is_prepared(root, lease, function)
+    # A function that stays is alone in its group.
+    found = vgpu.current_type(root, function.address)
+    return function.driver == lease.driver and found == lease.vgpu_type
 
 
 def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from os_acc.exception import (
     HostStepFailed,
@@ -14,7 +15,11 @@ from os_acc.exception import (
     OsAccError,
     StepReason,
 )
+from os_acc.objects.mdev import DeviceName, MdevType, function_of
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
+
+#: A PF, or a parent that has a capacity of its own.
+Card: TypeAlias = PciAddress | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +51,18 @@ class Host:
             raise NotFound(
                 f"no PCI function {address} on this host", kind=ObjectKind.DEVICE
             ) from error
+
+    def card_of(self, place: DeviceName) -> Card:
+        """Return the PF whose VFs share one capacity, or the only parent that has it.
+
+        :param place: a function, or a type of mediated devices.
+        """
+        address = function_of(place)
+        if address is None:
+            assert isinstance(place, MdevType)
+            return place.parent
+        function = self.functions.get(address)
+        return function.physfn if function and function.physfn else address
 
     def group_of(self, address: PciAddress) -> IommuGroup:
         """Return the IOMMU group of one function.

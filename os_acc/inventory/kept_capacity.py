@@ -19,29 +19,16 @@ from typing import Final, TypeAlias
 
 from os_acc.exception import HostStepFailed
 from os_acc.host import mdev, vgpu
-from os_acc.host.view import Host
+from os_acc.host.view import Card, Host
 from os_acc.objects.device import AttachHandle, Device
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
-from os_acc.objects.mdev import DeviceName, MdevSlot, MdevType, function_of
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import MdevSlot
 
 _KEPT: Final = (
     "has no capacity left: its card keeps it for leased devices that do not exist yet"
 )
 
-#: A PF, or a parent that has a capacity of its own.
-Card: TypeAlias = PciAddress | str
 _Type: TypeAlias = str | int
-
-
-def card(host: Host, place: DeviceName) -> Card:
-    """Return the PF whose VFs share one capacity, or the only parent that has it."""
-    address = function_of(place)
-    if address is None:
-        assert isinstance(place, MdevType)
-        return place.parent
-    function = host.functions.get(address)
-    return function.physfn if function and function.physfn else address
 
 
 def absent(
@@ -116,9 +103,9 @@ def _place(host: Host, unit: AttachHandle | Lease) -> tuple[Card, _Type] | None:
     """Return the card and the type of a unit; None: it shares no capacity."""
     address = unit.address
     if isinstance(address, MdevSlot):
-        return card(host, address.type), address.type.name
+        return host.card_of(address.type), address.type.name
     if unit.vgpu_type:
-        return card(host, address), unit.vgpu_type
+        return host.card_of(address), unit.vgpu_type
     return None
 
 

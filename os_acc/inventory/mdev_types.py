@@ -20,10 +20,8 @@ from typing import Final, Self
 
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice, TypeAttributes
-from os_acc.host.view import Host
-from os_acc.inventory import kept_capacity
+from os_acc.host.view import Card, Host
 from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
-from os_acc.inventory.kept_capacity import Card
 from os_acc.objects.candidate import DeviceTags, OfferedType
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
 from os_acc.objects.lease import RecordedState
@@ -141,9 +139,7 @@ def _missing(root: str, kind: MdevType) -> RejectedDevice:
 
 def _cards(host: Host, devices: Iterable[MediatedDevice]) -> frozenset[Card | None]:
     """Return the cards of mediated devices; None: of a device that is not known."""
-    return frozenset(
-        kept_capacity.card(host, each.type) if each.type else None for each in devices
-    )
+    return frozenset(host.card_of(each.type) if each.type else None for each in devices)
 
 
 def _is_in_use(
@@ -156,7 +152,7 @@ def _is_in_use(
 
     :param in_use: the cards of those that existed before.
     """
-    place = {None, kept_capacity.card(evidence.host, kind)}
+    place = {None, evidence.host.card_of(kind)}
     if not place.isdisjoint(in_use):
         return True
     devices = mdev.read_mdevs(evidence.root)
