@@ -114,6 +114,17 @@ def number(text: str) -> int:
     return int(text)
 
 
+def part(text: str) -> tuple[int, int]:
+    """Convert a part of several, for example ``2/9``."""
+    place, slash, parts = text.partition("/")
+    if not slash:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part, such as 2/9")
+    found = number(place), number(parts)
+    if found[0] > found[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is a part beyond the last")
+    return found
+
+
 def sibling(text: str) -> tuple[PciAddress, str]:
     """Convert ``address=driver``, for another function of the same group."""
     place, driver = key_value(text)

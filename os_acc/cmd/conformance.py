@@ -56,6 +56,14 @@ class Conformance(base.Listing):
             + ", ".join(_CHECKS),
         )
         parser.add_argument(
+            "--kills",
+            metavar="PART/PARTS",
+            default=(1, 1),
+            type=arguments.part,
+            help="divide kills_lose_nothing into runs: 2/9 does each ninth kill from "
+            "the second",
+        )
+        parser.add_argument(
             "--report",
             metavar="FILE",
             type=arguments.new_file,
@@ -76,6 +84,7 @@ class Conformance(base.Listing):
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         device, plugin = parsed_args.device, parsed_args.plugin
         with Bench.alone(self.manager, device, plugin) as bench:
+            bench.kills = parsed_args.kills
             return self._run(bench, parsed_args)
 
     def _run(

@@ -89,6 +89,7 @@ def as_json(
         "kernel": os.uname().release,
         "machine": os.uname().machine,
         "simulated": simulated,
+        "kills": "{}/{}".format(*bench.kills),
         "plugin": _plugin(bench),
         "device": _device(bench, with_serial=with_serial),
         "result": (Result.FAILED if failed else Result.PASSED).value,

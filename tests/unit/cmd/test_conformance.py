@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from os_acc.attach.manager import Manager
 from os_acc.objects import mdev
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import base
@@ -35,6 +36,7 @@ WITH_VFS = '{"address": "0000:3b:00.0", "num_vfs": 2}'
 MTTY = '{"mdev_parent": "mtty", "mdev_types": "mtty-2"}'
 ONE_GPU = '{"address": "0000:17:00.0"}'
 MDEVS_OF_GPU = '{"address": "0000:17:00.0", "mdev_types": "nvidia-558"}'
+KILLS = hardware.kills_lose_nothing.__name__
 QUICK = ("--yes", "--check", "unplug_restores_the_host")
 
 
@@ -382,9 +384,41 @@ def test_kills_are_skipped_without_a_helper_of_their_own(
 
     monkeypatch.setattr(Touches, "run", run)
 
-    found = results(console, "--device", GPU, "--check", "kills_lose_nothing")
+    found = results(console, "--device", GPU, "--check", KILLS)
 
-    assert found == {"kills_lose_nothing": "skipped"}
+    assert found == {KILLS: "skipped"}
+
+
+def test_parts_of_the_kills_are_all_of_them(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+
+    class Recorded(Touches):
+        def __init__(self, manager: Manager, plugin: str, target: int = 0) -> None:
+            super().__init__(manager, plugin, target)
+            done.extend([target] if target else [])
+
+    def kills(part: str) -> list[int]:
+        done.clear()
+        kept = tmp_path / "report.json"
+        options = ("--kills", part, "--report", str(kept))
+        found = results(console, "--device", GPU, "--check", KILLS, *options)
+        assert found == {KILLS: "passed"}
+        assert json.loads(kept.read_text())["kills"] == part
+        return list(done)
+
+    monkeypatch.setattr(hardware, "Touches", Recorded)
+    everything = kills("1/1")
+
+    assert everything == list(range(1, len(everything) + 1))
+    assert [kills("1/2"), kills("2/2")] == [everything[::2], everything[1::2]]
+
+
+def test_a_part_without_kills_is_skipped(console: Console) -> None:
+    options = ("--check", KILLS, "--kills", "999/999")
+
+    assert results(console, "--device", GPU, *options) == {KILLS: "skipped"}
 
 
 def hardware_address(text: str) -> base.PciAddress:

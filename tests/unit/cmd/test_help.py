@@ -19,7 +19,10 @@ COMMANDS = {
     "bitstream prune": ("--size",),
     "bitstream verify": ("--format",),
     "check": ("--format",),
-    "conformance": ("--device", "--plugin", "--check", "--report", "--serial", "--yes"),
+    "conformance": (
+        *("--device", "--plugin", "--check", "--kills", "--report", "--serial"),
+        "--yes",
+    ),
     "demo": ("--keep",),
     "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),
     "device history": ("ADDRESS", "--consumer", "--limit"),

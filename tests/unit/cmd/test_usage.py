@@ -35,6 +35,9 @@ GPU = "0000:17:00.0"
         ("plug", "--instance", uuid_of(1), "--allocations", "/no/such/file"),
         ("plug", "--instance", uuid_of(1), "--allocations", "/dev/null"),
         ("device", "list", "-f", "xml"),
+        ("conformance", "--yes", "--device", GPU, "--kills", "2"),
+        ("conformance", "--yes", "--device", GPU, "--kills", "0/2"),
+        ("conformance", "--yes", "--device", GPU, "--kills", "3/2"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_changes_nothing(
