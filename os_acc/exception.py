@@ -553,7 +553,7 @@ class StepReason(ErrorReason):
         "no IOMMU group for a guest",
         "switch on the IOMMU in firmware and kernel command line",
     )
-    VFIO = "no vfio-pci", "run 'modprobe vfio-pci', and load it at boot"
+    VFIO = "no VFIO driver", "load its module, also at boot"
     NO_ANSWER = (
         "does not answer",
         "see the kernel's log, and the power of its slot; it is reserved meanwhile",

@@ -135,8 +135,8 @@ class Confirmer:
                 hint="pass selected_rp to plug new ones",
                 kind=exception.ObjectKind.LEASE,
             )
-        if any(lease.needs_vfio_pci for lease in held):
-            vfio.vfio_ready(self._root)
+        for lease in held:
+            vfio.require_drivers(self._root, lease.vfio_drivers)
         return self.confirm(instance, policies, held, deadline)
 
     def confirm(

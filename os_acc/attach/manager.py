@@ -418,8 +418,8 @@ class Manager:
         while True:
             try:
                 planned = planner.plan(inventory, deadline)
-                if any(each.lease.needs_vfio_pci for each in planned):
-                    vfio.vfio_ready(self.root)
+                for each in planned:
+                    vfio.require_drivers(self.root, each.lease.vfio_drivers)
                 with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:

@@ -88,8 +88,8 @@ class Swapper:
         while True:
             try:
                 pairs = self._planned(instance, guest, wrong, inventory, deadline)
-                if any(new.needs_vfio_pci for _old, new in pairs):
-                    vfio.vfio_ready(self._root)
+                for _old, new in pairs:
+                    vfio.require_drivers(self._root, new.vfio_drivers)
                 check(_on_planned_devices(placed, pairs))
                 self._check_stopped(placed, deadline)
                 recorded = self._established(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.attributes import names, read_text
@@ -39,15 +39,23 @@ _TOLERATED = frozenset({"pcieport", "pci-stub"})
 _OFFERED = "vfio-dev"
 
 
-def vfio_ready(root: str) -> None:
-    """Check that the vfio-pci driver is available.
+def require_drivers(root: str, drivers: Iterable[str]) -> None:
+    """Check that the kernel has VFIO drivers.
 
-    :raises HostStepFailed: it is not.
+    :raises HostStepFailed: VFIO: one is missing.
     """
-    if not has_driver(root, "vfio-pci"):
-        raise HostStepFailed(
-            "the kernel has no vfio-pci driver", reason=StepReason.VFIO
-        )
+    for driver in sorted(drivers):
+        if not has_driver(root, driver):
+            raise HostStepFailed(
+                f"the kernel has no {driver} driver",
+                reason=StepReason.VFIO,
+                hint=load_hint(driver),
+            )
+
+
+def load_hint(driver: str) -> str:
+    """Return how a missing VFIO driver is loaded."""
+    return f"run 'modprobe {driver}', and load it at boot"
 
 
 def has_driver(root: str, name: str) -> bool:

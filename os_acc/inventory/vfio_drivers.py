@@ -13,7 +13,6 @@ from os_acc.objects.vfio_driver import (
     NVIDIA,
     VFIO_PCI,
     is_vfio_driver,
-    module_of,
 )
 
 
@@ -56,7 +55,7 @@ def _unloaded(root: str, driver: str) -> str:
     for name in (driver.replace("_", "-"), driver.replace("-", "_")):
         if vfio.has_driver(root, name):
             return f"the name of the driver is {name}"
-    return f"run 'modprobe {module_of(driver)}', and load it at boot"
+    return vfio.load_hint(driver)
 
 
 def without_vgpus(root: str, function: PciFunction) -> str | None:

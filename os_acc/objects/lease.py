@@ -18,7 +18,7 @@ from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.vfio_driver import VFIO_PCI
+from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 
 #: The plugin of PCI functions whose devices have no region.
 _WITHOUT_REGION: Final = "pci"
@@ -283,9 +283,11 @@ class Lease:
         return self.driver if function == self.address else VFIO_PCI
 
     @property
-    def needs_vfio_pci(self) -> bool:
-        """Whether a function of it has vfio-pci itself while its guest has it."""
-        return self.is_the_guests and VFIO_PCI in map(self.driver_of, self.functions)
+    def vfio_drivers(self) -> frozenset[str]:
+        """The VFIO drivers that its functions have while its guest has them."""
+        if not self.is_the_guests:
+            return frozenset()
+        return frozenset(filter(is_vfio_driver, map(self.driver_of, self.functions)))
 
     def stands_on(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""

@@ -40,8 +40,3 @@ def is_vfio_driver(driver: str | None) -> bool:
     These have the word vfio in their names, and serve guests alone.
     """
     return driver is not None and "vfio" in driver.replace("-", "_").split("_")
-
-
-def module_of(driver: str) -> str:
-    """Return the name of a driver's module, as in ``modules.alias``."""
-    return driver.replace("-", "_")

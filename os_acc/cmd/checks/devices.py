@@ -34,7 +34,7 @@ def vfio_ready(context: CheckContext) -> Iterator[Finding]:
     if vfio.has_driver(context.root, VFIO_PCI):
         yield ok("the driver is loaded")
     elif _needs_vfio_pci(context):
-        vfio.vfio_ready(context.root)
+        vfio.require_drivers(context.root, (VFIO_PCI,))
     else:
         yield ok("not loaded: no accelerator that is offered or in use needs it")
 
@@ -54,7 +54,7 @@ def _needs_vfio_pci(context: CheckContext) -> bool:
     if not handles and not leases:
         return True
     return any(map(_goes_to_vfio_pci, handles)) or any(
-        lease.needs_vfio_pci for lease in leases
+        VFIO_PCI in lease.vfio_drivers for lease in leases
     )
 
 

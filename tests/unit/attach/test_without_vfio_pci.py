@@ -23,7 +23,7 @@ from tests.unit.plugins import staying_vendor, vgpus
 MTTY = ('{"mdev_parent": "mtty", "mdev_types": "mtty-1"}',)
 GPU = "0000:17:00.0"
 MakeHost = Callable[..., TestHost]
-WITHOUT_VFIO = has(reason=exception.StepReason.VFIO)
+MISSING = has(reason=exception.StepReason.VFIO)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def test_an_unplug_leaves_the_host_as_it_was(make_host: MakeHost, kind: Kind) ->
 def test_a_function_for_vfio_pci_is_not_plugged(make_host: MakeHost) -> None:
     host = make_host(HostSpec(hosts.gpu("0000:17")), f'{{"address": "{GPU}"}}')
     with pytest.raises(
-        exception.HostStepFailed, match="no vfio-pci driver", check=WITHOUT_VFIO
+        exception.HostStepFailed, match="no vfio-pci driver", check=MISSING
     ):
         host.plug(1, GPU)
     assert host.manager.store.leases() == ()
@@ -104,7 +104,7 @@ def test_a_function_for_vfio_pci_beside_another_kind_fails_the_plug(
 ) -> None:
     spec = HostSpec(hosts.gpu("0000:17"), mdev_parents=(mtty(),))
     host = make_host(spec, *MTTY, f'{{"address": "{GPU}"}}')
-    with pytest.raises(exception.HostStepFailed, check=WITHOUT_VFIO):
+    with pytest.raises(exception.HostStepFailed, check=MISSING):
         host.plug(1, "mtty/mtty-1/0", GPU)
     assert host.manager.store.leases() == ()
     host.plug(1, "mtty/mtty-1/0")
@@ -119,8 +119,22 @@ def test_a_guest_that_holds_a_function_for_vfio_pci_fails_after_a_reboot(
         host.kernel.reboot()
         shutil.rmtree(host.kernel.path("sys/bus/pci/drivers/vfio-pci"))
         manager = host.restart()
-        with pytest.raises(exception.HostStepFailed, check=WITHOUT_VFIO):
+        with pytest.raises(exception.HostStepFailed, check=MISSING):
             manager.plug(instance(1), None, None)
+        assert len(manager.store.leases()) == 1
+
+
+def test_a_missing_variant_is_named_after_a_reboot(tmp_path: Path) -> None:
+    with TestHost(tmp_path, variants.SPEC, device_spec=[variants.AUTO]) as host:
+        host.plug(1, variants.VF)
+        host.kernel.reboot()
+        shutil.rmtree(host.kernel.path(f"sys/bus/pci/drivers/{variants.MLX5}"))
+        manager, count = host.restart(), len(host.kernel.writes())
+        with pytest.raises(
+            exception.HostStepFailed, match=f"modprobe {variants.MLX5}'", check=MISSING
+        ):
+            manager.plug(instance(1), None, None)
+        assert len(host.kernel.writes()) == count
         assert len(manager.store.leases()) == 1
 
 

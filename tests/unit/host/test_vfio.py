@@ -9,7 +9,7 @@ from os_acc.host.pci import scan
 from os_acc.host.vfio import (
     denylisted,
     leaves_group_viable,
-    vfio_ready,
+    require_drivers,
 )
 from os_acc.objects.vfio_driver import is_vfio_driver
 from tests.expected_errors import has
@@ -20,9 +20,9 @@ def test_vfio_is_ready_once_its_driver_is_there(sysfs: Sysfs) -> None:
     with pytest.raises(
         HostStepFailed, check=has(reason=StepReason.VFIO), match="modprobe"
     ):
-        vfio_ready(sysfs.root)
+        require_drivers(sysfs.root, ("vfio-pci",))
     (sysfs.path / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True)
-    vfio_ready(sysfs.root)
+    require_drivers(sysfs.root, ("vfio-pci",))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ its behaviour.
 from __future__ import annotations
 
 import queue
+import shutil
 import threading
 from concurrent import futures
 
 import pytest
 
 from os_acc import exception
-from os_acc.host import vfio
 from os_acc.objects.accelerator_request import RequestAction, RequestState
 from os_acc.testing import instance, uuid_of
 from tests.expected_errors import has
@@ -344,16 +344,11 @@ def test_requests_of_which_one_does_not_exist_are_none_of_them_bound(bench, book
     assert states(book) == [RequestState.INITIAL]
 
 
-def test_vfio_is_needed_where_a_guest_is_given_something(bench, book, monkeypatch):
+def test_vfio_is_needed_where_a_guest_is_given_something(bench, book):
     (second,) = book.create("reserved")
     (one,) = book.create("one")
 
-    def missing(_root):
-        raise exception.HostStepFailed(
-            "there is no VFIO", reason=exception.StepReason.VFIO
-        )
-
-    monkeypatch.setattr(vfio, "vfio_ready", missing)
+    shutil.rmtree(bench.kernel.path("sys/bus/pci/drivers/vfio-pci"))
     (bound,) = book.bind({second.uuid: binding(bench, FPGA)})
     assert bound.state is RequestState.BOUND
     (entry,) = bench.manager.plug(instance(1), None, None)
