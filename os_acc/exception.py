@@ -553,7 +553,7 @@ class StepReason(ErrorReason):
         "no IOMMU group for a guest",
         "switch on the IOMMU in firmware and kernel command line",
     )
-    VFIO = "no VFIO driver", "load its module, also at boot"
+    VFIO = "no VFIO driver"
     NO_ANSWER = (
         "does not answer",
         "see the kernel's log, and the power of its slot; it is reserved meanwhile",
