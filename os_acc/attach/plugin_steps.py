@@ -22,7 +22,7 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.lease_view import LeaseView
 from os_acc.objects.region import Region
-from os_acc.plugins import Plugins, base
+from os_acc.plugins import Plugins, base, values
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
 
@@ -337,12 +337,12 @@ def call(
     :param deadline: on the clock of ``time.monotonic()``.
     :raises DeviceStuck: the deadline has passed.
     :raises PluginFailed: the method raised an exception, or does not return.
-    :raises OsAccError: the method raised it; it is not wrapped.
+    :raises OsAccError: the method raised it, complete; it is not wrapped.
     """
     deadlines.left(deadline)
     seconds = deadlines.patience(deadline, math.inf)
     try:
-        return plugins.call(plugin, seconds, function, *args)
+        return plugins.call(plugin, seconds, lambda: _checked(function, *args))
     except exception.PluginFailed as error:
         # An error of the contract states its cause, and whether a retry helps.
         if isinstance(error.__cause__, exception.OsAccError):
@@ -350,6 +350,19 @@ def call(
         if not error.retryable:
             # The caller gets the message alone. A call that lacked memory is repeated.
             LOG.error("%s", error.message, exc_info=error.__cause__)
+        raise
+
+
+def _checked(function: Callable[..., _T], *args: object) -> _T:
+    """Call a method of a plugin; check the error of the contract that it raises.
+
+    A class of the vendor's may lack an attribute of it: the library shows, records and
+    compares them.
+    """
+    try:
+        return function(*args)
+    except exception.OsAccError as error:
+        values.check_error(error)
         raise
 
 

@@ -268,21 +268,16 @@ def _make(
             raise TypeError(f"{found.plugin!r} is not derived from PluginBase")
         return _with_attributes(plugin, found.name)
 
-    version = getattr(found.plugin, "contract_version", None)
-    if not _fits(version):
-        major, minor = base.CONTRACT_VERSION
-        aside.append(
-            _logged(
-                SetAside(
-                    found.name,
-                    f"its contract_version is {exception.show(version)}; this os_acc "
-                    f"supports {major}.{_FIRST_MINOR} to {major}.{minor}",
-                )
-            )
-        )
-        return None
+    caller = calls.PluginCalls(found.name)
     try:
-        return calls.PluginCalls(found.name).call(_load_patience(deadline), make)
+        version = caller.call(
+            _load_patience(deadline), getattr, found.plugin, "contract_version", None
+        )
+        why_not = _unusable(found.name, version)
+        if why_not:
+            aside.append(_logged(SetAside(found.name, why_not)))
+            return None
+        return caller.call(_load_patience(deadline), make)
     except exception.PluginFailed as error:
         aside.append(_logged(SetAside.after(found.name, error)))
         return None
@@ -326,6 +321,23 @@ def _added(plugin: base.PluginBase, attribute: str) -> Any:
     """Return an attribute of a plugin; the default if its contract does not have it."""
     knows_it = plugin.contract_version >= ADDED_IN[attribute]
     return getattr(plugin if knows_it else base.PluginBase, attribute)
+
+
+def _unusable(name: str, version: object) -> str:
+    """Return why a plugin of this name and contract cannot be used; '': it can."""
+    # The privileged helper records it.
+    if not vfio_driver.is_name(name):
+        return (
+            "the name of its entry point is not at most 64 letters, digits and "
+            "characters of _.+:- of ASCII"
+        )
+    if not _fits(version):
+        major, minor = base.CONTRACT_VERSION
+        return (
+            f"its contract_version is {exception.show(version)}; this os_acc supports "
+            f"{major}.{_FIRST_MINOR} to {major}.{minor}"
+        )
+    return ""
 
 
 def _fits(version: object) -> bool:

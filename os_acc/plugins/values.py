@@ -89,7 +89,7 @@ def assumed_erasure(functions: Iterable[PciFunction]) -> Erasure:
     """Return how functions forget a guest's data if their plugin cannot state it.
 
     The default of :class:`.Device` is no statement of a plugin for an older contract:
-    a reset does not erase mass storage.
+    a reset does not erase mass storage, for example.
     """
     keeps_data = any(families.family_of(each).keeps_data for each in functions)
     return Erasure.NONE if keeps_data else Erasure.RESET
@@ -210,6 +210,32 @@ def expect_text(what: str, value: object) -> None:
     """Check that a value is text that can be printed and stored."""
     if not exception.is_encodable(expect(what, value, str)):
         raise ValueError(f"{what} is {exception.show(value)}, which is not Unicode")
+
+
+def check_error(error: exception.OsAccError) -> None:
+    """Check the attributes of an error of the contract, which its class may lack.
+
+    :raises ValueError: one has another type.
+    :raises AttributeError: its constructor does not call that of its base.
+    """
+    kind = type(error).__name__
+    expect_text(f"{kind}.message", error.message)
+    expect_text(f"{kind}.hint", error.hint)
+    expect_text(f"str() of a {kind}", str(error))
+    expect(f"{kind}.fault", error.fault, exception.Fault)
+    for name in ("retryable", "elsewhere"):
+        expect(f"{kind}.{name}", getattr(error, name), bool)
+    if error.reason is not None:
+        expect(f"{kind}.reason", error.reason, exception.ErrorReason)
+    if isinstance(error, exception.HostError):
+        expect_text(f"{kind}.address", error.address)
+        expect(f"{kind}.errno", error.errno, int)
+    if isinstance(error, exception.DeviceInUse):
+        expect_all(f"{kind}.holders", error.holders, tuple, tuple)
+    if isinstance(error, exception.ProgrammingFailed):
+        expect_all(f"{kind}.errors", error.errors, tuple, str)
+    if isinstance(error, exception.ServiceError):
+        expect(f"{kind}.service", error.service, exception.ServiceType)
 
 
 def _a(kind: type) -> str:

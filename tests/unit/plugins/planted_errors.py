@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plugins whose classes of errors and of reasons are incomplete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
+
+from os_acc.plugins import base
+from tests.unit import acme
+from tests.unit.plugins.planted_bugs import Planted
+
+HERE: Final = "tests.unit.plugins.planted_errors"
+
+
+class AcmeError(base.HostError):
+    """Does not call the constructor of its base."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class CodeError(base.OsAccError):
+    """Has the vendor's code as its message."""
+
+    def __init__(self, code: Any) -> None:
+        super().__init__("the firmware failed")
+        self.message = code
+
+
+class BusyError(base.DeviceInUse):
+    """Lists the numbers of the processes alone."""
+
+    def __init__(self, *pids: Any) -> None:
+        super().__init__("the card is in use")
+        self.holders = pids
+
+
+class SilentError(base.OsAccError):
+    """Fails when it is printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text for this code")
+
+
+class ForgetsInPrepare(acme.Acme):
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        raise AcmeError(5)
+
+
+class Forgets(acme.Acme):
+    fault: ClassVar[Exception] = AcmeError(5)
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        raise self.fault
+
+
+class HasCode(Forgets):
+    fault: ClassVar[Exception] = CodeError(5)
+
+
+class HasNumbers(Forgets):
+    fault: ClassVar[Exception] = BusyError(4711)
+
+
+class IsSilent(Forgets):
+    fault: ClassVar[Exception] = SilentError("code 5")
+
+
+class ForgetsInErase(acme.Erases):
+    fault: ClassVar[Exception | None] = AcmeError(5)
+
+
+class Comparing(base.VendorReason):
+    """Compares itself with texts, and has no hash for that reason."""
+
+    HOT = "it is too hot"
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class RejectsWithoutHash(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        reason = base.RejectReason.NOT_ISOLATED
+        yield base.RejectedDevice(right.address, reason, "", Comparing.HOT)
+
+
+class _Lazy(type(base.PluginBase)):  # type: ignore[misc]
+    @property
+    def contract_version(cls) -> tuple[int, int]:
+        raise RuntimeError("no file VERSION")
+
+
+class VersionFails(acme.Acme, metaclass=_Lazy):
+    """Reads its version from a file that is missing."""
