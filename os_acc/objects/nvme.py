@@ -34,6 +34,8 @@ class NvmeController:
     :ivar formats: OACS bit 1: it supports Format NVM.
     :ivar manages: OACS bit 3: it supports Namespace Management, with the lists of
         allocated namespaces and of attached controllers.
+    :ivar unallocated: UNVMCAP: the capacity of the subsystem that no namespace has, in
+        bytes; 0 without Namespace Management.
     :ivar virtualizes: OACS bit 7: it supports Virtualization Management, and with it
         the list of secondary controllers.
     :ivar sanitizes: SANICAP: the sanitize operations, as numbers of
@@ -52,6 +54,7 @@ class NvmeController:
     is_vf: bool
     formats: bool
     manages: bool
+    unallocated: int
     virtualizes: bool
     sanitizes: frozenset[int]
     format_reaches_all: bool
@@ -76,6 +79,7 @@ class NvmeController:
             is_vf=bool(cmic & 0b100),
             formats=bool(oacs & 1 << 1),
             manages=bool(oacs & 1 << 3),
+            unallocated=_number(data, 296, 16) if oacs & 1 << 3 else 0,
             virtualizes=bool(oacs & 1 << 7),
             sanitizes=frozenset(
                 int(action) for bit, action in _SANICAP if sanicap & 1 << bit

@@ -82,7 +82,15 @@ class NvmeDevice:
     @property
     def is_blank(self) -> bool:
         """Whether there is no namespace that could hold the data of a guest."""
-        return not self.namespaces and (self.is_vf or not self.unattached)
+        has_others = self.unattached or self.lacks_namespaces
+        return not self.namespaces and (self.is_vf or not has_others)
+
+    @property
+    def lacks_namespaces(self) -> bool:
+        """Whether a guest may have deleted a namespace of the drive, with its data."""
+        if self.is_vf or not self.controller.manages:
+            return False
+        return self.controller.unallocated > 0 or not self.namespaces
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,6 +129,11 @@ def refusal(device: NvmeDevice, method: EraseMethod) -> str:
         return (
             f"namespace {_list(device.unattached)} is not attached, and only Sanitize "
             "reaches it"
+        )
+    if device.lacks_namespaces:
+        return (
+            "it has capacity without a namespace (UNVMCAP), and only Sanitize reaches "
+            "the data of namespaces that were deleted"
         )
     if method.secure_erase:
         return _no_format(device, method)

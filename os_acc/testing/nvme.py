@@ -299,6 +299,7 @@ def _controller(spec: NvmeSpec, number: int) -> bytes:
     data[76] = spec.cmic
     struct.pack_into("<H", data, 78, number)
     struct.pack_into("<H", data, 256, spec.oacs)
+    data[296:312] = spec.unvmcap.to_bytes(16, "little")
     struct.pack_into("<I", data, 328, spec.sanicap)
     struct.pack_into("<H", data, 520, spec.oncs)
     data[524] = spec.fna

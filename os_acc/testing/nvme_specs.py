@@ -24,6 +24,7 @@ class NvmeSpec:
     :ivar shared: the NSIDs that are attached to another controller as well.
     :ivar others: CNTLIDs of further controllers of the subsystem.
     :ivar serial: SN, 20 characters of ASCII at most.
+    :ivar unvmcap: the capacity that no namespace has, in bytes.
     :ivar dlfeat: 0: unknown contents of deallocated blocks; 1: zeroes; 2: ones.
     """
 
@@ -37,5 +38,6 @@ class NvmeSpec:
     sanicap: int = 0
     cmic: int = 0
     oncs: int = 1 << 2
+    unvmcap: int = 0
     dlfeat: int = 1
     serial: str = "SIMULATED"

@@ -223,7 +223,6 @@ def _erase_bound(
     method = choose(device, methods).method
     action = method.sanitize_action if method else None
     if device.is_blank and action is None:
-        # Only Sanitize reaches the data of namespaces that a guest has deleted.
         return 1.0
     if action is not None:
         return _sanitize(function, queue, device, note, action)
@@ -304,6 +303,16 @@ def _erase_namespaces(
             # 3. Record that, so that no call repeats it.
             note = dataclasses.replace(note, erased=(*note.erased, number))
             notes.write(function, note)
+        _show(function, note)
+
+
+def _show(function: PciAddress, note: EraseNote) -> None:
+    """Show the erased disks to udev, which looks at each one when its claim ends.
+
+    udev watches for the end of a write (OPTIONS="watch" in udev(7)).
+    """
+    if not note.is_rebound:
+        notes.unmark(function)
 
 
 def _check_format(before: NvmeNamespace, after: NvmeNamespace) -> None:
@@ -337,6 +346,7 @@ def _sanitize(
             if status.is_completed and status.is_erased:
                 for disk in disks:
                     forget_partitions(disk)
+                _show(function, note)
                 return 1.0
     if note.sanitizes:
         keeper.end(function)

@@ -235,6 +235,8 @@ def test_nothing_scans_the_disks_of_a_marked_function(place: tuple[str, int]) ->
     assert erase(function) == 1.0
     after = properties(node_of(function, nsid))
     assert "ID_FS_TYPE" not in after
+    # udev has looked at the erased disk: the host may use it.
+    wait_until(lambda: "SYSTEMD_READY" not in recorded(node_of(function, nsid)))
 
 
 @pytest.mark.usefixtures("udev")

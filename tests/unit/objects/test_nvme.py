@@ -30,6 +30,7 @@ CONTROLLER = NvmeController(
     is_vf=False,
     formats=True,
     manages=True,
+    unallocated=0,
     virtualizes=False,
     sanitizes=frozenset(SanitizeAction),
     format_reaches_all=False,
@@ -80,6 +81,7 @@ def test_a_controller_is_parsed() -> None:
         is_vf=False,
         formats=True,
         manages=False,
+        unallocated=0,
         virtualizes=True,
         sanitizes=frozenset({SanitizeAction.CRYPTO_ERASE, SanitizeAction.OVERWRITE}),
         format_reaches_all=False,
@@ -87,6 +89,14 @@ def test_a_controller_is_parsed() -> None:
         crypto_erases=True,
         deallocates=True,
     )
+
+
+@pytest.mark.parametrize(("oacs", "found"), [(1 << 3, 3 << 64), (0, 0)])
+def test_the_capacity_without_a_namespace_is_parsed(oacs: int, found: int) -> None:
+    """Bytes 296 to 311; reserved without Namespace Management."""
+    capacity = (3 << 64).to_bytes(16, "little")
+    data = page((256, struct.pack("<H", oacs)), (296, capacity))
+    assert NvmeController.parse(data).unallocated == found
 
 
 def test_a_namespace_keeps_its_format() -> None:

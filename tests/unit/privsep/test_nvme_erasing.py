@@ -165,15 +165,6 @@ def test_a_drive_with_another_controller_beside_its_vfs_is_never_sanitized(
         erasing.erase(DRIVE, LEASE, SANITIZE)
 
 
-def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
-    spec = NvmeSpec((), unattached=(5,), oacs=1 << 1 | MANAGES)
-    with (
-        kernel_with(tmp_path, spec).installed(),
-        pytest.raises(OSError, match="namespace 5 is not attached"),
-    ):
-        erasing.erase(DRIVE, LEASE, FORMAT)
-
-
 def test_a_vf_is_erased_and_its_neighbours_are_not(with_vfs: FakeKernel) -> None:
     assert erasing.erase(VF, LEASE, FORMAT) == 1.0
     assert with_vfs.read_medium(VF, 2) == ZEROES
@@ -348,23 +339,6 @@ def test_a_controller_that_is_not_ready_is_waited_for_before_a_plug(
         monkeypatch.setattr(survey, "_read", lambda *_path: "dead")
         with pytest.raises(OSError, match="the controller is dead"):
             erasing.check(DRIVE, LEASE, SANITIZE)
-
-
-def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
-    with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
-        kernel.advance_sanitize(DRIVE, 1.0)
-        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
-
-
-def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
-    tmp_path: Path,
-) -> None:
-    with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
-        with pytest.raises(OSError, match="does not support Format"):
-            erasing.check(DRIVE, LEASE, FORMAT)
-        # Nothing is left that any method reaches.
-        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
 
 
 def test_only_what_is_on_record_for_the_lease_is_erased(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The data of namespaces that a guest has detached or deleted, on simulated drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.nvme_erasure import EraseMethod
+from os_acc.privsep.nvme import erasing
+from os_acc.testing import FakeKernel
+from os_acc.testing.nvme_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
+from tests.unit.privsep.nvme_drives import (
+    CRYPTO_FORMAT,
+    DRIVE,
+    FORMAT,
+    LEASE,
+    SANITIZE,
+    kernel_with,
+)
+
+
+@pytest.fixture(params=[(), (1,)], ids=["all deleted", "a small one left"])
+def kernel_after_deletion(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[FakeKernel]:
+    oacs = FORMATS | MANAGES
+    spec = NvmeSpec(request.param, oacs=oacs, unvmcap=1 << 40, sanicap=BLOCK)
+    with kernel_with(tmp_path, spec).installed() as kernel:
+        yield kernel
+
+
+def test_namespaces_that_a_guest_detached_are_not_forgotten(tmp_path: Path) -> None:
+    spec = NvmeSpec((), unattached=(5,), oacs=1 << 1 | MANAGES)
+    with (
+        kernel_with(tmp_path, spec).installed(),
+        pytest.raises(OSError, match="namespace 5 is not attached"),
+    ):
+        erasing.erase(DRIVE, LEASE, FORMAT)
+
+
+def test_the_data_of_a_deleted_namespace_is_not_forgotten(
+    kernel_after_deletion: FakeKernel,
+) -> None:
+    """Its guest has deleted the namespace, and perhaps made a small one."""
+    for methods in (CRYPTO_FORMAT, FORMAT, (EraseMethod.DEALLOCATE,)):
+        with pytest.raises(OSError, match="it has capacity without a namespace"):
+            erasing.erase(DRIVE, LEASE, methods)
+    with pytest.raises(OSError, match="only Sanitize reaches"):
+        erasing.check(DRIVE, LEASE, FORMAT)
+    # Formats come first for the operator, and are not allowed.
+    methods = (*CRYPTO_FORMAT, *FORMAT, *SANITIZE)
+    assert erasing.erase(DRIVE, LEASE, methods) == 0.0
+    kernel_after_deletion.advance_sanitize(DRIVE, 1.0)
+    assert erasing.erase(DRIVE, LEASE, methods) == 1.0
+
+
+def test_a_drive_without_namespaces_is_sanitized(tmp_path: Path) -> None:
+    with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
+        kernel.advance_sanitize(DRIVE, 1.0)
+        assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
+
+
+def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
+    tmp_path: Path,
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec((), oacs=0)).installed():
+        # Without Namespace Management a guest can delete none.
+        with pytest.raises(OSError, match="does not support Format"):
+            erasing.check(DRIVE, LEASE, FORMAT)
+        # Nothing is left that any method reaches.
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
