@@ -36,6 +36,7 @@ class Family:
 
 
 _FPGA: Final = Family("FPGA")
+_FPGA_STORAGE: Final = Family("FPGA", keeps_data=True)
 _QAT: Final = Family("QAT")
 #: High precision time synchronisation, a family of Cyborg's first specification.
 _HPTS: Final = Family("HPTS", frozenset({"CUSTOM_HPTS"}))
@@ -75,9 +76,12 @@ BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
 _BY_VENDOR: Final[Mapping[tuple[int, int | None, int | None], Family]] = (
     MappingProxyType(
         {
-            # The accelerators of these vendors are FPGAs under any class code.
+            # The accelerators of these vendors are FPGAs under any class code. As mass
+            # storage they have disks all the same.
             (0x10EE, None, None): _FPGA,
+            (0x10EE, 0x01, None): _FPGA_STORAGE,
             (0x1172, None, None): _FPGA,
+            (0x1172, 0x01, None): _FPGA_STORAGE,
             # Inspur's FPGAs and disks differ by class alone. The traits are Cyborg's.
             (_INSPUR, 0x12, None): Family("FPGA", frozenset({"CUSTOM_FPGA_INSPUR"})),
             (_INSPUR, 0x01, 0x08): Family(
@@ -94,6 +98,10 @@ _BY_CLASS: Final[Mapping[tuple[int, int | None], Family]] = MappingProxyType(
         (0x01, None): Family("PCI", keeps_data=True),
         (0x02, None): Family("NIC"),
         (0x03, None): Family("GPU"),
+        # Flash memory keeps its contents without power, and a function level reset
+        # leaves CXL.mem as it is (Compute Express Link Specification, section 9.5).
+        (0x05, 0x01): Family("PCI", keeps_data=True),
+        (0x05, 0x02): Family("PCI", keeps_data=True),
         # Communications synchronization plus time and frequency test/measurement.
         (0x11, 0x10): _HPTS,
         (0x12, None): Family("AICHIP"),
