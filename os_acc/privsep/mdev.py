@@ -3,8 +3,7 @@
 """Create and remove mediated devices (drivers/vfio/mdev).
 
 A call locks the slot: calls for other slots of the parent go on meanwhile, each with
-an epoch of its own. Only the caller's own mediated device is removed: its UUID is that
-of the lease.
+an epoch of its own. The UUID of a mediated device is that of its lease.
 """
 
 from __future__ import annotations
@@ -66,6 +65,8 @@ def remove(
     is_owed: bool = False,
 ) -> tuple[str, int, str, str]:
     """Remove a lease's mediated device; do nothing if it does not exist.
+
+    One of another type is not removed. One that left root's configuration is.
 
     :param number: as for :func:`create`, as is ``uuid``.
     :param is_owed: whether a plugin has to release the slot afterwards: its record, if
@@ -230,10 +231,12 @@ def _create(slot: MdevSlot, uuid: str, root: RootConf, releaser: str) -> CallRes
 
 
 def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
-    kind = _type_of(uuid)
+    found = _type_of(uuid)
+    if found not in (None, slot.type):
+        return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
     # A record permits steps. None is made here: the UUID may be that of another
     # service's mediated device.
-    result = CallResult(Outcome.OK) if kind is None else _remove_existing(uuid)
+    result = CallResult(Outcome.OK) if found is None else _remove_existing(uuid)
     if not is_owed and result.outcome == Outcome.OK:
         _forget(slot, uuid)
     return result

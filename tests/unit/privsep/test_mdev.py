@@ -279,6 +279,14 @@ def test_one_that_left_roots_configuration_is_still_removed(kernel):
     assert remove() == OK
 
 
+def test_one_of_another_type_or_parent_is_not_removed(kernel):
+    """The UUID may be that of another service's."""
+    create("mtty-2", parent=GPU)
+    answer = remove()
+    assert answer.outcome == Outcome.CHANGED
+    assert existing(kernel) == [LEASE]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
