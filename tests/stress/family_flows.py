@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The flows of families with privileged steps of os_acc: NVMe and QuickAssist.
+"""The flows of families with plugins of os_acc: NVMe, network cards, QuickAssist.
 
 A free NVMe function with data of a guest was never erased. A PF with VFs but other
 services than the configured ones would give them to guests.
@@ -20,7 +20,7 @@ from os_acc.privsep import kernel
 from os_acc.privsep.nvme import keeper
 from os_acc.testing import FakeKernel, TestHost, hosts
 from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
-from tests.stress.flows import INSTANCE, OWN_PLUGINS, Flow, PlugFlow
+from tests.stress.flows import INSTANCE, NIC, OWN_PLUGINS, Flow, PlugFlow
 from tests.stress.plugin_flows import advance
 from tests.stress.simulated_host import plug
 
@@ -167,6 +167,24 @@ def _has_data(bench: TestHost, address: str, number: int) -> bool:
         return False
 
 
+class NetworkVf(PlugFlow):
+    """The entry of a network card's VF has its network, also after a crash."""
+
+    name = "a VF of a network card"
+    plugins = (*OWN_PLUGINS, "nic")
+    device_spec = (
+        f'{{"address": "{NIC}", "physical_network": "red"}}',
+        *Flow.device_spec,
+    )
+    places = (NIC,)
+
+    def resume(self, bench: TestHost, manager: Manager) -> None:
+        (entry,) = plug(manager, INSTANCE, *self.places)
+        assert entry["attach_handle_info"]["physical_network"] == "red"
+        (lease,) = manager.store.leases(INSTANCE)
+        assert lease.plugin == "nic"
+
+
 class QatServices(Flow):
     """The library configures the services of a PF, then makes its VFs."""
 
@@ -200,5 +218,11 @@ class QatServices(Flow):
 
 FLOWS: Mapping[str, Flow] = {
     flow.name: flow
-    for flow in (ErasedDrive(), SanitizedDrive(), ErasedVf(), QatServices())
+    for flow in (
+        ErasedDrive(),
+        SanitizedDrive(),
+        ErasedVf(),
+        NetworkVf(),
+        QatServices(),
+    )
 }
