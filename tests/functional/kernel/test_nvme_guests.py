@@ -165,6 +165,6 @@ def test_the_plugin_conforms_on_the_drive_as_on_hardware(
 def test_kills_on_the_drive_lose_nothing(
     ordinary_user: OrdinaryUser, share: Share
 ) -> None:
-    # Neither 2, the number of kernels, nor 3 divides 13: consecutive shares do them all.
+    # Neither 2, the number of kernels, nor 3 divides 13: shares in a row do them all.
     kills = "1/1" if share.number is None else f"{share.number % 13 + 1}/13"
     conforms(ordinary_user, KILLS, options=("--kills", kills))
