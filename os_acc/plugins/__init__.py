@@ -329,7 +329,7 @@ def _unusable(name: str, version: object) -> str:
     if not vfio_driver.is_name(name):
         return (
             "the name of its entry point is not at most 64 letters, digits and "
-            "characters of _.+:- of ASCII"
+            "characters of _.+:- of ASCII, with a letter, a digit or _ first"
         )
     if not _fits(version):
         major, minor = base.CONTRACT_VERSION

@@ -242,7 +242,7 @@ class _Review:
             if type(reason) is not str:
                 raise ValueError("the value of vendor_reason is no plain str")
             kind = type(found.vendor_reason)
-            if kind.__hash__ is not VendorReason.__hash__:
+            if kind.__hash__ not in (VendorReason.__hash__, str.__hash__):
                 raise ValueError("the class of vendor_reason has an __eq__ of its own")
         name = self._name_of(found.address)
         rejected = RejectedDevice(name, found.reason, detail, found.vendor_reason)

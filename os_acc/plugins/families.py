@@ -76,12 +76,16 @@ BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
 _BY_VENDOR: Final[Mapping[tuple[int, int | None, int | None], Family]] = (
     MappingProxyType(
         {
-            # The accelerators of these vendors are FPGAs under any class code. As mass
-            # storage they have disks all the same.
+            # The accelerators of these vendors are FPGAs under any class code. As
+            # storage they keep data all the same.
             (0x10EE, None, None): _FPGA,
             (0x10EE, 0x01, None): _FPGA_STORAGE,
+            (0x10EE, 0x05, 0x01): _FPGA_STORAGE,
+            (0x10EE, 0x05, 0x02): _FPGA_STORAGE,
             (0x1172, None, None): _FPGA,
             (0x1172, 0x01, None): _FPGA_STORAGE,
+            (0x1172, 0x05, 0x01): _FPGA_STORAGE,
+            (0x1172, 0x05, 0x02): _FPGA_STORAGE,
             # Inspur's FPGAs and disks differ by class alone. The traits are Cyborg's.
             (_INSPUR, 0x12, None): Family("FPGA", frozenset({"CUSTOM_FPGA_INSPUR"})),
             (_INSPUR, 0x01, 0x08): Family(

@@ -27,6 +27,14 @@ from os_acc.plugins import families
 
 _T = TypeVar("_T")
 
+#: The attributes that classes of errors add to that of their base.
+_OF_ERRORS: Final = (
+    (exception.HostError, ("address", "errno")),
+    (exception.DeviceInUse, ("holders",)),
+    (exception.ProgrammingFailed, ("errors",)),
+    (exception.ServiceError, ("service",)),
+    (exception.NotFound, ("kind",)),
+)
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _TEXTS: Final = frozenset({str})
 _CUSTOM: Final = re.compile("CUSTOM_.")
@@ -215,6 +223,9 @@ def expect_text(what: str, value: object) -> None:
 def check_error(error: exception.OsAccError) -> None:
     """Check the attributes of an error of the contract, which its class may lack.
 
+    The library shows and judges each error by those of :class:`.OsAccError`. Those of a
+    derived class have to be there.
+
     :raises ValueError: one has another type.
     :raises AttributeError: its constructor does not call that of its base.
     """
@@ -227,15 +238,10 @@ def check_error(error: exception.OsAccError) -> None:
         expect(f"{kind}.{name}", getattr(error, name), bool)
     if error.reason is not None:
         expect(f"{kind}.reason", error.reason, exception.ErrorReason)
-    if isinstance(error, exception.HostError):
-        expect_text(f"{kind}.address", error.address)
-        expect(f"{kind}.errno", error.errno, int)
-    if isinstance(error, exception.DeviceInUse):
-        expect_all(f"{kind}.holders", error.holders, tuple, tuple)
-    if isinstance(error, exception.ProgrammingFailed):
-        expect_all(f"{kind}.errors", error.errors, tuple, str)
-    if isinstance(error, exception.ServiceError):
-        expect(f"{kind}.service", error.service, exception.ServiceType)
+    for own, names in _OF_ERRORS:
+        if isinstance(error, own):
+            for name in names:
+                getattr(error, name)
 
 
 def _a(kind: type) -> str:

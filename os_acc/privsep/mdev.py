@@ -233,6 +233,9 @@ def _create(slot: MdevSlot, uuid: str, root: RootConf, releaser: str) -> CallRes
 def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
     found = _type_of(uuid)
     if found not in (None, slot.type):
+        # Its own is gone: a record would keep the slot for nothing.
+        if not is_owed:
+            _forget(slot, uuid)
         return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
     # A record permits steps. None is made here: the UUID may be that of another
     # service's mediated device.

@@ -312,6 +312,8 @@ def _show(function: PciAddress, note: EraseNote) -> None:
     udev watches for the end of a write (OPTIONS="watch" in udev(7)).
     """
     if not note.is_rebound:
+        # The host may use the disks from then on: no later call may erase them.
+        notes.write(function, dataclasses.replace(note, is_done=True))
         notes.unmark(function)
 
 

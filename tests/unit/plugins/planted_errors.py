@@ -30,11 +30,10 @@ class CodeError(base.OsAccError):
 
 
 class BusyError(base.DeviceInUse):
-    """Lists the numbers of the processes alone."""
+    """Calls the constructor of a base further up."""
 
     def __init__(self, *pids: Any) -> None:
-        super().__init__("the card is in use")
-        self.holders = pids
+        base.OsAccError.__init__(self, f"used by {pids}")
 
 
 class SilentError(base.OsAccError):
@@ -60,12 +59,19 @@ class HasCode(Forgets):
     fault: ClassVar[Exception] = CodeError(5)
 
 
-class HasNumbers(Forgets):
+class SkipsBase(Forgets):
     fault: ClassVar[Exception] = BusyError(4711)
 
 
 class IsSilent(Forgets):
     fault: ClassVar[Exception] = SilentError("code 5")
+
+
+class IsUsed(Forgets):
+    """Gives the address as it got it; the error is complete."""
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        raise base.DeviceInUse("busy", address=handle.address)  # type: ignore[arg-type]
 
 
 class ForgetsInErase(acme.Erases):
@@ -81,6 +87,18 @@ class Comparing(base.VendorReason):
         return bool(self.value == other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class TextReason(str, base.VendorReason):
+    """Is text as well."""
+
+    OLD = "its firmware is too old"
+
+
+class RejectsWithText(Planted):
+    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
+        reason = base.RejectReason.UNSUPPORTED
+        yield base.RejectedDevice(right.address, reason, "", TextReason.OLD)
 
 
 class RejectsWithoutHash(Planted):

@@ -18,7 +18,7 @@ CARDS = "0000:5e:00.0", "0000:e3:00.0"
 REASONS = {
     "Forgets": "'AcmeError' object has no attribute 'message'",
     "HasCode": "CodeError.message is 5, not a str",
-    "HasNumbers": "a part of BusyError.holders is 4711, not a tuple",
+    "SkipsBase": "'BusyError' object has no attribute 'address'",
     "IsSilent": "no text for this code",
 }
 
@@ -79,6 +79,21 @@ def test_the_log_has_the_error_as_the_vendor_raised_it(make_host, caplog):
     with pytest.raises(exception.PluginFailed):
         host.plug(1, CARDS[0])
     assert "raise AcmeError(5)" in caplog.text
+
+
+def test_an_address_of_its_own_type_does_not_make_an_error_incomplete(make_host):
+    host = make_host("IsUsed")
+    host.plug(1, CARDS[0])
+    with pytest.raises(exception.DevicesUnreleased, match="busy"):
+        host.unplug(1)
+    (lease,) = host.manager.store.leases()
+    # The release is retried.
+    assert lease.state is LeaseState.RELEASING
+
+
+def test_a_reason_that_is_text_as_well_is_shown(make_host):
+    rejected = make_host("RejectsWithText").rejected(CARDS[0])
+    assert str(rejected) == "its firmware is too old"
 
 
 def test_a_reason_without_a_hash_rejects_the_device_with_the_rule(make_host):

@@ -274,6 +274,26 @@ def test_a_cryptographic_erase_is_verified_once(tmp_path: Path) -> None:
         assert DATA not in kernel.read_medium(DRIVE, 2)
 
 
+def test_a_disk_that_was_shown_to_the_host_is_erased_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is killed after it has removed the mark."""
+    unmark = notes.unmark
+
+    def killed(function: PciAddress) -> None:
+        unmark(function)
+        raise KeyboardInterrupt
+
+    with kernel_with(tmp_path, NvmeSpec()).installed() as kernel:
+        monkeypatch.setattr(notes, "unmark", killed)
+        with pytest.raises(KeyboardInterrupt):
+            erasing.erase(DRIVE, LEASE, FORMAT)
+        monkeypatch.undo()
+        kernel.write_medium(DRIVE, 1, DATA)
+        assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+        assert kernel.read_medium(DRIVE, 1).startswith(DATA)
+
+
 def test_a_failed_sanitize_operation_is_started_again(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec(sanicap=CRYPTO)).installed() as kernel:
         assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
