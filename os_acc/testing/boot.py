@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import errno
 import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from os_acc.objects import pci
 from os_acc.testing import (
@@ -34,15 +36,23 @@ def build(tree: Transaction, host: HostSpec) -> None:
     _boot(tree, host, host.functions)
 
 
-def reboot(tree: Transaction) -> None:
+def reboot(tree: Transaction, moved: Mapping[str, str] = MappingProxyType({})) -> None:
     """Boot again with the functions that are plugged in.
 
     The state in the kernel's memory is lost: VFs, bindings, overrides, ``/run``,
     and the processes that held devices.
+
+    :param moved: functions that have another address from now on, by the former one.
+    :raises OSError: EEXIST: two functions would have one address.
     """
     host = records.load(HostSpec, tree.read(_HOST))
     texts = (f"{functions.FUNCTIONS}/{a}" for a in tree.list(functions.FUNCTIONS))
-    plugged = tuple(records.load(FunctionSpec, tree.read(path)) for path in texts)
+    plugged = tuple(
+        records.load(FunctionSpec, tree.read(path)).at(moved) for path in texts
+    )
+    if len({each.address for each in plugged}) < len(plugged):
+        raise drivers.refuse(errno.EEXIST, functions.FUNCTIONS)
+    tree.drop(functions.FUNCTIONS)
     for name in ("sys", "proc", "dev", "run"):
         tree.drop(name)
     holders.forget(tree)

@@ -196,7 +196,7 @@ def detach(tree: Transaction, address: str) -> None:
     tree.drop(mark)
     vfio.unregister(tree, address)
     if name == function.driver:
-        functions.hide_devices(tree, path, function.devices)
+        functions.hide_devices(tree, path, function.class_devices)
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
         vendor_attributes.hide(tree, address)
@@ -246,7 +246,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     known = "".join(f"{name}\n" for name in history(tree, address))
     tree.put(f"{_BOUND}/{address}", f"{known}{driver.name}\n")
     if driver.name == function.driver:
-        functions.show_devices(tree, path, function.devices)
+        functions.show_devices(tree, path, function.class_devices)
         for attribute, text in function.shown:
             tree.put(f"{path}/{attribute}", f"{text}\n")
         vendor_attributes.show(tree, address, stay=False)

@@ -166,7 +166,7 @@ def nvme_sriov(
         0x1100,
         numa_node=numa_node,
         sriov=sriov,
-        devices=(nvme(number, "QEMU"),),
+        devices=(nvme(number, f"QEMU{number}"),),
         nvme=NvmeSpec(
             private=private, oacs=FORMATS | MANAGES | VIRTUALIZES, cmic=SEVERAL
         ),

@@ -10,7 +10,8 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Self
 
 from os_acc.objects.mdev import DeviceAddress, DeviceName
@@ -329,11 +330,16 @@ class FakeKernel(HeartbeatFiles):
             )
             boot.hot_plug(tree, new)
 
-    def reboot(self) -> None:
-        """Boot again: another boot id, host drivers, no overrides, no VFs."""
+    def reboot(self, moved: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Boot again: another boot id, host drivers, no overrides, no VFs.
+
+        :param moved: functions that a new card has renumbered, with their new addresses
+            by the former ones. An NVMe drive takes its data along.
+        :raises OSError: EEXIST: two functions would have one address.
+        """
         with self._tree.transaction() as tree:
             pending.forget(tree)
-            boot.reboot(tree)
+            boot.reboot(tree, moved)
 
     # -- observed by tests -----------------------------------------------------
 

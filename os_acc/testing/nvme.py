@@ -125,8 +125,9 @@ class NvmeNodes(DflNodes):
         if os.path.dirname(path) != self._file(_MEDIA):
             super().ioctl(fd, request, argument)
         elif request == _DISCARD:
-            address = os.path.basename(path).rpartition("-")[0]
+            drive = os.path.basename(path).rpartition("-")[0]
             with self._tree.transaction() as tree:
+                address = _with_drive(tree, drive)
                 fault = faults.take(tree, address, "discard")
                 spec = _spec(tree, address)
             if fault is None:
@@ -149,6 +150,8 @@ class NvmeNodes(DflNodes):
         """Return the contents of a namespace of a function."""
         with self._tree.transaction() as tree:
             path = self._file(_medium(tree, str(address), number))
+        if not os.path.exists(path):
+            return bytes(MEDIUM)
         with open(path, "rb") as file:
             return file.read()
 
@@ -165,7 +168,7 @@ class NvmeNodes(DflNodes):
                 _change(tree, pf, progress=int(part * 0x10000))
                 return True
         # First the media: a process may be killed between the two.
-        self._fill(pf, None, bytes(MEDIUM))
+        self._fill(self._drive(pf), None, bytes(MEDIUM))
         with self._tree.transaction() as tree:
             _change(tree, pf, sanitize=1, progress=0xFFFF, is_written=False)
         return True
@@ -237,15 +240,19 @@ class NvmeNodes(DflNodes):
             pf = _primary(tree, address)
         # Without the old key, the data reads as noise.
         content = os.urandom(MEDIUM) if secure_erase == 2 else bytes(MEDIUM)
-        self._fill(pf, None if spec.fna & 0b11 else number, content)
+        self._fill(self._drive(pf), None if spec.fna & 0b11 else number, content)
         return 0
 
-    def _fill(self, pf: str, number: int | None, content: bytes) -> None:
+    def _drive(self, address: str) -> str:
+        with self._tree.transaction() as tree:
+            return _drive(tree, address)
+
+    def _fill(self, drive: str, number: int | None, content: bytes) -> None:
         """Erase one namespace of a subsystem, or all."""
         os.makedirs(self._file(_MEDIA), exist_ok=True)
         for name in os.listdir(self._file(_MEDIA)):
             of, _, its_number = name.rpartition("-")
-            if of == pf and number in (None, int(its_number)):
+            if of == drive and number in (None, int(its_number)):
                 with open(self._file(f"{_MEDIA}/{name}"), "r+b") as file:
                     file.write(content)
 
@@ -259,7 +266,7 @@ class NvmeNodes(DflNodes):
         if cns == 0x00:
             return _namespace(spec, number)
         if cns == 0x01:
-            return _controller(spec, vfs.get(address, 0))
+            return _controller(spec, vfs.get(address, 0), self._drive(address))
         if cns == 0x02:
             return struct.pack(f"<{len(spec.namespaces)}I", *spec.namespaces)
         if not primary.oacs & MANAGES or address != pf:
@@ -292,9 +299,9 @@ def _controller_list(numbers: list[int]) -> bytes:
     return struct.pack(f"<{len(numbers) + 1}H", len(numbers), *sorted(numbers))
 
 
-def _controller(spec: NvmeSpec, number: int) -> bytes:
+def _controller(spec: NvmeSpec, number: int, serial: str) -> bytes:
     data = bytearray(4096)
-    data[4:24] = spec.serial.encode("ascii").ljust(20)
+    data[4:24] = serial.encode("ascii").ljust(20)
     data[24:64] = b"os_acc".ljust(40)
     data[76] = spec.cmic
     struct.pack_into("<H", data, 78, number)
@@ -346,7 +353,19 @@ def _primary(tree: Transaction, address: str) -> str:
 
 def _medium(tree: Transaction, address: str, number: int) -> str:
     tree.mkdir(_MEDIA)
-    return f"{_MEDIA}/{_primary(tree, address)}-{number}"
+    return f"{_MEDIA}/{_drive(tree, address)}-{number}"
+
+
+def _drive(tree: Transaction, address: str) -> str:
+    """Return the name under which a drive keeps its data, wherever it is plugged in."""
+    primary = _primary(tree, address)
+    return functions.spec(tree, primary).serial or primary
+
+
+def _with_drive(tree: Transaction, drive: str) -> str:
+    """Return the address of a drive."""
+    there = tree.list(functions.FUNCTIONS)
+    return next(each for each in there if _drive(tree, each) == drive)
 
 
 def _spec(tree: Transaction, address: str) -> NvmeSpec:
@@ -355,7 +374,7 @@ def _spec(tree: Transaction, address: str) -> NvmeSpec:
 
 
 def _state(tree: Transaction, address: str) -> SubsystemState:
-    path = f"{_STATES}/{_primary(tree, address)}"
+    path = f"{_STATES}/{_drive(tree, address)}"
     if not tree.exists(path):
         return SubsystemState()
     return records.load(SubsystemState, tree.read(path))
@@ -363,4 +382,4 @@ def _state(tree: Transaction, address: str) -> SubsystemState:
 
 def _change(tree: Transaction, address: str, **changes: int) -> None:
     state = dataclasses.replace(_state(tree, address), **changes)  # type: ignore[arg-type]
-    tree.put(f"{_STATES}/{_primary(tree, address)}", records.dump(state))
+    tree.put(f"{_STATES}/{_drive(tree, address)}", records.dump(state))

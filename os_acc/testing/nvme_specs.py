@@ -23,7 +23,8 @@ class NvmeSpec:
     :ivar private: the namespaces of each VF, by the number of the VF, from 1.
     :ivar shared: the NSIDs that are attached to another controller as well.
     :ivar others: CNTLIDs of further controllers of the subsystem.
-    :ivar serial: SN, 20 characters of ASCII at most.
+    :ivar serial: SN, 20 characters of ASCII at most; '': that of its class device.
+        A drive keeps its data under it, also at another address.
     :ivar unvmcap: the capacity that no namespace has, in bytes.
     :ivar dlfeat: 0: unknown contents of deallocated blocks; 1: zeroes; 2: ones.
     """
@@ -40,4 +41,4 @@ class NvmeSpec:
     oncs: int = 1 << 2
     unvmcap: int = 0
     dlfeat: int = 1
-    serial: str = "SIMULATED"
+    serial: str = ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+from collections.abc import Mapping
 
 from os_acc.objects import pci
 from os_acc.testing.attribute_specs import AttributeSpec
@@ -225,6 +226,41 @@ class FunctionSpec:
     def is_bridge(self) -> bool:
         return self.class_code >> 16 == 0x06
 
+    @property
+    def serial(self) -> str:
+        """The serial number of its NVMe controller; '' if it has none."""
+        if self.nvme is not None and self.nvme.serial:
+            return self.nvme.serial
+        named = (each for each in self.devices if each.subsystem == "nvme")
+        return next((dict(each.attributes)["serial"].strip() for each in named), "")
+
+    @property
+    def class_devices(self) -> tuple[ClassDeviceSpec, ...]:
+        """The devices that its host driver makes, with its serial number."""
+        return tuple(
+            dataclasses.replace(
+                each,
+                attributes=tuple(
+                    {**dict(each.attributes), "serial": f"{self.serial:<20}"}.items()
+                ),
+            )
+            if each.subsystem == "nvme"
+            else each
+            for each in self.devices
+        )
+
+    def at(self, moved: Mapping[str, str]) -> FunctionSpec:
+        """Return the function after a renumbering of buses.
+
+        :param moved: the new addresses, by the former ones.
+        """
+        return dataclasses.replace(
+            self,
+            address=moved.get(self.address, self.address),
+            parent=moved.get(self.parent, self.parent),
+            group_of=moved.get(self.group_of, self.group_of),
+        )
+
     def vf(self, index: int) -> FunctionSpec:
         """Return the VF with this index.
 
@@ -238,11 +274,14 @@ class FunctionSpec:
         if self.nvme is not None:
             private = dict(enumerate(self.nvme.private)).get(index, ())
             own = dataclasses.replace(
-                self.nvme, namespaces=private, cmic=self.nvme.cmic | OF_VF
+                self.nvme,
+                namespaces=private,
+                cmic=self.nvme.cmic | OF_VF,
+                serial=self.serial,
             )
             if private:
                 # Its number does not collide with those of drives in tests.
-                devices = (nvme(100 + index, "VF", namespaces=private),)
+                devices = (nvme(100 + index, self.serial, namespaces=private),)
         return FunctionSpec(
             address=self.vf_address(index),
             vendor=self.vendor,

@@ -416,10 +416,11 @@ def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
     assert old.nvme is not None
     other = dataclasses.replace(old, nvme=dataclasses.replace(old.nvme, serial="B"))
     host.kernel.hot_plug(other)
+    host.kernel.write_medium(DRIVE, 1, DATA)
     advance(host)
     (lease,) = host.manager.store.leases()
     assert lease.state is LeaseState.QUARANTINED
-    assert "has 'SIMULATED', and is not erased: put it in again" in lease.reason
+    assert "has 'S64HNE0R500001', and is not erased: put it in again" in lease.reason
     assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
     with pytest.raises(exception.NoDeviceAvailable):
         host.plug(2, DRIVE)
