@@ -356,8 +356,7 @@ def _build(
     """Create a manager: the steps of :func:`initialize` in their order.
 
     1. read the options, 2. load plugins, 3. open the store, 4. start the helper,
-    5. settle leases that a crash left unfinished, 6. create VFs, 7. scan the host.
-    :func:`initialize` then starts the threads of a service.
+    5. settle leases, 6. create VFs, 7. scan the host; :func:`initialize` starts threads.
     """
     rules = _rules(settings, unmanaged)
     networks = _networks(config, root, owner)
@@ -385,7 +384,7 @@ def _build(
     life.replay(_part(deadline, _REPLAY_SHARE))
     # Before VFs are created: a guest may have a PF whose lease is lost.
     reconciler.recorded_state(store.until(deadline), deadline)
-    sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
+    vfs = sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     regions = region_operations.RegionOperations(
         services,
         life,
@@ -414,6 +413,7 @@ def _build(
         ),
         external_events.NovaEvents(config),
         networks,
+        vfs,
     )
     ready.discover(deadline)
     if offered.read_health():

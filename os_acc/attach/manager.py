@@ -31,7 +31,7 @@ from os_acc.attach.reached_functions import FunctionElsewhere
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
-from os_acc.inventory import discovery, health_steps
+from os_acc.inventory import discovery, health_steps, sriov
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import NOTHING_SAID, Policies
@@ -85,6 +85,7 @@ class Manager:
         retrier: release_retries.Retrier,
         nova_events: external_events.NovaEvents,
         networks: Callable[[], NetworkAffinity],
+        vfs: sriov.VfMaker,
     ) -> None:
         self.root = services.root
         self.settings = settings
@@ -108,6 +109,7 @@ class Manager:
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
+        self._vfs = vfs
         self.health_steps = health_steps.HealthStepReader(
             services.root,
             services.helper,
@@ -288,7 +290,8 @@ class Manager:
             self.catalog.snapshots.refresh()
 
     def watch(self) -> None:
-        """Update the snapshot as the monitor does, and have root read what is due."""
+        """Update the snapshot as the monitor does, and have root do what is due."""
+        self._vfs.retry(self.settings.plug_timeout)
         self.refresh()
         self.health_steps.begin()
 

@@ -31,6 +31,8 @@ DENIED_HINT = (
     "service's own configuration, and see 'os-acc check' if the file is invalid"
 )
 
+# drivers/pci/iov.c: the PF has no driver, or one without sriov_configure.
+_WITHOUT_VFS = ("sriov_numvfs", errno.ENOENT)
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 
 
@@ -240,6 +242,16 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 address=address,
                 hint="the driver rejected the device; the kernel's log has the reason",
                 reason=exception.StepReason.BIND,
+            )
+        case Outcome.REFUSED if (result.step, result.errno) == _WITHOUT_VFS:
+            driver = result.observed
+            return exception.HostStepFailed(
+                f"{address}: its driver {driver} cannot create VFs"
+                if driver
+                else f"{address}: no driver is bound to it, which could create VFs",
+                address=address,
+                errno=result.errno,
+                hint="bind the driver of the PF that creates VFs",
             )
     error = exception.HostStepFailed(
         f"{text}: {reason(result)}",

@@ -90,9 +90,13 @@ def _bridge(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | N
 
 
 def _has_vfs(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    wants_vfs = evidence.named[function.address].num_vfs is not None
-    if function.vfs or (function.role is PciRole.PF and wants_vfs):
-        return _no(function, RejectReason.HAS_VFS, f"{len(function.vfs)} of them")
+    count = len(function.vfs)
+    wanted = evidence.named[function.address].num_vfs
+    if wanted is not None and wanted != count and function.role is PciRole.PF:
+        why = "" if function.driver or count else "; no driver is bound to it"
+        return _no(function, RejectReason.NO_VFS, f"{count} of {wanted}{why}")
+    if count:
+        return _no(function, RejectReason.HAS_VFS, f"{count} of them")
     return None
 
 

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+import time
+from collections.abc import Iterator
+from typing import Final, Self
 
 from oslo_log import log
 
@@ -18,11 +20,115 @@ from os_acc.inventory import discovery
 from os_acc.objects import dfl, qat
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.pci import PciFunction, PciRole
+from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
 
 LOG = log.getLogger(__name__)
+
+#: Seconds until a PF that keeps its driver is tried again. An attempt may cause kernel
+#: events, which lead to the next look.
+PAUSE: Final = 300.0
+
+
+class VfMaker:
+    """Create the VFs of each named PF with ``num_vfs``; failures are logged.
+
+    A PF that Nova's options claim, or that is leased as a whole, is skipped.
+
+    :param root: the directory with ``sys`` and ``proc``.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        rules: discovery.OperatorRules,
+        store: Store,
+        locks: Locks,
+        helper: client.Helper,
+    ) -> None:
+        self._root = root
+        self._rules = rules
+        self._store = store
+        self._locks = locks
+        self._helper = helper
+        self._failed: dict[PciAddress, _Failure] = {}
+
+    def make(self, deadline: float) -> None:
+        """Create the VFs at the start of a service.
+
+        A PF that has VFs keeps them: the kernel changes a number of VFs only through
+        zero, which would take them from guests. The helper is called nevertheless,
+        because it may have been killed before the last step.
+        """
+        if self._rules.named.wants_vfs:
+            host = pci.scan(self._root)
+            for function, tags in self._named(host):
+                self._try(host, function, tags, deadline)
+
+    def retry(self, seconds: float) -> None:
+        """Create the VFs of PFs without any, such as one whose driver arrived later.
+
+        A PF that failed is tried again once it has another driver, or after a while.
+
+        :param seconds: the time limit.
+        """
+        if not self._rules.named.wants_vfs:
+            return
+        try:
+            host = pci.scan(self._root)
+        except exception.OsAccError as error:
+            LOG.warning("cannot look for PFs without VFs: %s", error)
+            return
+        deadline = time.monotonic() + seconds
+        for function, tags in self._named(host):
+            failed = self._failed.get(function.address)
+            if function.vfs or (failed and not failed.is_due(function)):
+                continue
+            self._try(host, function, tags, deadline)
+
+    def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
+        for function in host.functions.values():
+            tags = self._rules.named.match(function, host.netdevs, host.functions)
+            if tags is not None and tags.num_vfs and function.role is PciRole.PF:
+                yield function, tags
+
+    def _try(
+        self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
+    ) -> None:
+        address = function.address
+        try:
+            self._make(host, function, tags, deadline)
+        except exception.OsAccError as error:
+            text = "; ".join((str(error), *getattr(error, "__notes__", ())))
+            before = self._failed.get(address)
+            self._failed[address] = _Failure(function.driver, text, time.monotonic())
+            if before is None or before.text != text:
+                LOG.error("cannot create VFs of %s: %s", address, text)
+        else:
+            self._failed.pop(address, None)
+
+    def _make(
+        self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
+    ) -> None:
+        address = str(function.address)
+        if _is_novas(self._root, self._rules, host, function):
+            raise exception.HostStepFailed("Nova claims it", address=address)
+        if function.driver is None and not function.vfs:
+            raise exception.HostStepFailed(
+                "no driver is bound to it",
+                address=address,
+                hint="load its driver; the VFs are created once it is bound",
+            )
+        with self._locks.hold([device_lock(function.address)], deadline):
+            store = self._store.until(deadline)
+            recorded = store.recorded_state()
+            if function.address in recorded.taken:
+                raise exception.HostStepFailed(
+                    "it is leased as a whole", address=address
+                )
+            wanted = _Wanted.of(tags, function, recorded)
+            _make_one(self._root, function, wanted, store, self._helper, deadline)
 
 
 def make(
@@ -32,40 +138,26 @@ def make(
     locks: Locks,
     helper: client.Helper,
     deadline: float,
-) -> None:
-    """Create the VFs of each named PF with ``num_vfs``; failures are logged.
+) -> VfMaker:
+    """Create the VFs at the start of a service; see :meth:`VfMaker.make`."""
+    maker = VfMaker(root, rules, store, locks, helper)
+    maker.make(deadline)
+    return maker
 
-    A PF that Nova's options claim, or that is leased as a whole, is skipped.
 
-    A PF that has VFs keeps them: the kernel changes a number of VFs only through
-    zero, which would take them from guests. The helper is called nevertheless,
-    because it may have been killed before the last step.
-    """
-    if not rules.named.wants_vfs:
-        return
-    host = pci.scan(root)
-    for function in host.functions.values():
-        tags = rules.named.match(function, host.netdevs, host.functions)
-        if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
-            continue
-        if _is_novas(root, rules, host, function):
-            LOG.error("cannot create VFs of %s: Nova claims it", function.address)
-            continue
-        try:
-            with locks.hold([device_lock(function.address)], deadline):
-                current = store.until(deadline)
-                recorded = current.recorded_state()
-                if function.address in recorded.taken:
-                    LOG.warning(
-                        "cannot create VFs of %s: it is leased as a whole",
-                        function.address,
-                    )
-                    continue
-                wanted = _Wanted.of(tags, function, recorded)
-                _make_one(root, function, wanted, current, helper, deadline)
-        except exception.OsAccError as error:
-            reasons = "; ".join((str(error), *getattr(error, "__notes__", ())))
-            LOG.error("cannot create VFs of %s: %s", function.address, reasons)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Failure:
+    """A failed attempt: the driver of the PF, the reason, and the monotonic time."""
+
+    driver: str | None
+    text: str
+    at: float
+
+    def is_due(self, function: PciFunction) -> bool:
+        """Return whether another attempt may succeed."""
+        if function.driver != self.driver:
+            return True
+        return function.driver is not None and time.monotonic() >= self.at + PAUSE
 
 
 def _is_novas(

@@ -163,6 +163,7 @@ class RejectReason(enum.Enum):
     RESERVED_REGION = "tied to memory by the firmware"
     NOT_ISOLATED = "its IOMMU group cannot be isolated"
     HAS_VFS = "a PF whose VFs are offered"
+    NO_VFS = "without the VFs that device_spec requests"
     PF_LEASED = "a VF of a PF that is leased as a whole"
     VFS_LEASED = "a PF with a leased VF"
     MDEVS_LEASED = "a parent of leased mediated devices"

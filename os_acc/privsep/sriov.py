@@ -107,9 +107,10 @@ def _set(
     except functions.WithoutEffect as error:
         return CallResult(Outcome.NO_EFFECT, 0, error.attribute, error.observed)
     except OSError as error:
-        return CallResult(
-            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
-        )
+        # sriov_numvfs_store() answers ENOENT for want of a driver that makes VFs.
+        driver = functions.driver(address) if error.errno == errno.ENOENT else ""
+        attribute = functions.attribute(error)
+        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, attribute, driver)
 
 
 def _set_checked(

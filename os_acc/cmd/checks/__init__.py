@@ -40,6 +40,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("networks", configured.networks),
     ("claims", devices.claims),
     ("isolation", devices.isolation),
+    ("vfs", devices.vfs),
     ("denylist", devices.denylist),
     ("unknown devices", devices.unknown),
     ("devices", devices.others),

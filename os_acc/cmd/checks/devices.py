@@ -100,6 +100,7 @@ _TOLD_ELSEWHERE = (
     *_ISOLATION,
     # Expected: the VFs are offered instead, or the card is in use.
     RejectReason.HAS_VFS,
+    RejectReason.NO_VFS,
     RejectReason.PF_LEASED,
     RejectReason.VFS_LEASED,
     # A finding of its own has the rule.
@@ -139,6 +140,18 @@ def isolation(context: CheckContext) -> Iterator[Finding]:
         )
     if not found:
         yield ok("every checked device of device_spec can be isolated")
+
+
+def vfs(context: CheckContext) -> Iterator[Finding]:
+    """Check that each PF has the VFs that ``num_vfs`` requests."""
+    found = _refused(context, (RejectReason.NO_VFS,))
+    for refused in found:
+        hint = "remove all VFs while no guest has one, or change num_vfs"
+        if refused.detail.startswith("0 "):
+            hint = "bind its driver; the service then creates them, or logs the reason"
+        yield warning(f"{refused.address}: {refused}", hint)
+    if not found and context.named.wants_vfs:
+        yield ok("each PF has the VFs that num_vfs requests")
 
 
 def denylist(context: CheckContext) -> Iterator[Finding]:

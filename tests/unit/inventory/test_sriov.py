@@ -11,8 +11,13 @@ import shutil
 import pytest
 from oslo_config import cfg
 
+from os_acc.cmd.checks import devices
+from os_acc.cmd.checks.context import CheckContext
+from os_acc.inventory import sriov
+from os_acc.objects.device import RejectReason
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing.specs import DriverSpec
 
 NIC, QAT = "0000:3b:00.0", "0000:d8:00.0"
 
@@ -186,3 +191,84 @@ def test_vfs_are_made_where_a_lost_store_had_counted_further(
     shutil.rmtree(bench.state_path)
     bench.restart()
     assert bench.kernel.state(NIC).numvfs == 4
+
+
+def bound(bench, driver, verb="bind"):
+    path = bench.kernel.path(f"sys/bus/pci/drivers/{driver}/{verb}")
+    bench.kernel.write(path, NIC)
+
+
+def checked(bench):
+    context = CheckContext(bench.config(), bench.root, None)
+    return [(each.what, each.hint) for each in devices.vfs(context)]
+
+
+def test_vfs_are_made_once_the_driver_of_the_pf_has_arrived(make_bench, caplog):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bound(bench, "ice", "unbind")
+    bench.restart()
+    assert f"cannot create VFs of {NIC}: no driver is bound to it" in caplog.text
+    assert bench.rejected(NIC).reason is RejectReason.NO_VFS
+    ((what, hint),) = checked(bench)
+    assert what == (
+        f"{NIC}: without the VFs that device_spec requests: 0 of 4; no driver is bound "
+        "to it"
+    )
+    assert "driver" in hint
+    writes = bench.kernel.writes()
+    bench.manager.watch()
+    assert bench.kernel.writes() == writes
+    assert caplog.text.count("cannot create VFs") == 1
+
+    bound(bench, "ice")
+    bench.manager.watch()
+    assert bench.kernel.state(NIC).numvfs == 4
+    assert len(bench.manager.catalog.snapshots.offered()[0]) == 1
+    assert bench.rejected(NIC).reason is RejectReason.HAS_VFS
+    assert checked(bench) == [("each PF has the VFs that num_vfs requests", "")]
+    writes = bench.kernel.writes()
+    bench.manager.watch()
+    assert bench.kernel.writes() == writes
+
+
+def test_a_driver_without_vfs_is_asked_once_and_the_next_one_again(make_bench, caplog):
+    other = DriverSpec("other", ((0x8086, 0x1592),))
+    host = HostSpec((hosts.nic("0000:3b", name="eno1"),), drivers=(other,))
+    bench = make_bench(host, device_spec=[spec(NIC, 4)])
+    assert bench.drivers(NIC) == ["other"]
+    bench.restart()
+    assert f"{NIC}: its driver other cannot create VFs" in caplog.text
+    assert "ENOENT" not in caplog.text
+    asked = bench.kernel.writes()
+    bench.manager.watch()
+    assert bench.kernel.writes() == asked
+    bound(bench, "other", "unbind")
+    bound(bench, "ice")
+    bench.manager.watch()
+    assert bench.kernel.state(NIC).numvfs == 4
+
+
+def test_a_refusal_is_tried_again_after_a_while_and_logged_once(
+    make_bench, caplog, monkeypatch
+):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.kernel.fail(NIC, "sriov_numvfs", errno.EIO, times=2)
+    bench.restart()
+    asked = bench.kernel.writes()
+    bench.manager.watch()
+    assert bench.kernel.writes() == asked
+    monkeypatch.setattr(sriov, "PAUSE", 0.0)
+    bench.manager.watch()
+    assert bench.kernel.writes() != asked
+    assert caplog.text.count("cannot create VFs") == 1
+    bench.manager.watch()
+    assert bench.kernel.state(NIC).numvfs == 4
+
+
+def test_another_number_of_vfs_than_requested_is_reported(make_bench):
+    host = HostSpec((hosts.nic("0000:3b", name="eno1", boot_vfs=3),))
+    bench = make_bench(host, device_spec=[spec(NIC, 4)])
+    assert len(bench.provider(NIC).device.handles) == 3
+    ((what, hint),) = checked(bench)
+    assert what.endswith("without the VFs that device_spec requests: 3 of 4")
+    assert "remove all VFs" in hint
