@@ -356,7 +356,7 @@ def _build(
     """Create a manager: the steps of :func:`initialize` in their order.
 
     1. read the options, 2. load plugins, 3. open the store, 4. start the helper,
-    5. settle leases, 6. create VFs, 7. scan the host; :func:`initialize` starts threads.
+    5. settle leases, 6. create VFs, 7. scan the host; :func:`initialize` adds threads.
     """
     rules = _rules(settings, unmanaged)
     networks = _networks(config, root, owner)
