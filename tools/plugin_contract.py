@@ -3,9 +3,8 @@
 """Describe the plugin contract by inspection, and compare two descriptions.
 
 ``python tools/plugin_contract.py --record`` writes the description of the current
-version and the checksums of its frozen files. Use it once for each version, before
-that version is released; ``doc/source/contributor/plugins.rst`` has the rules.
-A record that exists is not replaced without ``--force``.
+version, with which later ones are compared. Use it once for each version, at its
+release; ``doc/source/contributor/plugins.rst`` has the rules.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import ast
 import dataclasses
 import enum
-import hashlib
 import importlib
 import inspect
 import json
@@ -28,8 +26,6 @@ from typing import Any, Final, TypeAlias
 TOP: Final = Path(__file__).resolve().parents[1]
 RECORDS: Final = TOP / "tests/unit/plugins/contract"
 BASE: Final = "os_acc.plugins.base"
-#: The first version that was published.
-FIRST: Final = (1, 2)
 
 #: The names outside of :mod:`os_acc.plugins.base`, with the members that belong to
 #: the contract; empty for a data class: its fields alone. The values of defaults do
@@ -84,13 +80,6 @@ _REQUIRED: Final = "required"
 _OPTIONAL: Final = "optional"
 #: The properties of an error class on which the library and its callers decide.
 _OF_ERRORS: Final = ("elsewhere", "fault", "reason", "retryable")
-#: Directories that tools make in a checkout.
-_GENERATED: Final = frozenset(
-    {
-        *("build", "dist", "__pycache__", ".tox", ".venv"),
-        *(".mypy_cache", ".pytest_cache", ".ruff_cache"),
-    }
-)
 #: Vendors implement these methods: the library must pass no argument that an older
 #: plugin does not expect.
 _IMPLEMENTED: Final = f"{BASE}.PluginBase"
@@ -359,7 +348,7 @@ def _sequence_breaks(
     """Compare fields or parameters, which can be passed by position."""
     for number, each in enumerate(old):
         now = new[number] if number < len(new) else None
-        if now is None or not _is_kept(list(each), list(now)):
+        if now is None or list(each) != list(now):
             yield f"{name}: {each} is now {now}"
     for each in new[len(old) :]:
         if each[-1] == _REQUIRED:
@@ -369,33 +358,9 @@ def _sequence_breaks(
 # -- records ----------------------------------------------------------------
 
 
-#: Types that became wider. A plugin gets a value of the wider type only if it takes
-#: types of mediated devices, which plugins for earlier versions do not know.
-_WIDER: Final = {
-    "PciAddress": ("DeviceAddress", "DeviceName"),
-    "tuple[PciAddress, ...]": ("tuple[DeviceAddress, ...]",),
-    "int": ("int | None",),
-    "PciIdentity": ("PciIdentity | None",),
-}
-
-
-def _is_kept(old: Sequence[str], new: Sequence[str]) -> bool:
-    if len(old) != len(new) or len(old) < 2:
-        return old == new
-    kinds = (old[1], *_WIDER.get(old[1], ()))
-    return new[1] in kinds and [old[0], *old[2:]] == [new[0], *new[2:]]
-
-
 def record_of(number: tuple[int, int]) -> Path:
     """Return the file with the description of a version."""
     return RECORDS / f"{number[0]}.{number[1]}.json"
-
-
-def expected(number: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the versions that need a record if this one is current."""
-    major, minor = number
-    first = FIRST[1] if major == FIRST[0] else 0
-    return [(major, each) for each in range(first, minor + 1)]
 
 
 def recorded() -> dict[tuple[int, int], Description]:
@@ -407,45 +372,30 @@ def recorded() -> dict[tuple[int, int], Description]:
     return found
 
 
-def frozen_files(number: tuple[int, int]) -> list[Path]:
-    """Return the files of a version that are never edited: record and example."""
-    example = TOP / f"examples/acme-accelerator-{number[0]}.{number[1]}"
-    files = [
-        each
-        for each in example.rglob("*")
-        if each.is_file()
-        and not any(
-            part in _GENERATED or part.endswith(".egg-info")
-            for part in each.relative_to(example).parts
-        )
+def broken() -> list[str]:
+    """Return the breaks since each recorded version of the same major number."""
+    number, now = version(), describe()
+    return [
+        f"{each[0]}.{each[1]}: {found}"
+        for each, old in sorted(recorded().items())
+        if each[0] == number[0]
+        for found in breaks(old, now)
     ]
-    return [record_of(number), *sorted(files)]
 
 
-def checksums(number: tuple[int, int]) -> str:
-    """Return the frozen files of a version as ``sha256sum`` prints them."""
-    return "".join(
-        f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(TOP)}\n"
-        for each in frozen_files(number)
-    )
+def record() -> None:
+    """Freeze the current version: write its description.
 
-
-def record(force: bool = False) -> None:
-    """Freeze the current version: write its description and the checksums.
-
-    :param force: replace a record that exists.
     :raises FileExistsError: the version has a record.
     """
-    number = version()
-    path = record_of(number)
-    if path.exists() and not force:
+    path = record_of(version())
+    if path.exists():
         raise FileExistsError(
             f"{path} exists, and plugins rely on it: raise CONTRACT_VERSION in"
             f" {BASE}, and record that version"
         )
     RECORDS.mkdir(exist_ok=True)
     path.write_text(json.dumps(describe(), indent=1) + "\n")
-    path.with_suffix(".sha256").write_text(checksums(number))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -456,21 +406,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="write the description of the current version and its checksums",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="replace the record; only for a version that no release has",
+        help="write the description of the current version, at its release",
     )
     options = parser.parse_args(arguments)
-    if options.force and not options.record:
-        parser.error("--force needs --record")
     if not options.record:
         print(json.dumps(describe(), indent=1))
         return 0
     try:
-        record(options.force)
+        record()
     except FileExistsError as error:
         print(error, file=sys.stderr)
         return 1

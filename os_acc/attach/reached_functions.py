@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from os_acc import exception
 from os_acc.attach import plugin_steps
@@ -21,9 +20,6 @@ from os_acc.objects.region import Region, function_at, functions_held
 from os_acc.objects.request import title
 from os_acc.plugins import Plugins, base, values
 from os_acc.scheduling.device_selection import Reaching
-
-# The version of the contract in which plugins state the functions of a region.
-_STATED_SINCE: Final = (1, 3)
 
 
 class FunctionElsewhere(exception.RegionUnusable):
@@ -46,9 +42,6 @@ def after(
 
     :raises PluginFailed: the plugin fails, or its answer is invalid.
     """
-    if plugin.contract_version < _STATED_SINCE:
-        # Its regions have one function each; a method of this name has another purpose.
-        return job.region
     pairs = plugin_steps.call(
         plugins, plugin, deadline, plugin.functions_of, job.region, job.bitstream
     )

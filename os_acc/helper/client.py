@@ -117,7 +117,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
-            *leases.debt(lease),
+            *leases.plugins(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -139,7 +139,7 @@ class Helper:
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
-            *leases.debt(lease),
+            *leases.plugins(lease),
         )
         errors.judge(lease.functions, answers)
 
@@ -193,7 +193,7 @@ class Helper:
             turn.milliseconds,
             proven_free,
             lease.uuid,
-            *leases.debt(lease),
+            *leases.plugins(lease),
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -209,7 +209,7 @@ class Helper:
         :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
-        self._change_mdev(mdev.create, lease, slot, deadline, *leases.slot_debt(lease))
+        self._change_mdev(mdev.create, lease, slot, deadline, leases.releaser(lease))
 
     def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the mediated device of a lease, unless a process holds it.
@@ -217,20 +217,19 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         self.check_unused(lease, deadline)
-        owes = (True,) if lease.owes_release else ()
-        self._change_mdev(mdev.remove, lease, slot, deadline, *owes)
+        self._change_mdev(mdev.remove, lease, slot, deadline, lease.owes_release)
 
     def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the helper's record of a mediated device that is removed already."""
-        self._change_mdev(mdev.remove, lease, slot, deadline)
+        self._change_mdev(mdev.remove, lease, slot, deadline, False)
 
     def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Replace the helper's damaged record of a slot by one for a lease.
 
         It is removed if the lease owes no plugin a release, or has no parent.
         """
-        debt = leases.slot_debt(lease)
-        self._change_mdev(mdev.repair_record, lease, slot, deadline, *debt)
+        releaser = leases.releaser(lease)
+        self._change_mdev(mdev.repair_record, lease, slot, deadline, releaser)
 
     def _change_mdev(
         self,
@@ -238,7 +237,7 @@ class Helper:
         lease: Lease,
         slot: MdevSlot,
         deadline: float,
-        *more: object,
+        last: object,
     ) -> None:
         turn = self._turn(privsep.base, deadline)
         answer = turn.ask(
@@ -249,7 +248,7 @@ class Helper:
             lease.uuid,
             lease.epoch,
             turn.milliseconds,
-            *more,
+            last,
         )
         result = CallResult(*answer)
         if result.outcome != Outcome.OK:
@@ -291,11 +290,8 @@ class Helper:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
         turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
         call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
-        releaser = lease.plugin if lease.owes_release else ""
-        # A helper that was started before an upgrade knows fewer arguments.
-        if purpose is not StepPurpose.OTHER:
-            call = (*call, str(purpose), releaser)
-        return CallResult(*turn.ask(step.entry, *call))
+        more = str(purpose), leases.releaser(lease)
+        return CallResult(*turn.ask(step.entry, *call, *more))
 
     def read_health(
         self,

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from os_acc.objects.lease import Lease
-from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 def targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
@@ -14,29 +13,18 @@ def targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
 def bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
-    """Return the targets of :func:`binding.take`, each with its driver if it differs.
-
-    A helper that was started before an upgrade knows vfio-pci alone.
-    """
+    """Return the targets of :func:`binding.take`, each with its driver."""
+    drivers = map(lease.driver_of, lease.functions)
     return tuple(
-        each if driver == VFIO_PCI else (*each, driver)
-        for each, driver in zip(
-            targets(lease), map(lease.driver_of, lease.functions), strict=True
-        )
+        (*each, driver) for each, driver in zip(targets(lease), drivers, strict=True)
     )
 
 
-def debt(lease: Lease) -> tuple[str, ...]:
-    """Return the plugins that have to erase and to release a lease's device.
-
-    A helper that was started before an upgrade knows fewer arguments.
-    """
-    eraser = lease.plugin if lease.owes_erase else ""
-    if lease.owes_release:
-        return eraser, lease.plugin
-    return (eraser,) if eraser else ()
+def plugins(lease: Lease) -> tuple[str, str]:
+    """Return the plugins that have to erase and to release a device; '': none."""
+    return lease.plugin if lease.owes_erase else "", releaser(lease)
 
 
-def slot_debt(lease: Lease) -> tuple[str, ...]:
-    """Return the plugin that has to release a lease's slot; see :func:`debt`."""
-    return (lease.plugin,) if lease.owes_release else ()
+def releaser(lease: Lease) -> str:
+    """Return the plugin that has to release a lease's device or slot; '': none."""
+    return lease.plugin if lease.owes_release else ""

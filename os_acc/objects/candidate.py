@@ -24,20 +24,18 @@ class DeviceTags:
     :ivar allow_no_reset: offer the device although it cannot be reset.
     :ivar numa_policy: the NUMA policy if the guest requests none.
     :ivar mdev_types: the types of mediated devices to offer on the device, which then
-        is not offered itself. New in version 1.4 of the contract.
+        is not offered itself.
     :ivar allow_no_erase: offer the device although nothing erases the data of the
-        guest before. New in version 1.4 of the contract.
+        guest before.
     :ivar physical_network: the network that a network card is connected to; None: the
-        operator names none. New in version 1.4 of the contract.
+        operator names none.
     :ivar function: the use of a network card, such as ``ovs``; None: the operator names
-        none. New in version 1.4 of the contract.
+        none.
     :ivar qat_services: the services of the VFs to create on a QuickAssist PF, as the
-        kernel writes them (``sym;asym``); None: unchanged. New in version 1.4 of the
-        contract.
+        kernel writes them (``sym;asym``); None: unchanged.
     :ivar vfio_driver: the driver that the device has for a guest; ``auto``: the
-        one that the kernel's modules name for it. New in version 1.4 of the contract.
+        one that the kernel's modules name for it.
     :ivar vgpu_type: the type of vGPU that a VF becomes on NVIDIA's driver; 0: none.
-        New in version 1.4 of the contract.
     """
 
     resource_class: str | None = None
@@ -83,7 +81,7 @@ class UsableFunction:
         including the function itself.
     :ivar iommu_group: the number of the group.
     :ivar driver: the VFIO driver that the function has while a guest has it; the
-        other members have vfio-pci. New in version 1.4 of the contract.
+        other members have vfio-pci.
     """
 
     function: PciFunction
@@ -112,7 +110,7 @@ class OfferedType:
     """A type of mediated devices that ``[os_acc] device_spec`` names, with its units.
 
     Attributes of the kernel are those of
-    Documentation/ABI/testing/sysfs-bus-vfio-mdev. New in version 1.4 of the contract.
+    Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 
     :ivar parent: the PCI function; None: a virtual parent.
     :ivar title: the attribute ``name``; '' if there is none.

@@ -35,12 +35,11 @@ class AttachHandle:
     :ivar fault: why it must not be attached at present; empty while healthy. A
         faulty accelerator stays in the inventory, as reserved.
     :ivar driver: the VFIO driver that the function has while a guest has it, by the
-        name of its directory in ``/sys/bus/pci/drivers``. New in version 1.4 of the
-        contract.
+        name of its directory in ``/sys/bus/pci/drivers``.
     :ivar physical_network: the network that a network card is connected to, as tagged;
-        None: no tag names one. New in version 1.4 of the contract.
+        None: no tag names one.
     :ivar vgpu_type: the type of the vGPU that a VF becomes on NVIDIA's driver, as
-        tagged; 0: none. New in version 1.4 of the contract.
+        tagged; 0: none.
     """
 
     address: DeviceAddress
@@ -65,8 +64,6 @@ class Erasure(enum.Enum):
     not for mediated devices, which are created for each guest.
     NONE: nothing does it; the device is offered only if ``[os_acc] device_spec``
     tags it ``allow_no_erase``.
-
-    New in version 1.4 of the contract.
     """
 
     RESET = "reset"
@@ -95,8 +92,7 @@ class Device:
     :ivar handles: the accelerators; their number is the capacity.
     :ivar numa_node: the NUMA node of the device; None if the kernel reports none.
     :ivar region: the FPGA region behind all handles; the library adds its traits.
-    :ivar erasure: how the accelerators forget the data of a guest. New in version 1.4
-        of the contract.
+    :ivar erasure: how the accelerators forget the data of a guest.
     """
 
     plugin: str
@@ -192,8 +188,6 @@ class VendorReason(enum.Enum):
 
     A plugin derives an enumeration whose values are phrases for the operator, such
     as ``OLD_FIRMWARE = "its firmware is too old"``.
-
-    New in version 1.4 of the contract.
     """
 
 
@@ -203,7 +197,7 @@ class RejectedDevice:
 
     :ivar detail: one phrase for the operator; empty: the reason says it all.
     :ivar vendor_reason: the vendor's own reason, which the operator sees in place of
-        ``reason``. New in version 1.4 of the contract.
+        ``reason``.
     """
 
     address: DeviceName

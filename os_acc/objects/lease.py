@@ -87,8 +87,8 @@ class HelperRecord:
         use: str,
         driver: str,
         override: str,
-        eraser: str = "",
-        releaser: str = "",
+        eraser: str,
+        releaser: str,
     ) -> Self:
         """Parse one line of the helper's list."""
         guest = use == "guest"

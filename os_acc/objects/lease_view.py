@@ -59,8 +59,6 @@ class LeaseView:
     :ivar former_consumer: in ``erase``, the consumer whose data is erased: the device
         has no other one. '' before.
     :ivar erased: the part of the erasure that the last call of ``erase`` returned.
-
-    New in version 1.4 of the contract.
     """
 
     uuid: str

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import stevedore
 from oslo_config import cfg
@@ -28,14 +28,6 @@ NAMESPACE = "os_acc"
 # Limit for each plugin's import and constructor, so that a hanging one leaves
 # time for the others.
 _LOAD_SECONDS = 20.0
-
-# The contract was first published, and frozen, as 1.2.
-_FIRST_MINOR = 2
-#: The versions of the contract that have added attributes to ``PluginBase``. A plugin
-#: for an earlier one may use their names for its own purposes.
-ADDED_IN: Final = MappingProxyType(
-    {"contexts": (1, 4), "health_step": (1, 4), "own_vfio_drivers": (1, 4)}
-)
 
 _T = TypeVar("_T")
 
@@ -298,14 +290,14 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
     for attribute, value in values.items():
         if not isinstance(value, bool):
             raise TypeError(f"its {attribute} is {value!r}, not a bool")
-    step = _added(plugin, "health_step")
+    step = plugin.health_step
     if step is not None and not (isinstance(step, Step) and step.is_health):
         raise TypeError(f"its health_step is {step!r}, which no health_step() made")
-    contexts = tuple(_added(plugin, "contexts"))
+    contexts = tuple(plugin.contexts)
     for context in contexts:
         if not isinstance(context, Context):
             raise TypeError(f"its contexts has {context!r}, not a Context")
-    drivers = _added(plugin, "own_vfio_drivers")
+    drivers = plugin.own_vfio_drivers
     if not isinstance(drivers, list | tuple):
         raise TypeError(f"its own_vfio_drivers is {drivers!r}, not a tuple")
     for driver in drivers:
@@ -315,12 +307,6 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
                 "without the word vfio, as plain text"
             )
     return _Made(plugin, values["is_fallback"], contexts, step, frozenset(drivers))
-
-
-def _added(plugin: base.PluginBase, attribute: str) -> Any:
-    """Return an attribute of a plugin; the default if its contract does not have it."""
-    knows_it = plugin.contract_version >= ADDED_IN[attribute]
-    return getattr(plugin if knows_it else base.PluginBase, attribute)
 
 
 def _unusable(name: str, version: object) -> str:
@@ -335,7 +321,7 @@ def _unusable(name: str, version: object) -> str:
         major, minor = base.CONTRACT_VERSION
         return (
             f"its contract_version is {exception.show(version)}; this os_acc supports "
-            f"{major}.{_FIRST_MINOR} to {major}.{minor}"
+            f"{major}.0 to {major}.{minor}"
         )
     return ""
 
@@ -346,7 +332,7 @@ def _fits(version: object) -> bool:
         and len(version) == 2
         and all(type(part) is int for part in version)
         and version[0] == base.CONTRACT_VERSION[0]
-        and _FIRST_MINOR <= version[1] <= base.CONTRACT_VERSION[1]
+        and 0 <= version[1] <= base.CONTRACT_VERSION[1]
     )
 
 

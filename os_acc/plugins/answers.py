@@ -42,17 +42,6 @@ _REASONS: Final = frozenset(
         RejectReason.UNSUPPORTED,
     }
 )
-# The attributes of a handle that plugins of all versions of the contract know.
-_OF_HANDLES: Final = frozenset(
-    {"address", "members", "iommu_group", "numa_node", "fault", "numa_policy"}
-)
-# The default of each newer one, and the version in which they are new.
-_NEWER: Final = {
-    each.name: each.default
-    for each in dataclasses.fields(AttachHandle)
-    if each.name not in _OF_HANDLES
-}
-_NEWER_SINCE: Final = (1, 4)
 # Each valid answer takes a function of its own: a loop without end exceeds this.
 _MORE_ANSWERS: Final = 256
 
@@ -146,8 +135,6 @@ class _Review:
         found: Iterable[object],
     ) -> None:
         self._name = plugin.name
-        self._is_older = plugin.contract_version < _NEWER_SINCE
-        self._newer = _NEWER if self._is_older else {}
         self._erases = type(plugin).erase is not base.PluginBase.erase
         self._around = around
         self._found = tuple(found)
@@ -301,11 +288,6 @@ class _Review:
         # Most plugins pass on the identity that they got.
         if function is None or identity is not function.identity:
             identity = values.plain(identity)
-        erasure = found.erasure
-        if self._is_older and erasure is Erasure.RESET:
-            usable = self._usable
-            places = [each.address for each in handles if each.address in usable]
-            erasure = values.assumed_erasure(usable[each].function for each in places)
         return Device(
             self._name,
             address,
@@ -315,7 +297,7 @@ class _Review:
             handles,
             values.plain(found.numa_node),
             values.plain(found.region),
-            erasure,
+            found.erasure,
         )
 
     def _check_class(self, device: Device) -> None:
@@ -364,8 +346,7 @@ class _Review:
         ours = own
         if handle != own:
             ours = dataclasses.replace(own, fault=fault or own.fault)
-            same = {name: getattr(ours, name) for name in self._unknown(handle)}
-            if dataclasses.replace(handle, fault=ours.fault, **same) != ours:
+            if dataclasses.replace(handle, fault=ours.fault) != ours:
                 raise ValueError(
                     f"the handle of {handle.address} was altered: a plugin changes "
                     "its fault alone"
@@ -376,14 +357,6 @@ class _Review:
         if handle.address in self._rejected:
             raise ValueError(f"{handle.address} is offered, and rejected as well")
         return ours
-
-    def _unknown(self, handle: AttachHandle) -> list[str]:
-        """Return the attributes that a plugin for an older contract has not set."""
-        return [
-            name
-            for name, default in self._newer.items()
-            if getattr(handle, name) == default
-        ]
 
     def _own_handle(self, address: DeviceAddress) -> AttachHandle | None:
         if isinstance(address, MdevSlot):

@@ -13,7 +13,7 @@ A vendor ships a package with an entry point in the namespace ``os_acc``::
 
 ``__all__`` of this module is the contract, and a plugin imports its names from
 here. :class:`os_acc.privsep.Context` belongs to it, for privileged code of the
-vendor's own. Both are frozen: ``doc/source/contributor/plugins.rst`` has the rules.
+vendor's own. ``doc/source/contributor/plugins.rst`` has the rules.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ __all__ = [
 ]
 
 #: The version of this contract: (major, minor).
-CONTRACT_VERSION: Final = (1, 4)
+CONTRACT_VERSION: Final = (1, 0)
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -149,7 +149,7 @@ class Candidates:
         has the function. After a reboot ``function_id`` is None, and ``functions``
         is empty.
     :ivar mdev_types: the types of mediated devices that may be offered, without those
-        that another plugin has taken. New in version 1.4.
+        that another plugin has taken.
     """
 
     usable: tuple[UsableFunction, ...]
@@ -172,14 +172,14 @@ class PrivilegedSteps(Protocol):
 
     @property
     def lease(self) -> LeaseView:
-        """The lease for which the plugin is called. New in version 1.4."""
+        """The lease for which the plugin is called."""
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         """Run a privileged step of the vendor's on the device; return its value.
 
         The step runs in the helper of its context, under the lock of the lease's
         device, until the deadline of the operation (:meth:`seconds_left`), for 10
-        minutes at most. New in version 1.4.
+        minutes at most.
 
         :param step: made with :meth:`os_acc.privsep.Context.step`.
         :param arguments: plain values, of the types that the step declares.
@@ -238,24 +238,24 @@ class PluginBase(abc.ABC):
 
     #: The version of the contract for which the plugin was written: (major, minor).
     #: Each plugin declares it. It is loaded if its major number is that of
-    #: :data:`CONTRACT_VERSION`, and its minor number from 2 to that of it.
+    #: :data:`CONTRACT_VERSION`, and its minor number is not higher.
     contract_version: ClassVar[tuple[int, int]]
     #: Its options.
     options: ClassVar[Sequence[cfg.Opt]] = ()
     #: The contexts of its privileged steps. Their helpers are started with the
-    #: library's own, and ``os-acc check`` covers them. New in version 1.4.
+    #: library's own, and ``os-acc check`` covers them.
     contexts: ClassVar[Sequence[Context]] = ()
     #: Reads, as root, what no other user can read of the health of a function; made
     #: with :meth:`os_acc.privsep.Context.health_step`. The library runs it about once a
     #: minute, in a thread of the service, for each function that a device consists of
     #: or, in place of a VF, its PF: not for one that a lease has taken. Guests may have
-    #: VFs of the PF. New in version 1.4.
+    #: VFs of the PF.
     health_step: ClassVar[Step[HealthReading] | None] = None
     #: Drivers of the host that offer a function to VFIO themselves, without the word
     #: vfio in their names: a function stays on such a driver while a guest has it.
     #: ``device_spec`` names the driver with ``vfio_driver``, and no plugin but those
     #: that declare it gets the function. :meth:`prepare` makes the driver offer it, and
-    #: :meth:`release` ends that. New in version 1.4.
+    #: :meth:`release` ends that.
     own_vfio_drivers: ClassVar[Sequence[str]] = ()
     #: Whether an intact region always reports a ``function_id``. A region that
     #: reports none is then partly programmed, and is programmed before its use.
@@ -314,8 +314,6 @@ class PluginBase(abc.ABC):
         read-only, and called before :meth:`program`. If :meth:`read_region` then
         returns another function for the PCI function of a guest, the plug fails.
         After any exception the plug fails.
-
-        New in version 1.3 of the contract.
         """
         del region, bitstream
         return ()
@@ -366,8 +364,6 @@ class PluginBase(abc.ABC):
         come, the erasure begins again. After an exception from which the library
         repeats :meth:`release`, it repeats this call as well; after any other one the
         device is quarantined.
-
-        New in version 1.4 of the contract.
 
         :returns: the part that is done, from 0.0 to 1.0.
         """

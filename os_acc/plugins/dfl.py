@@ -27,7 +27,7 @@ from os_acc.plugins import base, fpga
 class DflPlugin(base.PluginBase):
     """One provider for each region: a card, or one of its ports."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 2)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     # ``afu_id`` is unreadable while the port is in reset, as after a failure.
     always_reports_function_id: ClassVar[bool] = True
 

@@ -22,7 +22,7 @@ _RESOURCE_CLASS = "CUSTOM_ACCELERATOR_MDEV"
 class MdevPlugin(base.PluginBase):
     """Every type that ``[os_acc] device_spec`` names and no other plugin takes."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:

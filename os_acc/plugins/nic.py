@@ -26,7 +26,7 @@ _NETWORK: Final = 0x02
 class NicPlugin(base.PluginBase):
     """One provider for each PF; its VFs are the capacity."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     # The class code identifies the cards of every vendor: a plugin that knows one
     # of them comes first.
     is_fallback: ClassVar[bool] = True

@@ -32,7 +32,7 @@ _Offer: TypeAlias = tuple[base.PciAddress, int, str, frozenset[str]]
 class NvidiaPlugin(base.PluginBase):
     """One provider for each card and type; its VFs are the capacity."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     own_vfio_drivers: ClassVar[Sequence[str]] = (NVIDIA,)
 
     def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:

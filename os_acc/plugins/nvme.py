@@ -42,7 +42,7 @@ class NvmePlugin(base.PluginBase):
     functions that this plugin does not erase, with the tag ``allow_no_erase``.
     """
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     is_fallback: ClassVar[bool] = True
     options: ClassVar[Sequence[cfg.Opt]] = (_METHODS,)
     health_step = privileged.health

@@ -17,7 +17,7 @@ class PciPlugin(base.PluginBase):
     Nothing erases mass storage, which is offered with ``allow_no_erase`` alone.
     """
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:

@@ -40,7 +40,7 @@ class _Pf:
 class QatPlugin(base.PluginBase):
     """One provider for each PF; its VFs are the capacity."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     health_step = privileged.heartbeat
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:

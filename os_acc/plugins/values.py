@@ -19,11 +19,10 @@ from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import AttachHandle, Device, Erasure, RejectedDevice
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.mdev import DeviceName, MdevSlot, MdevType
-from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region, check_functions
 from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
 from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.plugins import families
 
 _T = TypeVar("_T")
 
@@ -91,16 +90,6 @@ def check_erasure(device: Device, *, erases: bool) -> None:
         raise ValueError(
             "Device.erasure is REMOVAL, for a function that a VFIO driver takes"
         )
-
-
-def assumed_erasure(functions: Iterable[PciFunction]) -> Erasure:
-    """Return how functions forget a guest's data if their plugin cannot state it.
-
-    The default of :class:`.Device` is no statement of a plugin for an older contract:
-    a reset does not erase mass storage, for example.
-    """
-    keeps_data = any(families.family_of(each).keeps_data for each in functions)
-    return Erasure.NONE if keeps_data else Erasure.RESET
 
 
 def check_shared(region: Region, handles: Sequence[AttachHandle]) -> None:

@@ -33,7 +33,7 @@ _Found: TypeAlias = Iterator[Device | RejectedDevice]
 class XrtPlugin(base.PluginBase):
     """One provider for each user function."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 2)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     options: ClassVar[Sequence[cfg.Opt]] = (XRT_TOOLS,)
 
     def discover(

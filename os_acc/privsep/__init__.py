@@ -89,8 +89,6 @@ class Context(priv_context.PrivContext):
         fails the step with its error number; any other exception is a defect of the
         vendor's.
 
-        New in version 1.4 of the contract.
-
         :raises TypeError: a parameter has no plain type.
         """
         # steps needs the contexts below, and a call of the helper may import nothing.
@@ -111,8 +109,6 @@ class Context(priv_context.PrivContext):
         fault, which is a phrase for the operator or '', and readings for
         ``os-acc metrics``, each a name in snake case and an integer. An OSError states
         that the health is unknown. In all else it is a step as of :meth:`step`.
-
-        New in version 1.4 of the contract.
 
         :raises TypeError: it has a parameter besides its target.
         """

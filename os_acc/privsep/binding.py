@@ -105,10 +105,9 @@ def give_back(
     """Restore the prior driver and override of functions.
 
     The record of the lease supplies both. The caller's values apply if there is no
-    record (an earlier version took the function), if it is damaged, or if the function
-    was on a guest's driver when it was recorded. A function recorded for another lease
-    stays unchanged, since this lease has no claim on it: the answer is ``ok``, and
-    ``observed`` is that lease.
+    record, if it is damaged, or if the function was on a guest's driver when it was
+    recorded. A function recorded for another lease stays unchanged, since this lease
+    has no claim on it: the answer is ``ok``, and ``observed`` is that lease.
 
     If root's configuration limits the callers, the caller's values do not apply. A
     function without a record then goes to the driver that the kernel chooses, if it is
@@ -439,7 +438,7 @@ def _give_to_kernel(
 ) -> CallResult:
     """Let the kernel choose the driver of a function without a record.
 
-    A version without records took the function, or the record is damaged.
+    The record is lost or damaged.
     """
     address, driver = target.address, functions.driver(target.address)
     # Checked before reading the override, which blocks while a held function is

@@ -83,9 +83,9 @@ def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
 
     :returns: for each its address as four numbers (a slot: parent, type and number),
         the uuid of the lease (:data:`UNREADABLE` if the record is damaged),
-        :class:`FunctionUse`, prior driver and prior override; then the plugins that
-        have to erase it and to release it, if any. The record of a function, or of a
-        parent, that was replaced by another one is left out.
+        :class:`FunctionUse`, prior driver and prior override, and the plugins that
+        have to erase it and to release it ('' for none). The record of a function, or
+        of a parent, that was replaced by another one is left out.
     """
     found = (_listed(address) for address in _addresses())
     return tuple(each for each in found if each is not None)
@@ -95,7 +95,7 @@ def _listed(address: DeviceAddress) -> tuple[tuple[int | str, ...] | str, ...] |
     try:
         record = read(address)
     except RecordUnclear:
-        return (_parts(address), UNREADABLE, "", "", "")
+        return (_parts(address), UNREADABLE, "", "", "", "", "")
     if record is None or identity_of(address) not in (None, record.identity):
         return None
     return (
@@ -104,16 +104,9 @@ def _listed(address: DeviceAddress) -> tuple[tuple[int | str, ...] | str, ...] |
         str(record.use),
         record.driver,
         record.override,
-        # A client that was started before an upgrade expects no more than these.
-        *_trimmed(record.eraser, record.releaser),
+        record.eraser,
+        record.releaser,
     )
-
-
-def _trimmed(*values: str) -> tuple[str, ...]:
-    """Return values without the empty ones at the end."""
-    while values and not values[-1]:
-        values = values[:-1]
-    return values
 
 
 def _parts(address: DeviceAddress) -> tuple[int | str, ...]:
@@ -182,13 +175,14 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
     if check != _check(payload):
         raise RecordUnclear(address)
     try:
-        # A newer os_acc may append values.
-        lease, identity, driver, override, use, *more = json.loads(payload)
-        record = DeviceRecord(
-            lease, address, tuple(identity), driver, override, FunctionUse(use)
+        # A later version may append values.
+        lease, identity, driver, override, use, eraser, releaser, first, *_ = (
+            json.loads(payload)
         )
-        names = ("eraser", "releaser", "first")
-        record = dataclasses.replace(record, **dict(zip(names, more, strict=False)))
+        record = DeviceRecord(
+            *(lease, address, tuple(identity), driver, override, FunctionUse(use)),
+            *(eraser, releaser, first),
+        )
     except (TypeError, ValueError) as error:
         raise RecordUnclear(address) from error
     if not _is_sound(record):

@@ -29,9 +29,6 @@ from os_acc.store import schema
 from os_acc.store.errors import StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
 
-#: Version of the payload. A higher one only adds fields to this one.
-VERSION = 1
-
 COLUMNS = "uuid, consumer, epoch, payload, digest"
 
 
@@ -274,9 +271,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         are kept.
     """
     fields: dict[str, Any] = json.loads(previous) if previous else {}
-    newest = max(VERSION, int(fields.get("version", VERSION)))
     fields |= {
-        "version": newest,
         "uuid": lease.uuid,
         "consumer": lease.consumer,
         "owner": lease.owner.value,
@@ -366,14 +361,14 @@ def decode(payload: str) -> Lease:
             created_at=fields["created_at"],
             owes_release=fields["owes_release"],
             parent=_decode_parent(fields["parent"]),
-            owes_erase=fields.get("owes_erase", False),
-            former_consumer=fields.get("former_consumer", ""),
-            former_uuid=fields.get("former_uuid", ""),
-            erased=fields.get("erased", 0.0),
-            driver=_decode_driver(fields.get("driver", vfio_driver.VFIO_PCI)),
-            physical_network=fields.get("physical_network", ""),
-            vgpu_type=fields.get("vgpu_type", 0),
-            never_held=fields.get("never_held", False),
+            owes_erase=fields["owes_erase"],
+            former_consumer=fields["former_consumer"],
+            former_uuid=fields["former_uuid"],
+            erased=fields["erased"],
+            driver=_decode_driver(fields["driver"]),
+            physical_network=fields["physical_network"],
+            vgpu_type=fields["vgpu_type"],
+            never_held=fields["never_held"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

@@ -155,7 +155,6 @@ def _intact(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
 def _encode(request: AcceleratorRequest) -> str:
     binding = request.binding
     fields: dict[str, Any] = {
-        "version": 1,
         "uuid": request.uuid,
         "profile": request.profile,
         "group": request.group,

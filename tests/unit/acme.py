@@ -36,7 +36,7 @@ def device(plugin: base.PluginBase, usable: UsableFunction) -> Device:
 class Acme(base.PluginBase):
     """Offers every card of one vendor."""
 
-    contract_version = (1, 2)
+    contract_version = (1, 0)
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
 
     def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
@@ -94,7 +94,7 @@ class Erases(Marks):
     :cvar answer: returned by each call; None: the part that is done.
     """
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
     fault: ClassVar[Exception | None] = None
     answer: ClassVar[Any] = None
 
@@ -119,7 +119,7 @@ class ErasesIntel(Erases):
 class ErasesPci(pci.PciPlugin):
     """Offers the functions of a vendor, or all, as ``pci`` does, and erases them."""
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
     is_fallback = False
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=0),)
 
@@ -204,7 +204,7 @@ class Newer(Acme):
 class Older(Acme):
     """Declares a contract version that was never published."""
 
-    contract_version = (1, 1)
+    contract_version = (0, 9)
 
 
 class Undeclared(base.PluginBase):
@@ -230,7 +230,7 @@ class FailsToStart(Acme):
 class Abstract(base.PluginBase):
     """Does not define discover()."""
 
-    contract_version = (1, 2)
+    contract_version = (1, 0)
 
 
 class NoPlugin:

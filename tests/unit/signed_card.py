@@ -18,7 +18,7 @@ PLUGIN: Final = "tests.unit.signed_card:SignedPlugin"
 class SignedPlugin(DflPlugin):
     """The DFL plugin, for cards whose hardware authenticates each bitstream."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 3)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
 
     def discover(
         self, candidates: base.Candidates

@@ -94,7 +94,7 @@ class Stepping(acme.Acme):
     :cvar to_prepare: the step of ``prepare`` and its arguments, as of ``to_release``.
     """
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
     contexts = (context,)
     to_prepare: ClassVar[tuple[Any, ...]] = (set_node, 1)
     to_release: ClassVar[tuple[Any, ...]] = (set_node, 0)

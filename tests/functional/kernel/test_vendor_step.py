@@ -2,7 +2,7 @@
 
 """A vendor's privileged step on the real kernel, with the rules that are generated.
 
-The vendor is the example of contract 1.4. No device here has its attribute: a copy of
+The vendor is that of the example. No device here has its attribute: a copy of
 the package drives the device ``edu`` and its ``broken_parity_status`` instead, which
 every PCI function has (drivers/pci/pci-sysfs.c) and which changes nothing else. It is
 installed into a virtual environment of its own, beside the packages of this one.
@@ -37,13 +37,13 @@ from . import lane, sysfs  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
-EXAMPLE = lane.CHECKOUT / "examples/acme-accelerator-1.4/acme_accelerator"
+EXAMPLE = lane.CHECKOUT / "examples/acme-accelerator/acme_accelerator"
 ATTRIBUTE = "broken_parity_status"
 CONTEXT = "acme_accelerator.privsep.context"
 CLASS = "CUSTOM_ACCELERATOR_ACME_M1"
 #: The changes of the example, by file.
 CHANGES = {
-    "plugin.py": {"0xACE0, 0x0E10": "0x1234, 0x11E8"},
+    "m1.py": {"0xACE0, 0x0E10": "0x1234, 0x11E8"},
     "privsep.py": {
         '"acme_mode"': f'"{ATTRIBUTE}"',
         "_ATTRIBUTE, MODES[number]": "_ATTRIBUTE, str(number)",
@@ -77,17 +77,17 @@ def vendor() -> None:
     )
     package = PACKAGES / EXAMPLE.name
     package.mkdir()
-    for name in ("__init__.py", "plugin.py", "privsep.py"):
+    for name in ("__init__.py", "m1.py", "privsep.py"):
         text = (EXAMPLE / name).read_text()
         for old, new in CHANGES.get(name, {}).items():
             assert text.count(old) == 1
             text = text.replace(old, new)
         (package / name).write_text(text)
-    metadata = PACKAGES / "acme_accelerator-1.2.dist-info"
+    metadata = PACKAGES / "acme_accelerator-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Name: acme-accelerator\nVersion: 1.2\n")
+    (metadata / "METADATA").write_text("Name: acme-accelerator\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
-        "[os_acc]\nacme = acme_accelerator.plugin:AcmePlugin\n"
+        "[os_acc]\nacme = acme_accelerator.m1:M1Plugin\n"
     )
     for name, (module, function) in PROGRAMS.items():
         program = ENVIRONMENT / "bin" / name

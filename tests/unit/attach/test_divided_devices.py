@@ -139,7 +139,7 @@ def test_the_other_functions_of_its_group_are_checked_as_well(make_bench, before
 class Pool(base.PluginBase):
     """Offer all GPUs of a host as units of one device."""
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
 
     def discover(self, candidates):
         found = [

@@ -358,7 +358,6 @@ def test_a_selection_follows_contents_that_change_meanwhile(
 def test_a_plugin_that_does_not_know_the_functions_works_as_before(
     region, monkeypatch, programmed
 ):
-    """So does a plugin for version 1.2 of the contract."""
     monkeypatch.setattr(plugin, "_reached", lambda *_: ())
     for number, function in enumerate(reversed(PLACES)):
         region.plug(number, PF, function_id=function)

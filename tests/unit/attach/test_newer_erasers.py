@@ -78,7 +78,7 @@ class ErasesByStep(vendor.Stepping):
 
 
 class ErasesRegions(DflPlugin):
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
 
     def discover(
         self, candidates: base.Candidates

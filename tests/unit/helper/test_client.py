@@ -103,12 +103,12 @@ OK = CallResult(Outcome.OK)
 def test_a_take_carries_numbers_alone(here, answer, deadline):
     calls = answer(binding, "take", (OK, OK))
     here.take(LEASE, deadline)
-    ((group, targets, epoch, milliseconds, lease),) = calls
-    assert lease == LEASE.uuid
+    ((group, targets, epoch, milliseconds, lease, *plugins),) = calls
+    assert (lease, plugins) == (LEASE.uuid, ["", ""])
     assert (group, epoch) == (7, 12)
     assert targets == (
-        ((0, 0x17, 0, 0), IDENTITY.numbers),
-        ((0, 0x17, 0, 1), IDENTITY.numbers),
+        ((0, 0x17, 0, 0), IDENTITY.numbers, "vfio-pci"),
+        ((0, 0x17, 0, 1), IDENTITY.numbers, "vfio-pci"),
     )
     assert 0 < milliseconds <= 30_000
 
@@ -155,7 +155,7 @@ def test_a_health_step_and_a_call_of_the_librarys_own_have_the_write_timeout(
 def test_what_is_to_be_restored_goes_along(here, answer, deadline):
     calls = answer(binding, "give_back", (OK, OK))
     here.give_back(LEASE, deadline)
-    ((_group, targets, _epoch, _milliseconds, proven_free, lease),) = calls
+    ((_group, targets, _epoch, _milliseconds, proven_free, lease, *_),) = calls
     assert lease == LEASE.uuid
     assert [target[2:] for target in targets] == [("nouveau", ""), ("", "")]
     assert proven_free is False
@@ -299,7 +299,7 @@ def test_the_context_that_may_look_decides(
 ):
     proofs = []
 
-    def give_back(group, targets, epoch, milliseconds, proven, _lease):
+    def give_back(group, targets, epoch, milliseconds, proven, *_):
         proofs.append(proven)
         return (OK, OK) if proven else (CallResult(outcome, errno.EACCES),) * 2
 

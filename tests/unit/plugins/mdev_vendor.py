@@ -51,7 +51,7 @@ def device(plugin: base.PluginBase, offered: base.OfferedType) -> base.Device:
 class Vendor(base.PluginBase):
     """Takes every type, and prepares the units."""
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
 
     def discover(self, candidates: base.Candidates) -> Iterable[Any]:
         for offered in candidates.mdev_types:
@@ -79,7 +79,7 @@ class Stepping(Vendor):
 class TakesFunctions(base.PluginBase):
     """Takes every function as a whole, and no type."""
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
 
     def discover(self, candidates: base.Candidates) -> Iterable[Any]:
         for usable in candidates.usable:

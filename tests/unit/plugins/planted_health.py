@@ -28,7 +28,7 @@ def health_of(reads: Callable[[privsep.StepTarget], Any]) -> type[acme.Acme]:
         return found
 
     class Reading(acme.Acme):
-        contract_version = (1, 4)
+        contract_version = (1, 0)
         contexts = (context,)
         health_step = step
 

@@ -70,7 +70,7 @@ def offer(target: privsep.StepTarget, wanted: int) -> None:
 class AcmeGpu(base.PluginBase):
     """Offers the VFs that stay on the driver."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     contexts: ClassVar[Sequence[privsep.Context]] = (context,)
     own_vfio_drivers: ClassVar[Sequence[str]] = (DRIVER,)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The example plugins of all contract versions work when installed as by a vendor."""
+"""The example plugins work when they are installed as by a vendor."""
 
 from __future__ import annotations
 

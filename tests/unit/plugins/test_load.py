@@ -39,7 +39,7 @@ def test_a_vendor_chooses_before_the_generic_plugin(make_bench, install_plugins)
     info = bench.manager.host_info()
     assert [each["name"] for each in info["plugins"]] == ["zacme", "pci"]
     assert info["set_aside"] == []
-    assert info["contract"] == [1, 4]
+    assert info["contract"] == [1, 0]
     found = offered(bench.manager)
     assert {found[card] for card in CARDS} == {"zacme"}
     assert found[GPU] == "pci"
@@ -80,8 +80,8 @@ def test_options_are_in_the_sample_configuration(install_plugins):
         ("tests.unit.no_such_module:Acme", "cannot be imported"),
         ("tests.unit.acme_without_hardware:Acme", "no hardware"),
         ("tests.unit.acme:Other", "its contract_version is (2, 0)"),
-        ("tests.unit.acme:Newer", "its contract_version is (1, 5)"),
-        ("tests.unit.acme:Older", "its contract_version is (1, 1)"),
+        ("tests.unit.acme:Newer", "its contract_version is (1, 1)"),
+        ("tests.unit.acme:Older", "its contract_version is (0, 9)"),
         ("tests.unit.acme:Malformed", "its contract_version is '1.0'"),
         ("tests.unit.acme:Undeclared", "its contract_version is None"),
         ("tests.unit.acme:XILINX", "its contract_version is None"),
@@ -100,6 +100,26 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(
     # The remaining plugins offer all devices.
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
     bench.plug(1, CARDS[0])
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ((1, 0), "its contract_version is (1, 0); this os_acc supports 2.0 to 2.0"),
+        ((1, 1), "its contract_version is (1, 1); this os_acc supports 2.0 to 2.0"),
+        ((2, 0), ""),
+        ((2, 1), "its contract_version is (2, 1); this os_acc supports 2.0 to 2.0"),
+    ],
+)
+def test_a_plugin_for_the_contract_before_a_major_version_is_never_called(
+    bench, install_plugins, monkeypatch, version, reason
+):
+    monkeypatch.setattr(base, "CONTRACT_VERSION", (2, 0))
+    monkeypatch.setattr(acme.Acme, "contract_version", version)
+    install_plugins(acme="tests.unit.acme:Acme")
+    found = plugins.load(bench.config(), "/", ["acme"])
+    assert [each.name for each in found.loaded] == ([] if reason else ["acme"])
+    assert [each.reason for each in found.set_aside] == ([reason] if reason else [])
 
 
 @pytest.mark.parametrize(

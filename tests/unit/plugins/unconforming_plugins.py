@@ -45,7 +45,7 @@ def card_with_vfs(count: int) -> FunctionSpec:
 class Sound(acme.Acme):
     """Offers each card as one device, and marks prepared functions."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 4)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
 
     def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
         own = [

@@ -39,7 +39,7 @@ from tests.unit.privsep.root_config import (
 __all__ = ["write"]
 
 
-def taken_by_an_older_version(fake: FakeKernel, *places: PciAddress) -> None:
+def taken_without_record(fake: FakeKernel, *places: PciAddress) -> None:
     """Bind the functions to vfio-pci without a record of their drivers."""
     assert take(*places) == [Outcome.OK] * len(places)
     for place in places:
@@ -115,7 +115,7 @@ def test_a_caller_cannot_take_a_function_from_its_driver_by_restoring_it(
 
 def test_a_function_that_is_pulled_out_while_it_is_held_is_in_use(fake, write):
     write(named(FPGA))
-    taken_by_an_older_version(fake, FPGA)
+    taken_without_record(fake, FPGA)
     fake.hold(str(FPGA))
     fake.hot_unplug(str(FPGA))
     restored = targets(FPGA, more=("", ""))
@@ -132,27 +132,27 @@ def test_a_function_that_is_as_it_was_needs_no_record(fake, write):
     assert fake.writes() == []
 
 
-def test_what_an_older_version_took_goes_to_the_driver_that_the_kernel_chooses(
+def test_what_has_lost_its_record_goes_to_the_driver_that_the_kernel_chooses(
     fake, write
 ):
-    taken_by_an_older_version(fake, GPU)
+    taken_without_record(fake, GPU)
     write(named(GPU))
     assert give_back() == OK
     assert fake.state(str(GPU)).driver == "nouveau"
 
 
-def test_what_an_older_version_took_goes_to_no_driver_that_the_caller_chooses(
+def test_what_has_lost_its_record_goes_to_no_driver_that_the_caller_chooses(
     fake, write
 ):
-    taken_by_an_older_version(fake, GPU)
+    taken_without_record(fake, GPU)
     write(named(GPU))
     assert give_back(driver="pci-stub", override="pci-stub").outcome == DENIED
     refused = give_back(driver="pci-stub")
     assert (refused.outcome, refused.observed) == (Outcome.NO_EFFECT, "nouveau")
 
 
-def test_what_an_older_version_took_and_is_not_named_stays(fake, write):
-    taken_by_an_older_version(fake, GPU)
+def test_what_has_lost_its_record_and_is_not_named_stays(fake, write):
+    taken_without_record(fake, GPU)
     done = len(fake.writes())
     write(named(UP))
     assert give_back().outcome == DENIED
@@ -194,7 +194,7 @@ def test_an_instance_keeps_what_left_device_spec_until_it_is_unplugged(bench, wr
     assert bench.kernel.snapshot() == before
 
 
-def test_an_upgrade_with_leases_held_ends_with_the_kernels_drivers(bench, write):
+def test_a_lease_whose_records_are_lost_ends_with_the_kernels_drivers(bench, write):
     before = bench.kernel.snapshot()
     bench.plug(1, str(GPU))
     for place in (GPU, AUDIO):

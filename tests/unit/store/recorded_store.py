@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Stores that released versions wrote, as SQL; each later version reads them.
+"""Stores as SQL: that of this version, and those that released versions wrote.
 
-``python -m tests.unit.store.recorded_store VERSION`` writes the store of this version.
+``python -m tests.unit.store.recorded_store VERSION`` records the store of this version.
 Use it once for each release; a recorded file of a release is not changed any more.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sqlite3
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from os_acc.testing.mdevs import mtty
 from os_acc.testing.nvme_specs import NvmeSpec
 
 RECORDED = Path(__file__).parent / "recorded"
+#: The version that is not released yet.
+THIS = "this"
 MDEVS = '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}'
 GPU = "0000:17:00.0"
 DRIVE, ERASED = "0000:d9:00.0", "0000:da:00.0"
@@ -73,18 +76,29 @@ def dump(file: Path) -> str:
         return "\n".join([*header, *connection.iterdump()]) + "\n"
 
 
-def load(version: str, state_path: str) -> None:
-    """Create the recorded store of a version below a state directory."""
+def versions() -> list[str]:
+    """Return the versions whose stores are read."""
+    return [*sorted(path.stem for path in RECORDED.glob("*.sql")), THIS]
+
+
+def text_of(version: str) -> str:
+    """Return the store of a version, as SQL."""
+    return _this() if version == THIS else (RECORDED / f"{version}.sql").read_text()
+
+
+def load(text: str, state_path: str) -> None:
+    """Create a store below a state directory."""
     directory = Path(state_path)
     directory.mkdir(exist_ok=True)
     file = directory / "os_acc.sqlite"
     with contextlib.closing(sqlite3.connect(file)) as connection:
         schema.add_functions(connection)
-        connection.executescript((RECORDED / f"{version}.sql").read_text())
+        connection.executescript(text)
 
 
-def main(version: str) -> None:
-    """Write the store of this version."""
+@functools.cache
+def _this() -> str:
+    """Return the store of this version."""
     with (
         tempfile.TemporaryDirectory() as place,
         TestHost(place, spec(), **options()) as host,
@@ -98,8 +112,13 @@ def main(version: str) -> None:
         (lease,) = store.leases(str(instance(QUARANTINED)["uuid"]))
         broken = {"state": LeaseState.QUARANTINED, "reason": "its driver failed"}
         store.replace([dataclasses.replace(lease, **broken)])
-        text = dump(Path(host.state_path, "os_acc.sqlite"))
-    (RECORDED / f"{version}.sql").write_text(text)
+        return dump(Path(host.state_path, "os_acc.sqlite"))
+
+
+def main(version: str) -> None:
+    """Record the store of this version."""
+    RECORDED.mkdir(exist_ok=True)
+    (RECORDED / f"{version}.sql").write_text(_this())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The plugin: one device for each card, with its VFs as handles."""
+"""The plugin of F2 cards: one device for each card, with its VFs as handles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from acme_accelerator import hardware
 class AcmePlugin(base.PluginBase):
     """F2 cards: the VFs go to guests, the PF programs their one region."""
 
-    contract_version: ClassVar[tuple[int, int]] = (1, 3)
+    contract_version: ClassVar[tuple[int, int]] = (1, 0)
     # A card that has lost its function while it was programmed reports none.
     always_reports_function_id: ClassVar[bool] = True
     options: ClassVar[Sequence[cfg.Opt]] = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The plugin: discovery, and the privileged step in ``prepare`` and ``release``."""
+"""The plugin of M1 cards: ``prepare`` and ``release`` run a privileged step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from oslo_config import cfg
 VENDOR, PRODUCT = 0xACE0, 0x0E10
 
 
-class AcmePlugin(base.PluginBase):
+class M1Plugin(base.PluginBase):
     """M1 cards, one accelerator each."""
 
-    contract_version = (1, 4)
+    contract_version = (1, 0)
     contexts = (privsep.context,)
     options: ClassVar[Sequence[cfg.Opt]] = (
         cfg.StrOpt(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The privileged step of the plugin. Root imports this module and os_acc alone."""
+"""The privileged step of M1 cards. Root imports this module and os_acc alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import errno
 
 from os_acc import privsep
 
-context = privsep.Context("acme_accelerator.privsep.context", "acme_privileged", [])
+context = privsep.Context("acme_accelerator.privsep.context", "acme_m1_privileged", [])
 
 #: The modes of a card, by the number that a caller passes.
 MODES = ("host", "guest")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The plugin and its privileged step on a simulated host."""
+"""The plugin of M1 cards and its privileged step on a simulated host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def host_with(
     return TestHost(
         directory,
         HostSpec((card,)),
-        enabled_plugins=["acme"],
+        enabled_plugins=["acme_m1"],
         device_spec=['{"vendor_id": "ace0", "product_id": "0e10"}'],
         separate_helper=separate_helper,
         plug_timeout=300,
@@ -34,7 +34,7 @@ def host_with(
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[TestHost]:
-    with host_with(simulation.card(CARD), tmp_path) as host:
+    with host_with(simulation.m1_card(CARD), tmp_path) as host:
         yield host
 
 
@@ -45,7 +45,7 @@ def mode(host: TestHost) -> str:
 
 def test_a_card_is_one_provider(host: TestHost) -> None:
     device = host.provider(CARD).device
-    assert device.plugin == "acme"
+    assert device.plugin == "acme_m1"
     assert len(device.handles) == 1
 
 
@@ -63,7 +63,7 @@ def test_the_host_gets_the_card_back_in_its_own_mode(host: TestHost) -> None:
 
 
 def test_the_step_runs_in_a_helper_as_in_production(tmp_path: Path) -> None:
-    card = simulation.card(CARD)
+    card = simulation.m1_card(CARD)
     with host_with(card, tmp_path, separate_helper=True) as host:
         host.plug(1, CARD)
         assert mode(host) == "guest"
@@ -72,7 +72,7 @@ def test_the_step_runs_in_a_helper_as_in_production(tmp_path: Path) -> None:
 
 
 def test_a_card_that_keeps_its_mode_fails_the_plug(tmp_path: Path) -> None:
-    card = simulation.card(CARD, is_stuck=True)
+    card = simulation.m1_card(CARD, is_stuck=True)
     with host_with(card, tmp_path) as host:
         with pytest.raises(base.HostStepFailed) as caught:
             host.plug(1, CARD)

@@ -1,3 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-
-"""Plugin of os_acc for Acme's F2 cards."""
