@@ -30,12 +30,14 @@ from os_acc.privsep import (
     functions,
     holders,
     mdev,
+    nvme,
     qat,
     record,
     rootconf,
     sriov,
     xrt,
 )
+from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.rootconf import LimitMode
@@ -314,6 +316,17 @@ class Helper:
         answer = self._change(sriov.set_num_vfs, function, (count,), epoch, deadline)
         errors.judge((function.address,), (answer,))
 
+    def share_nvme_resources(
+        self, function: PciFunction, count: int, epoch: int, deadline: float
+    ) -> None:
+        """Share the resources of an NVMe PF among this many VFs, once they exist.
+
+        :raises HostError: they are too few, or the controller refused it.
+        """
+        step, context = vf_resources.share_resources, nvme.context
+        answer = self._change(step, function, (count,), epoch, deadline, context)
+        errors.judge((function.address,), (answer,))
+
     def set_qat_services(
         self, function: PciFunction, services: QatServices, epoch: int, deadline: float
     ) -> None:
@@ -332,9 +345,10 @@ class Helper:
         numbers: tuple[int, ...],
         epoch: int,
         deadline: float,
+        context: privsep.Context = privsep.base,
     ) -> Sequence[Any]:
         """Change a card as a whole."""
-        turn = self._turn(privsep.base, deadline)
+        turn = self._turn(context, deadline)
         target = (card.address.parts, card.identity.numbers)
         answer: Sequence[Any] = turn.ask(
             entrypoint, *target, *numbers, epoch, turn.milliseconds

@@ -243,6 +243,14 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 hint="the driver rejected the device; the kernel's log has the reason",
                 reason=exception.StepReason.BIND,
             )
+        case Outcome.REFUSED if result.step == "virtualization":
+            return exception.HostStepFailed(
+                f"{address}: cannot give its VFs queues and interrupts: "
+                f"{result.observed}",
+                address=address,
+                errno=result.errno,
+                hint="lower num_vfs, or distribute them with 'nvme virt-mgmt'",
+            )
         case Outcome.REFUSED if (result.step, result.errno) == _WITHOUT_VFS:
             driver = result.observed
             return exception.HostStepFailed(

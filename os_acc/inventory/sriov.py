@@ -29,6 +29,7 @@ LOG = log.getLogger(__name__)
 #: Seconds until a PF that keeps its driver is tried again. An attempt may cause kernel
 #: events, which lead to the next look.
 PAUSE: Final = 300.0
+_NVME: Final = "nvme"
 
 
 class VfMaker:
@@ -83,9 +84,8 @@ class VfMaker:
         deadline = time.monotonic() + seconds
         for function, tags in self._named(host):
             failed = self._failed.get(function.address)
-            if function.vfs or (failed and not failed.is_due(function)):
-                continue
-            self._try(host, function, tags, deadline)
+            if failed.is_due(function) if failed else not function.vfs:
+                self._try(host, function, tags, deadline)
 
     def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
         for function in host.functions.values():
@@ -264,6 +264,13 @@ def _set(
     if wanted.services is not None and not function.vfs:
         # Before the VFs exist: a change stops the device.
         helper.set_qat_services(function, wanted.services, epoch, deadline)
+    if function.driver == _NVME:
+        if not function.vfs:
+            # No VFs are created for which the drive lacks resources.
+            helper.share_nvme_resources(function, count, epoch, deadline)
+        helper.set_num_vfs(function, count, epoch, deadline)
+        helper.share_nvme_resources(function, count, epoch, deadline)
+        return
     if function.driver != dfl.DRIVER or function.vfs:
         helper.set_num_vfs(function, count, epoch, deadline)
         return

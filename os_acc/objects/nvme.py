@@ -22,6 +22,8 @@ LOG_SIZE = 512
 LISTED_NAMESPACES = 1024
 LISTED_CONTROLLERS = 2047
 LISTED_SECONDARIES = 127
+#: Resources with which a secondary controller can be online (section 8.26).
+LEAST_QUEUES, LEAST_INTERRUPTS = 2, 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -292,11 +294,54 @@ class SecondaryController:
     :ivar number: SCID, its CNTLID.
     :ivar vf_number: VFN: the number of the VF, from 1; 0: it is no VF.
     :ivar is_online: SCS bit 0.
+    :ivar queues: NVQ: its queue resources.
+    :ivar interrupts: NVI: its interrupt resources.
     """
 
     number: int
     vf_number: int
     is_online: bool
+    queues: int
+    interrupts: int
+
+    @property
+    def lack(self) -> str:
+        """Why no driver can run the controller; '' if one can."""
+        has_all = self.queues >= LEAST_QUEUES and self.interrupts >= LEAST_INTERRUPTS
+        if has_all and self.is_online:
+            return ""
+        found = f"{self.queues} queue and {self.interrupts} interrupt resources"
+        state = "online" if self.is_online else "offline"
+        return f"secondary controller {self.number} is {state}, with {found}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlexibleResources:
+    """The queues or the interrupts that a primary controller can distribute.
+
+    A part of the Primary Controller Capabilities (CNS 14h); section 8.26.
+
+    :ivar total: VQFRT or VIFRT: the flexible ones; 0: each controller has its own.
+    :ivar primary: VQRFAP or VIRFAP: those of the primary controller.
+    :ivar private: VQPRT or VIPRT: what the primary controller has besides.
+    :ivar most: VQFRSM or VIFRSM: the most of one secondary controller.
+    :ivar step: VQGRAN or VIGRAN: the preferred granularity.
+    """
+
+    total: int
+    primary: int
+    private: int
+    most: int
+    step: int
+
+    def share(self, count: int, least: int) -> int:
+        """Return an even share of each of this many VFs.
+
+        :param least: what a controller needs; the primary one keeps it.
+        """
+        shared = self.total - max(0, least - self.private)
+        each = min(shared // count, self.most)
+        return each - each % self.step if each >= self.step else each
 
 
 def parse_namespaces(data: bytes) -> tuple[int, ...]:
@@ -334,9 +379,31 @@ def parse_secondaries(data: bytes) -> tuple[SecondaryController, ...]:
             number=_number(data, at, 2),
             vf_number=_number(data, at + 8, 2),
             is_online=bool(data[at + 4] & 1),
+            queues=_number(data, at + 10, 2),
+            interrupts=_number(data, at + 12, 2),
         )
         for at in range(32, 32 * (data[0] + 1), 32)
     )
+
+
+def parse_flexible(data: bytes) -> tuple[FlexibleResources, FlexibleResources]:
+    """Return the queues and the interrupts of the Primary Controller Capabilities.
+
+    :raises InvalidInput: they have another size.
+    """
+    _check_size(data, IDENTIFY_SIZE)
+    queues, interrupts = (
+        FlexibleResources(
+            # CRT bits 0 and 1: they are flexible at all.
+            total=_number(data, at, 4) if data[4] & 1 << bit else 0,
+            primary=_number(data, at + 8, 2),
+            private=_number(data, at + 10, 2),
+            most=_number(data, at + 12, 2),
+            step=max(1, _number(data, at + 14, 2)),
+        )
+        for bit, at in ((0, 32), (1, 64))
+    )
+    return queues, interrupts
 
 
 def _check_size(data: bytes, size: int) -> None:

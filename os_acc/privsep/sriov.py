@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, rootconf, state_files, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.rootconf import RootConf
 
 _VF_LIMIT = 0xFFFF
 _AUTOPROBE = "sriov_drivers_autoprobe"
@@ -31,28 +31,53 @@ def set_num_vfs(
     The kernel changes the number only through 0, and 0 removes the VFs from
     guests: a PF that has VFs is refused, and so is 0.
     """
+    return on_pf(parts, identity, count, epoch, milliseconds, _set)
+
+
+def on_pf(
+    parts: object,
+    identity: object,
+    count: object,
+    epoch: object,
+    milliseconds: object,
+    job: Callable[[PciAddress, int], CallResult],
+) -> CallResult:
+    """Check a call about a number of VFs, and do its job in a worker's child."""
     address = functions.parse_address(parts)
     if (
         address is None
+        or not isinstance(identity, tuple | list)
         or not functions.is_identity(identity)
+        or not isinstance(count, int)
         or not functions.is_number(count, _VF_LIMIT)
         or not count
+        or not isinstance(epoch, int)
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not isinstance(milliseconds, int)
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
     # Create no lock file for a missing function.
     if not functions.exists(address):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
-    checked = tuple(identity)
-    root = rootconf.current()
-    (result,) = worker.run(
-        [address],
-        epoch,
-        milliseconds / 1000,
-        lambda _index: _set(address, checked, count, root),
-    )
-    return result
+    pf, wanted, checked, root = address, count, tuple(identity), rootconf.current()
+
+    def guarded(_index: int) -> CallResult:
+        try:
+            if found := functions.changed(pf, checked):
+                return found
+            if not root.allows_vfs(pf, wanted):
+                return rootconf.denied(wanted)
+            return job(pf, wanted)
+        except functions.WithoutEffect as error:
+            return CallResult(Outcome.NO_EFFECT, 0, error.attribute, error.observed)
+        except OSError as error:
+            # sriov_numvfs_store() answers ENOENT for want of a driver that makes VFs.
+            driver = functions.driver(pf) if error.errno == errno.ENOENT else ""
+            number, attribute = error.errno or errno.EIO, functions.attribute(error)
+            return CallResult(Outcome.REFUSED, number, attribute, driver)
+
+    return worker.run([address], epoch, milliseconds / 1000, guarded)[0]
 
 
 def _create(address: PciAddress, count: int) -> None:
@@ -99,27 +124,7 @@ def _set_autoprobe(address: PciAddress, value: str) -> None:
     functions.check(address, _AUTOPROBE, value)
 
 
-def _set(
-    address: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
-) -> CallResult:
-    try:
-        return _set_checked(address, identity, count, root)
-    except functions.WithoutEffect as error:
-        return CallResult(Outcome.NO_EFFECT, 0, error.attribute, error.observed)
-    except OSError as error:
-        # sriov_numvfs_store() answers ENOENT for want of a driver that makes VFs.
-        driver = functions.driver(address) if error.errno == errno.ENOENT else ""
-        attribute = functions.attribute(error)
-        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, attribute, driver)
-
-
-def _set_checked(
-    address: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
-) -> CallResult:
-    if found := functions.changed(address, identity):
-        return found
-    if not root.allows_vfs(address, count):
-        return rootconf.denied(count)
+def _set(address: PciAddress, count: int) -> CallResult:
     _put_back(address)
     present = functions.count_vfs(address)
     if present == count:

@@ -14,6 +14,7 @@ from os_acc.testing import (
     functions,
     holders,
     mdevs,
+    nvme_resources,
     records,
     vendor_attributes,
     vfio,
@@ -237,6 +238,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     function = functions.spec(tree, address)
     if function.ids in driver.rejects:
         return errno.EINVAL
+    if driver.name == "nvme" and not nvme_resources.runs(tree, address):
+        return errno.ENODEV
     if is_vfio_driver(driver.name):
         error = vfio.register(tree, address)
         if error:

@@ -19,18 +19,24 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from os_acc.testing import faults, functions, records
+from os_acc.testing import faults, functions, nvme_resources, records
 from os_acc.testing.dfl_nodes import DflNodes
 from os_acc.testing.drivers import refuse
 from os_acc.testing.faults import Effect
-from os_acc.testing.nvme_specs import MANAGES, NvmeSpec
+from os_acc.testing.nvme_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.specs import FunctionSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
 _COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
-_LOG, _IDENTIFY, _FORMAT, _SANITIZE = 0x02, 0x06, 0x80, 0x84
+_LOG, _IDENTIFY, _FORMAT, _SANITIZE, _MANAGE = 0x02, 0x06, 0x80, 0x84, 0x1C
 #: The names of commands, for faults.
-NAMES = {_LOG: "log", _IDENTIFY: "identify", _FORMAT: "format", _SANITIZE: "sanitize"}
+NAMES = {
+    _LOG: "log",
+    _IDENTIFY: "identify",
+    _FORMAT: "format",
+    _SANITIZE: "sanitize",
+    _MANAGE: "virtualization management",
+}
 _INVALID_FIELD, _SANITIZING, _INVALID_OPCODE = 0x2, 0x1D, 0x1
 _FLUSH_BUFFERS, _RESCAN, _DISCARD = 0x1261, 0x125F, 0x1277
 _MEDIA, _STATES = f"{PRIVATE}/media", f"{PRIVATE}/nvme"
@@ -73,7 +79,7 @@ class NvmeNodes(DflNodes):
     ) -> tuple[int, bytes]:
         """Carry out an admin command of a controller on the nvme driver."""
         fields = _COMMAND.unpack(command(1))
-        opcode, number, cdw10 = fields[0], fields[3], fields[10]
+        opcode, number, cdw10, cdw11 = fields[0], fields[3], *fields[10:12]
         address = self._address_of(path, device)
         with self._tree.transaction() as tree:
             fault = faults.take(tree, address, NAMES.get(opcode, ""))
@@ -89,7 +95,7 @@ class NvmeNodes(DflNodes):
             os.kill(os.getpid(), signal.SIGKILL)
         if effect == Effect.IGNORE:
             return 0, bytes(size)
-        answer = self._answer(address, opcode, number, cdw10)
+        answer = self._answer(address, opcode, number, cdw10, cdw11)
         if effect == Effect.KILL_AFTER:
             os.kill(os.getpid(), signal.SIGKILL)
         if isinstance(answer, int):
@@ -213,7 +219,7 @@ class NvmeNodes(DflNodes):
             return _function_of(tree, name)
 
     def _answer(
-        self, address: str, opcode: int, number: int, cdw10: int
+        self, address: str, opcode: int, number: int, cdw10: int, cdw11: int
     ) -> bytes | int:
         with self._tree.transaction() as tree:
             spec, state = _spec(tree, address), _state(tree, address)
@@ -221,6 +227,9 @@ class NvmeNodes(DflNodes):
             return _log_page(spec, state, cdw10 & 0xFF)
         if opcode == _IDENTIFY:
             return self._identify(address, spec, cdw10 & 0xFF, number)
+        if opcode == _MANAGE and spec.oacs & VIRTUALIZES:
+            with self._tree.transaction() as tree:
+                return nvme_resources.manage(tree, address, cdw10, cdw11)
         if state.sanitize == _RUNNING:
             return _SANITIZING
         if opcode == _FORMAT:
@@ -269,6 +278,9 @@ class NvmeNodes(DflNodes):
             return _controller(spec, vfs.get(address, 0), self._drive(address))
         if cns == 0x02:
             return struct.pack(f"<{len(spec.namespaces)}I", *spec.namespaces)
+        if cns in (0x14, 0x15) and address == pf and primary.oacs & VIRTUALIZES:
+            with self._tree.transaction() as tree:
+                return _of_vfs(tree, pf, cns)
         if not primary.oacs & MANAGES or address != pf:
             return _INVALID_FIELD
         return _of_subsystem(primary, cns, number, len(vfs))
@@ -287,12 +299,19 @@ def _of_subsystem(spec: NvmeSpec, cns: int, number: int, vfs: int) -> bytes | in
         return _controller_list(attached)
     if cns == 0x13:
         return _controller_list([0, *range(1, vfs + 1), *spec.others])
-    if cns == 0x15:
-        entries = (
-            struct.pack("<HHB3xHHH18x", vf, 0, 1, vf, 2, 1) for vf in range(1, vfs + 1)
-        )
-        return bytes([vfs]).ljust(32, b"\0") + b"".join(entries)
     return _INVALID_FIELD
+
+
+def _of_vfs(tree: Transaction, pf: str, cns: int) -> bytes:
+    """Return what a primary controller reports of its VFs."""
+    if cns == 0x14:
+        return nvme_resources.capabilities(tree, pf)
+    found = nvme_resources.secondaries(tree, pf)
+    entries = (
+        struct.pack("<HHB3xHHH18x", vf, 0, each.is_online, vf, *each.resources)
+        for vf, each in enumerate(found, 1)
+    )
+    return bytes([len(found)]).ljust(32, b"\0") + b"".join(entries)
 
 
 def _controller_list(numbers: list[int]) -> bytes:

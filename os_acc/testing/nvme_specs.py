@@ -26,6 +26,9 @@ class NvmeSpec:
     :ivar serial: SN, 20 characters of ASCII at most; '': that of its class device.
         A drive keeps its data under it, also at another address.
     :ivar unvmcap: the capacity that no namespace has, in bytes.
+    :ivar vq_flexible: the flexible queue resources, which VFs have to be given; 0: a VF
+        has resources of its own. So too ``vi_flexible``, of interrupts.
+    :ivar is_greedy: the primary controller has all of them at first.
     :ivar dlfeat: 0: unknown contents of deallocated blocks; 1: zeroes; 2: ones.
     """
 
@@ -40,5 +43,8 @@ class NvmeSpec:
     cmic: int = 0
     oncs: int = 1 << 2
     unvmcap: int = 0
+    vq_flexible: int = 0
+    vi_flexible: int = 0
+    is_greedy: bool = False
     dlfeat: int = 1
     serial: str = ""

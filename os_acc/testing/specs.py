@@ -73,7 +73,11 @@ def nvme(
     return ClassDeviceSpec(
         "nvme",
         controller,
-        (*_node(242, number, controller), ("serial", f"{serial:<20}")),
+        (
+            *_node(242, number, controller),
+            ("serial", f"{serial:<20}"),
+            ("reset_controller", ""),
+        ),
         tuple(
             ClassDeviceSpec(
                 "block",

@@ -7,7 +7,13 @@ from __future__ import annotations
 import errno
 import string
 
-from os_acc.testing import dfl, drivers, functions, vendor_attributes
+from os_acc.testing import (
+    dfl,
+    drivers,
+    functions,
+    nvme_resources,
+    vendor_attributes,
+)
 from os_acc.testing.specs import FunctionSpec, SriovSpec
 from os_acc.testing.tree import Transaction
 
@@ -41,6 +47,7 @@ def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
     path = functions.place(tree, pf.address)
     count = _granted(pf.sriov, wanted)
     groups = functions.numbers(tree)
+    nvme_resources.make_vfs(tree, pf.address, count)
     for index in range(count):
         vf = pf.vf(index)
         functions.add(tree, vf, groups, pf=path)

@@ -22,6 +22,7 @@ from os_acc.privsep import (
     sriov,
     xrt,
 )
+from os_acc.privsep.nvme import vf_resources
 from tests.random_values import RandomValues
 from tests.stress import privileged_health, privileged_qat, privileged_steps
 from tests.stress.argument_forms import (
@@ -284,6 +285,10 @@ SET_NUM_VFS = EntryPoint(
     lambda arguments: [arguments[:2]],
     _making_vfs,
 )
+# No drive of these tests has flexible resources.
+SHARE_NVME_RESOURCES = dataclasses.replace(
+    SET_NUM_VFS, call=vf_resources.share_resources, writes=_nothing
+)
 SET_QAT_SERVICES = EntryPoint(
     qat.set_qat_services,
     lambda rng, host: privileged_qat.arguments(rng, _some(rng, host), _patience(rng)),
@@ -383,7 +388,7 @@ MDEV_HOLDERS = EntryPoint(
 _HEALTH = privileged_health.rows(EntryPoint, _some, _patience)
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
-    *(SET_NUM_VFS, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
+    *(SET_NUM_VFS, SHARE_NVME_RESOURCES, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
     *(CREATE_MDEV, REPAIR_MDEV, REMOVE_MDEV),
     *(*_HEALTH.values(), *privileged_steps.ALL.values()),
 )
@@ -397,6 +402,7 @@ OWN: Mapping[str, EntryPoint] = {
     "record.claimed": CLAIMED,
     "rootconf.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
+    "nvme.vf_resources.share_resources": SHARE_NVME_RESOURCES,
     "qat.set_qat_services": SET_QAT_SERVICES,
     "mdev.create": CREATE_MDEV,
     "mdev.repair_record": REPAIR_MDEV,

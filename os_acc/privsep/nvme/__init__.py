@@ -17,5 +17,5 @@ context = privsep.Context(
     "os_acc.privsep.nvme.context",
     "os_acc_nvme_helper",
     [capabilities.CAP_SYS_ADMIN],
-    preload=["os_acc.privsep.nvme.steps"],
+    preload=["os_acc.privsep.nvme.steps", "os_acc.privsep.nvme.vf_resources"],
 )

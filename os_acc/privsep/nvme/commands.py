@@ -8,12 +8,14 @@ NVM Express Base Specification 2.0, section 5; include/uapi/linux/nvme_ioctl.h.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import errno
 import struct
 
 from os_acc.exception import InvalidInput
 from os_acc.objects import nvme
 from os_acc.objects.nvme import (
+    FlexibleResources,
     NvmeController,
     NvmeHealth,
     NvmeNamespace,
@@ -24,10 +26,11 @@ from os_acc.objects.nvme import (
 from os_acc.privsep import kernel
 
 _GET_LOG_PAGE, _IDENTIFY, _FORMAT, _SANITIZE = 0x02, 0x06, 0x80, 0x84
+_VIRTUALIZATION_MANAGEMENT = 0x1C
 _ALL_NAMESPACES = 0xFFFF_FFFF
 # The CNS field of Identify.
 _NAMESPACE, _CONTROLLER, _ACTIVE, _ALLOCATED = 0x00, 0x01, 0x02, 0x10
-_ATTACHED, _CONTROLLERS, _SECONDARIES = 0x12, 0x13, 0x15
+_ATTACHED, _CONTROLLERS, _CAPABILITIES, _SECONDARIES = 0x12, 0x13, 0x14, 0x15
 # A controller that repeats a page never ends its list.
 _PAGES = 16
 # The LID field of Get Log Page.
@@ -38,6 +41,15 @@ _COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
 # A command that exceeds its time limit resets the controller (nvme_timeout() in
 # drivers/nvme/host/pci.c): a format gets longer than any takes, 24 hours.
 _QUICK_MS, _FORMAT_MS = 60_000, 86_400_000
+
+
+class VirtualizationAction(enum.IntEnum):
+    """The ACT field of Virtualization Management (section 5.26)."""
+
+    ALLOCATE_TO_PRIMARY = 0x1
+    OFFLINE = 0x7
+    ASSIGN = 0x8
+    ONLINE = 0x9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +64,7 @@ class AdminCommand:
     cdw10: int = 0
     size: int = 0
     milliseconds: int = _QUICK_MS
+    cdw11: int = 0
 
     def pack(self, buffer: int) -> bytes:
         """Return the structure for the kernel.
@@ -60,7 +73,7 @@ class AdminCommand:
         """
         return _COMMAND.pack(
             *(self.opcode, 0, 0, self.namespace, 0, 0, 0, buffer if self.size else 0),
-            *(0, self.size, self.cdw10, 0, 0, 0, 0, 0, self.milliseconds, 0),
+            *(0, self.size, self.cdw10, self.cdw11, 0, 0, 0, 0, self.milliseconds, 0),
         )
 
 
@@ -122,6 +135,25 @@ class AdminQueue:
             if len(page) < nvme.LISTED_SECONDARIES:
                 return tuple(found)
         raise self._too_many("secondary controllers")
+
+    def flexible_resources(self) -> tuple[FlexibleResources, FlexibleResources]:
+        """Return the queues and interrupts that this primary controller distributes."""
+        return nvme.parse_flexible(self._identify(_CAPABILITIES))
+
+    def virtualize(
+        self,
+        action: VirtualizationAction,
+        controller: int,
+        kind: int = 0,
+        count: int = 0,
+    ) -> None:
+        """Carry out an action of Virtualization Management.
+
+        :param controller: CNTLID of the secondary controller; of the primary one 0.
+        :param kind: 0: queues; 1: interrupts.
+        """
+        cdw10 = controller << 16 | kind << 8 | action
+        self._send(AdminCommand(_VIRTUALIZATION_MANAGEMENT, cdw10=cdw10, cdw11=count))
 
     def health(self) -> NvmeHealth:
         """Return the SMART / Health Information of the controller."""

@@ -33,15 +33,17 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     VF without namespaces has nothing to erase, and its rules are not checked.
 
     :param lease: whose consumer is to get the function.
-    :raises OSError: EPERM: they allow none; the text names the rules. ENODEV,
-        ETIMEDOUT: its controller, or that of its PF, does not answer. ESTALE: the drive
-        is not the one that the lease had.
+    :raises OSError: EOPNOTSUPP: they allow none, and the text names the rules; or a VF
+        lacks resources. ENODEV, ETIMEDOUT: its controller, or that of its PF, does
+        not answer. ESTALE: the drive is not the one that the lease had.
     """
     # The host's disks of it may have data of an earlier guest.
     notes.mark(function)
     note = notes.read(function, lease)
     manager = survey.manager_of(function)
     if manager is not None:
+        if lack := survey.lack_of_vf(function, manager):
+            raise OSError(errno.EOPNOTSUPP, lack, "controller")
         # Also of a blank VF: the note of an earlier lease may be about another drive.
         _note_drive(function, manager, note)
     if _is_blank_vf(function):

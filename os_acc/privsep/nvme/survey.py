@@ -129,6 +129,20 @@ def manager_of(function: PciAddress) -> AdminQueue | None:
     return queue
 
 
+def lack_of_vf(function: PciAddress, manager: AdminQueue) -> str:
+    """Return why no driver can run a VF; '' if one can, or its PF does not list it.
+
+    :param manager: the admin queue of its PF.
+    :raises OSError: the controller does not answer.
+    """
+    if not manager.controller().virtualizes:
+        return ""
+    number = _vf_number(function)
+    return next(
+        (each.lack for each in manager.secondaries() if each.vf_number == number), ""
+    )
+
+
 def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...] | None:
     """Return the NSIDs attached to a VF, from its PF.
 
@@ -175,16 +189,24 @@ def _neighbours(
     return others
 
 
+def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
+    """Return the VFs of a PF by their numbers, from 1, as the PF counts."""
+    directory = functions.directory(physical)
+    return {
+        int(name.removeprefix("virtfn")) + 1: PciAddress.parse(
+            os.path.basename(os.readlink(os.path.join(directory, name)))
+        )
+        for name in os.listdir(directory)
+        if name.startswith("virtfn")
+    }
+
+
 def _vf_number(function: PciAddress) -> int:
-    """Return the number of a VF, from 1, as its PF counts."""
     physical = functions.physical_function(function)
     assert physical is not None
-    directory = functions.directory(physical)
-    for name in os.listdir(directory):
-        if name.startswith("virtfn"):
-            target = os.readlink(os.path.join(directory, name))
-            if os.path.basename(target) == str(function):
-                return int(name.removeprefix("virtfn")) + 1
+    for number, vf in vfs_of(physical).items():
+        if vf == function:
+            return number
     raise OSError(errno.ENODEV, f"{physical} has no such VF", "virtfn")
 
 

@@ -17,11 +17,13 @@ import pytest
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record
-from os_acc.privsep.nvme import erasing, keeper, notes, survey
+from os_acc.privsep.nvme import erasing, keeper, notes, survey, vf_resources
+from os_acc.privsep.nvme.commands import AdminQueue, VirtualizationAction
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.privsep.record import FunctionUse
 
 from . import lane, machine, sysfs
+from .machine import Machine
 from .nvme_media import digest, holds_data, node_of, wait_until, write_data
 
 pytestmark = pytest.mark.family("NVMe drive or VF")
@@ -109,6 +111,83 @@ def test_a_disk_stays_claimed_behind_the_call_that_claimed_it(drive: str) -> Non
     keeper.end(address)
     record.remove(address)
     assert not keeper.is_running(address)
+
+
+@pytest.fixture
+def bare_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
+    """Yield a PF and its two VFs, which have neither resources nor a driver."""
+    pf = the_machine.pf_node0
+    sysfs.write(pf, "sriov_drivers_autoprobe", "0")
+    sysfs.write(pf, "sriov_numvfs", "2")
+    yield pf, *sysfs.virtual_functions(pf)
+    sysfs.write(pf, "sriov_numvfs", "0")
+    sysfs.write(pf, "sriov_drivers_autoprobe", "1")
+
+
+def lacks(*vfs: str) -> list[str]:
+    """Return for each VF why no driver can run it."""
+    addresses = map(PciAddress.parse, vfs)
+    return [survey.lack_of_vf(each, manager_of(each)) for each in addresses]
+
+
+def manager_of(vf: PciAddress) -> AdminQueue:
+    found = survey.manager_of(vf)
+    assert found is not None
+    return found
+
+
+def test_the_driver_leaves_a_vf_without_resources_and_stays_with_them(
+    bare_vfs: tuple[str, ...],
+) -> None:
+    pf, *vfs = bare_vfs
+    number = (
+        "secondary controller {} is offline, with 0 queue and 0 interrupt resources"
+    )
+    assert lacks(*vfs) == [number.format(1), number.format(2)]
+    sysfs.rebind(vfs[0], "nvme")
+    wait_until(lambda: sysfs.driver(vfs[0]) is None)
+
+    queue = survey.wait_for_queue(PciAddress.parse(pf))
+    vf_resources.share_among(PciAddress.parse(pf), queue, 2)
+    assert lacks(*vfs) == ["", ""]
+    found = queue.secondaries()[:2]
+    assert [(each.queues, each.interrupts) for each in found] == [(2, 1), (2, 1)]
+    for vf in vfs:
+        sysfs.rebind(vf, "nvme")
+        survey.wait_for_queue(PciAddress.parse(vf))
+        sysfs.unbind(vf)
+        sysfs.write(vf, "driver_override", "\n")
+    # A reset of a VF, as at the end of each guest, takes nothing from it.
+    sysfs.write(vfs[0], "reset", "1")
+    assert lacks(*vfs) == ["", ""]
+
+
+def test_resources_that_the_pf_has_are_taken_from_it(
+    bare_vfs: tuple[str, ...],
+) -> None:
+    pf, *vfs = bare_vfs
+    address = PciAddress.parse(pf)
+    queue = survey.wait_for_queue(address)
+    (controller,) = (sysfs.DEVICES / pf / "nvme").iterdir()
+    for kind, count in ((0, 8), (1, 4)):
+        queue.virtualize(VirtualizationAction.ALLOCATE_TO_PRIMARY, 0, kind, count)
+    sysfs.store(controller / "reset_controller", "1")
+    assert [each.primary for each in queue.flexible_resources()] == [8, 4]
+
+    vf_resources.share_among(address, queue, 2)
+    assert [each.primary for each in queue.flexible_resources()] == [4, 2]
+    assert lacks(*vfs) == ["", ""]
+
+
+def test_a_pf_without_its_driver_makes_no_vfs(the_machine: Machine) -> None:
+    """sriov_numvfs_store() in drivers/pci/iov.c."""
+    pf = the_machine.pf_node0
+    sysfs.unbind(pf)
+    try:
+        with pytest.raises(FileNotFoundError):
+            sysfs.write(pf, "sriov_numvfs", "2")
+    finally:
+        sysfs.rebind(pf, None)
 
 
 def properties(node: str) -> dict[str, str]:

@@ -97,7 +97,23 @@ def a_vf_is_erased_in_the_background_and_its_neighbours_are_not(host: RealHost) 
     assert host.snapshot() == before
 
 
+def a_vf_that_num_vfs_made_is_plugged_and_returned(host: RealHost) -> None:
+    pf = machine.behind(lane.PORT_NVME_NODE0)
+    host.start({"address": pf, "num_vfs": 2})
+    vfs = sysfs.virtual_functions(pf)
+    assert len(vfs) == 2
+    before, guest = host.snapshot(), instance()
+    for _ in range(2):
+        (vf,) = devices(plug(guest))
+        assert vf in vfs
+        assert host.binding(vf) == VFIO
+        assert unplug(guest) == 1
+        host.wait_until(lambda: states() == [])
+        assert host.snapshot() == before
+
+
 JOBS: tuple[Job, ...] = (
+    a_vf_that_num_vfs_made_is_plugged_and_returned,
     a_drive_is_erased_though_the_service_is_killed,
     a_vf_is_erased_in_the_background_and_its_neighbours_are_not,
 )
@@ -113,7 +129,13 @@ def process(
     process.close()
 
 
-@pytest.mark.usefixtures("vf_drive")
+@pytest.fixture
+def no_vfs_remain(the_machine: Machine) -> Iterator[None]:
+    yield
+    sysfs.write(the_machine.pf_node0, "sriov_numvfs", "0")
+
+
+@pytest.mark.usefixtures("vf_drive", "no_vfs_remain")
 @pytest.mark.parametrize("job", JOBS, ids=lambda each: each.__name__)
 def test_a_guests_data_is_erased(process: OrdinaryProcess, job: Job) -> None:
     process.run(job)

@@ -322,6 +322,7 @@ def test_a_check_that_is_killed_leaves_nothing(
             limits = Path(host.root, *rootconf.PATH)
             limits.parent.mkdir(parents=True)
             limits.write_text(f"[os_acc]\ndevice_spec = {TWO_VFS[0]}\n")
+        host.restart()
         host.kernel.write_medium(PF, 2, DATA)
         at = PF if attribute == "identify" and not after else FIRST
         host.kernel.kill(at, attribute, nth=nth, after=after)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Give the VFs of an NVMe PF queues and interrupts, and bring them online.
+
+NVM Express Base Specification 2.0, sections 5.26 and 8.26. A VF is offline, and no
+driver can run it, until its PF has assigned it flexible resources.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from os_acc.objects.nvme import (
+    LEAST_INTERRUPTS,
+    LEAST_QUEUES,
+    FlexibleResources,
+    SecondaryController,
+)
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, sriov
+from os_acc.privsep.nvme import context, survey
+from os_acc.privsep.nvme.commands import AdminQueue, VirtualizationAction
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.restoring import reset
+
+#: The step of an answer that is about the resources.
+STEP = "virtualization"
+_KINDS = (("queue", LEAST_QUEUES), ("interrupt", LEAST_INTERRUPTS))
+
+
+@context.entrypoint
+def share_resources(
+    parts: tuple[int, ...],
+    identity: tuple[int, ...],
+    count: int,
+    epoch: int,
+    milliseconds: int,
+) -> tuple[str, int, str, str]:
+    """Share the flexible resources of a PF among this many VFs.
+
+    Before the VFs exist, this only checks that the resources are enough. A VF that has
+    its resources keeps them, and so does one with a driver: a guest may have it.
+    """
+    return sriov.on_pf(parts, identity, count, epoch, milliseconds, _share)
+
+
+def _share(address: PciAddress, count: int) -> CallResult:
+    try:
+        share_among(address, survey.wait_for_queue(address), count)
+    except OSError as error:
+        text = str(error.strerror or error)
+        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, STEP, text)
+    return CallResult(Outcome.OK)
+
+
+def share_among(address: PciAddress, queue: AdminQueue, count: int) -> None:
+    """Do as :func:`share_resources`, in the worker's child.
+
+    :param queue: of the PF.
+    :raises OSError: ENOSPC: the resources are too few; EREMOTEIO: the controller
+        refused a command; EIO: a VF is not online then.
+    """
+    controller = queue.controller()
+    if not controller.virtualizes:
+        # Its VFs have resources of their own.
+        return
+    # 1. Compute the shares.
+    resources = queue.flexible_resources()
+    shares = [
+        _checked_share(name, each, count, least)
+        for (name, least), each in zip(_KINDS, resources, strict=True)
+    ]
+    vfs = survey.vfs_of(address)
+    found = [each for each in queue.secondaries() if each.vf_number in vfs]
+    lacking = [each for each in found if each.lack]
+    if not lacking:
+        return
+    # 2. Take what they need from the PF. Its reset would take online VFs offline.
+    if len(lacking) == len(found):
+        _take_from_primary(address, queue, resources, shares, count)
+    # 3. Bring them online.
+    for each in lacking:
+        vf = vfs[each.vf_number]
+        if not functions.driver(vf):
+            _bring_online(vf, queue, each, shares)
+
+
+def _checked_share(
+    name: str, resources: FlexibleResources, count: int, least: int
+) -> int:
+    share = resources.share(count, least)
+    if resources.total and share < least:
+        text = (
+            f"its {resources.total} flexible {name} resources are too few for {count} "
+            f"VFs, which need {least} each"
+        )
+        raise OSError(errno.ENOSPC, text)
+    return share
+
+
+def _take_from_primary(
+    address: PciAddress,
+    queue: AdminQueue,
+    resources: tuple[FlexibleResources, FlexibleResources],
+    shares: list[int],
+    count: int,
+) -> None:
+    changed = False
+    for kind, (each, share) in enumerate(zip(resources, shares, strict=True)):
+        rest = each.total - count * share
+        if each.primary > rest:
+            action = VirtualizationAction.ALLOCATE_TO_PRIMARY
+            queue.virtualize(action, queue.controller().number, kind, rest)
+            changed = True
+    if changed:
+        # The allocation takes effect with the next reset of the controller. The driver
+        # holds back the requests of the host meanwhile.
+        name = os.path.basename(queue.node)
+        functions.write(address, f"nvme/{name}/reset_controller", "1")
+
+
+def _bring_online(
+    vf: PciAddress, queue: AdminQueue, found: SecondaryController, shares: list[int]
+) -> None:
+    for kind, (share, (_name, least)) in enumerate(zip(shares, _KINDS, strict=True)):
+        if share and (found.queues, found.interrupts)[kind] < least:
+            action = VirtualizationAction.ASSIGN
+            queue.virtualize(action, found.number, kind, share)
+    # The VF reads its resources anew.
+    reset(vf)
+    queue.virtualize(VirtualizationAction.ONLINE, found.number)
+    now = next(e for e in queue.secondaries() if e.number == found.number)
+    if now.lack:
+        raise OSError(errno.EIO, f"{now.lack}, after it was to be online")
