@@ -53,6 +53,28 @@ def _register(config: cfg.ConfigOpts, group: str) -> None:
             config.register_opts(options, group=group)
 
 
+def _texts(config: cfg.ConfigOpts, group: str, name: str, value: object) -> list[str]:
+    """Return the values of an option in a file: several of a MultiOpt, else one."""
+    try:
+        option = config._get_opt_info(name, group)["opt"]
+    except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
+        # Options of the helpers, which other processes register.
+        return [str(value)]
+    if value is None:
+        return []
+    if option.multi:
+        return [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
+    bounds = getattr(option.type, "bounds", False)
+    if isinstance(value, list | tuple):
+        text = ",".join(map(str, value))
+        return [f"[{text}]" if bounds else text]
+    if isinstance(value, Mapping):
+        separator = getattr(option.type, "key_value_separator", ":")
+        text = ",".join(f"{key}{separator}{each}" for key, each in value.items())
+        return [f"{{{text}}}" if bounds else text]
+    return [str(value)]
+
+
 def config_of(*files: str | os.PathLike[str]) -> cfg.ConfigOpts:
     """Return a configuration of these files, and none of the real host."""
     config = cfg.ConfigOpts()
@@ -347,7 +369,7 @@ class TestHost:
         :param threads: of each helper; 0: as by default.
         :param options: of ``[os_acc]``, beside and instead of ``options``.
         """
-        self.config(**options)
+        config = self.config(**options)
         path = self.directory / name
         command = helper_command or helper.command(self.root)
         values_of = self._values(options)
@@ -364,10 +386,9 @@ class TestHost:
         for group, values in values_of.items():
             lines.append(f"[{group}]")
             for option, value in values.items():
-                several = value if isinstance(value, list | tuple) else [value]
-                # oslo.config replaces $name in values.
-                texts = [str(each).replace("$", "$$") for each in several]
-                lines += [f"{option} = {text}" for text in texts]
+                for text in _texts(config, group, option, value):
+                    # oslo.config replaces $name in values.
+                    lines.append(f"{option} = {text.replace('$', '$$')}")
         path.write_text("\n".join(lines) + "\n")
         return str(path)
 

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from os_acc.testing import conformance
-from os_acc.testing.conformance import failures
 from tests.shares import Share
 from tests.unit.plugins.conforming_hosts import HOSTS
 
 #: The kills and the refused writes of each device are divided among so many shares.
 SHARES = 12
-LONG = (failures.crashes_lose_nothing, failures.refused_writes_lose_nothing)
 
 
-@pytest.mark.parametrize("check", LONG, ids=conformance.name_of)
+@pytest.mark.parametrize("check", conformance.KILLS, ids=conformance.name_of)
 @pytest.mark.parametrize("case", HOSTS)
 def test_the_plugin_conforms(
     case: str, check: conformance.Check, tmp_path: Path, share: Share

@@ -2,7 +2,8 @@
 
 """Checks of a vendor's plugin against rules of the plugin contract.
 
-The checks need no test framework. A vendor's tests run each on a host of its own::
+The checks need no test framework. A vendor's tests run each on a host of its own. Those
+of ``QUICK`` take seconds in all, those of ``KILLS`` a few hundred plugs each::
 
     @pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
     def test_conforms(check: conformance.Check, tmp_path: Path) -> None:
@@ -28,6 +29,7 @@ from os_acc.testing.conformance.failures import (
     refused_writes_lose_nothing,
     vanished_functions_lose_nothing,
 )
+from os_acc.testing.conformance.leaks import nothing_is_left_open
 from os_acc.testing.conformance.rules import Check, RuleBroken
 from os_acc.testing.conformance.steps import (
     prepare_is_idempotent,
@@ -40,6 +42,8 @@ from os_acc.testing.conformance.steps import (
 
 __all__ = [
     "CHECKS",
+    "KILLS",
+    "QUICK",
     "Check",
     "RuleBroken",
     "crashes_lose_nothing",
@@ -48,7 +52,8 @@ __all__ = [
     "rule_of",
 ]
 
-CHECKS: Final[tuple[Check, ...]] = (
+#: The checks that need few plugs.
+QUICK: Final[tuple[Check, ...]] = (
     devices_are_valid,
     discovery_is_stable,
     discovery_only_reads,
@@ -61,11 +66,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     release_needs_no_prepare,
     release_undoes_a_failed_prepare,
     steps_end_at_the_deadline,
-    crashes_lose_nothing,
-    refused_writes_lose_nothing,
+    nothing_is_left_open,
     vanished_functions_lose_nothing,
     concurrent_plugs_share_no_unit,
 )
+#: The checks that plug once for each touch of the host.
+KILLS: Final[tuple[Check, ...]] = (crashes_lose_nothing, refused_writes_lose_nothing)
+CHECKS: Final[tuple[Check, ...]] = QUICK + KILLS
 
 
 def name_of(check: Check) -> str:

@@ -30,7 +30,7 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.testing.conformance import unoffered
+from os_acc.testing.conformance import leaks, unoffered
 from os_acc.testing.conformance.rules import (
     RuleBroken,
     finish_erasures,
@@ -262,6 +262,8 @@ def discovery_is_stable(bench: Bench) -> None:
 def discovery_only_reads(bench: Bench) -> None:
     """A scan changes no binding of the device."""
     before = bench.state()
+    # Its first scan; then another one.
+    bench.restart()
     bench.unit()
     require(bench.state() == before, "a scan changes no binding of the device")
 
@@ -291,6 +293,17 @@ def plug_and_unplug_are_idempotent(bench: Bench) -> None:
     require(bench.unplug() == 1, "an unplug returns one accelerator")
     require(bench.unplug() == 0, "a second unplug returns none")
     bench.require_returned(before, "an unplug restores the device")
+
+
+def nothing_is_left_open(bench: Bench) -> None:
+    """A scan, a plug and an unplug leave no descriptor open and no thread running."""
+
+    def use_once() -> None:
+        bench.unit()
+        bench.plug()
+        bench.unplug()
+
+    leaks.require_nothing_left(use_once, leaks.PATIENCE)
 
 
 def kills_lose_nothing(bench: Bench) -> None:
@@ -342,6 +355,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     names_survive_restart,
     unplug_restores_the_host,
     plug_and_unplug_are_idempotent,
+    nothing_is_left_open,
     concurrent_plugs_share_no_unit,
     kills_lose_nothing,
 )

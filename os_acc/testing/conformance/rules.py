@@ -78,10 +78,12 @@ def lacks_capacity(error: BaseException) -> bool:
     )
 
 
-def contents(host: TestHost) -> dict[str, str]:
+def contents(host: TestHost, *, times: bool = False) -> dict[str, str]:
     """Return all files of the host: text or target of a link by path.
 
     Without the locks and records of os_acc, which only it reads.
+
+    :param times: with the time of its last change, for writes of the same text.
     """
     found: dict[str, str] = {}
     for directory, names, files in os.walk(host.root):
@@ -90,9 +92,11 @@ def contents(host: TestHost) -> dict[str, str]:
             names[:] = [name for name in names if name not in _OWN]
         for name in (*files, *names):
             path = os.path.join(directory, name)
-            mode = os.lstat(path).st_mode
-            if not stat.S_ISDIR(mode):
-                found[os.path.join(inside, name)] = _text(path, mode)
+            status = os.lstat(path)
+            if not stat.S_ISDIR(status.st_mode):
+                changed = f"{status.st_ctime_ns} " * times
+                text = changed + _text(path, status.st_mode)
+                found[os.path.join(inside, name)] = text
     return found
 
 
@@ -105,13 +109,15 @@ def _text(path: str, mode: int) -> str:
         return file.read().decode("utf-8", "replace")
 
 
-def require_equal(before: Mapping[str, str], host: TestHost, rule: str) -> None:
+def require_equal(
+    before: Mapping[str, str], host: TestHost, rule: str, *, times: bool = False
+) -> None:
     """Check that the host is as it was.
 
-    :param before: its :func:`contents` then.
+    :param before: its :func:`contents` then, with or without ``times``.
     :raises RuleBroken: with the files that differ.
     """
-    after = contents(host)
+    after = contents(host, times=times)
     paths = sorted(
         path
         for path in before.keys() | after.keys()

@@ -12,6 +12,7 @@ import ast
 import errno
 import keyword
 import os
+import re
 import string
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from os_acc.cmd import plugin_package
 from os_acc.cmd.plugin_package import PluginPackage
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
+from tools import plugin_contract
 
 
 def files_of(made: Path) -> dict[str, str]:
@@ -129,7 +131,39 @@ def test_a_package_with_a_word_of_python_or_pytest_passes_its_tests(
     )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "3 passed, 19 deselected" in ran.stdout
+    assert "3 passed, 20 deselected" in ran.stdout
+
+
+#: Variables of a plugin's tests, each with the class that it has.
+CLASSES = {
+    "host": ("os_acc.testing", "TestHost"),
+    "function": ("os_acc.testing", "SimulatedFunction"),
+    "target": ("os_acc.privsep", "StepTarget"),
+}
+TUTORIAL = Path(__file__).parents[3] / "doc/source/contributor/tutorial.rst"
+
+
+def test_its_tests_use_members_of_the_contract_alone(tmp_path: Path) -> None:
+    files = files_of(PluginPackage("acme").write(tmp_path))
+    used = {
+        (each.value.id, each.attr)
+        for path, text in files.items()
+        # In plugin.py a function is that of a candidate.
+        if path.endswith(".py") and not path.endswith("/plugin.py")
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.value, ast.Name)
+        and each.value.id in CLASSES
+    }
+    tutorial = TUTORIAL.read_text(encoding="utf-8")
+    used |= {("host", each) for each in re.findall(r"\bhost\.(\w+)", tutorial)}
+    assert {("host", "plug"), ("function", "write"), ("target", "set")} < used
+    known = {
+        (name, member)
+        for name, key in CLASSES.items()
+        for member in plugin_contract.OTHERS[key]
+    }
+    assert used - known == set()
 
 
 def test_each_template_is_a_file_of_the_package() -> None:

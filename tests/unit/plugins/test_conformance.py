@@ -13,15 +13,11 @@ from pathlib import Path
 import pytest
 
 from os_acc.testing import HostSpec, TestHost, conformance
-from os_acc.testing.conformance import failures
 from tests.unit.plugins import mdev_vendor
 from tests.unit.plugins.conforming_hosts import HOSTS
 
-_OF_STRESS = (failures.crashes_lose_nothing, failures.refused_writes_lose_nothing)
-_CHECKS = [check for check in conformance.CHECKS if check not in _OF_STRESS]
 
-
-@pytest.mark.parametrize("check", _CHECKS, ids=conformance.name_of)
+@pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
 @pytest.mark.parametrize("case", HOSTS)
 @pytest.mark.share(3)
 def test_the_plugin_conforms(
@@ -32,7 +28,7 @@ def test_the_plugin_conforms(
         check(host, plugin)
 
 
-@pytest.mark.parametrize("check", _CHECKS, ids=conformance.name_of)
+@pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
 def test_a_vendors_plugin_with_steps_for_mediated_devices_conforms(
     check: conformance.Check, tmp_path: Path, install_plugins: Callable[..., None]
 ) -> None:

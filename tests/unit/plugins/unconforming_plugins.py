@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -115,6 +116,70 @@ class ResetsCard(Sound):
         for each in super().discover(candidates):
             self.set(each.handles[0], "idle")
             yield each
+
+
+class NotesFirstScan(Sound):
+    """Writes a note, which later scans find."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        note = Path(self.root, "var-note-acme")
+        if not note.exists():
+            note.touch()
+        yield from super().discover(candidates)
+
+
+class RewritesState(Sound):
+    """Writes what a file of the host has already."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            state = Path(self.path(each.handles[0]))
+            state.write_text(state.read_text())
+            yield each
+
+
+class OpensAtScan(Sound):
+    """Keeps a file of each scan open."""
+
+    files: ClassVar[list[int]] = []
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        for each in super().discover(candidates):
+            self.files.append(os.open(self.path(each.handles[0]), os.O_RDONLY))
+            yield each
+
+
+class OpensAtPlug(Sound):
+    """Keeps a pipe of each plug open."""
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().prepare(handle, steps)
+        os.pipe()
+
+
+class StartsThread(Sound):
+    """Keeps a thread for which the interpreter waits at its end."""
+
+    gate = threading.Event()
+    is_daemon = False
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.has_started = False
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        super().release(handle, steps)
+        if not self.has_started or self.is_daemon:
+            self.has_started = True
+            thread = threading.Thread(target=self.gate.wait, name="acme-watcher")
+            thread.daemon = self.is_daemon
+            thread.start()
+
+
+class StartsThreads(StartsThread):
+    """Leaves a thread behind at each unplug."""
+
+    is_daemon = True
 
 
 class NamesAfterFirstStart(Sound):
@@ -302,13 +367,15 @@ class LeavesNote(OffersWithoutCapacity):
     """Has capacity for two VFs, and notes for ever that both are prepared."""
 
     capacity = 2
+    one_by_one = threading.Lock()
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         note = Path(self.root, "var/lib/acme-is-full")
-        try:
-            super().prepare(handle, steps)
-        except base.HostStepFailed:
-            note.unlink(missing_ok=True)
-            raise
-        if len(self.prepared()) == self.capacity:
-            note.touch()
+        with self.one_by_one:
+            try:
+                super().prepare(handle, steps)
+            except base.HostStepFailed:
+                note.unlink(missing_ok=True)
+                raise
+            if len(self.prepared()) == self.capacity:
+                note.touch()

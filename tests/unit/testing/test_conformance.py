@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from os_acc.testing.conformance import (
     concurrency,
     discovery,
     failures,
+    leaks,
     steps,
 )
 from tests.shares import Share
@@ -38,6 +40,8 @@ FOUND = {
     discovery.discovery_only_reads: {
         "WritesLog": "writes nothing; not as before: ./var-log-acme",
         "ResetsCard": "writes nothing",
+        "NotesFirstScan": "writes nothing; not as before: ./var-note-acme",
+        "RewritesState": "writes nothing; not as before: .*/acme_state",
     },
     discovery.names_survive_restart: {"NamesAfterFirstStart": "after a restart"},
     discovery.names_ignore_usable_functions: {
@@ -62,6 +66,12 @@ FOUND = {
     functools.partial(steps.steps_end_at_the_deadline, patience=1.0): {
         "IgnoresDeadline": "prepare.. returns once seconds_left.. is 0",
         "IgnoresDeadlineAtRelease": "release.. returns once seconds_left.. is 0",
+    },
+    functools.partial(leaks.nothing_is_left_open, patience=0.1): {
+        "OpensAtScan": "close all that they open; left open in .*/acme_state",
+        "OpensAtPlug": "close all that they open; left open in 2 rounds: pipe",
+        "StartsThread": "is a daemon, or ends with the call, not acme-watcher",
+        "StartsThreads": "end all threads that they start, not .*acme-watcher.*acme-w",
     },
     failures.crashes_lose_nothing: {"Remembers": "a kill before .* loses nothing"},
     failures.refused_writes_lose_nothing: {
@@ -105,13 +115,17 @@ def make_host(
 
     yield make
     planted.IgnoresDeadline.gate.set()
+    planted.StartsThread.gate.set()
     for host in made:
         host.close()
+    while planted.OpensAtScan.files:
+        os.close(planted.OpensAtScan.files.pop())
 
 
 @pytest.fixture(autouse=True)
 def _closed_gate() -> None:
     planted.IgnoresDeadline.gate.clear()
+    planted.StartsThread.gate.clear()
     planted.KnowsOneDevice.both.clear()
     planted.KnowsOneDevice.current.clear()
 
@@ -121,13 +135,15 @@ def _closed_gate() -> None:
 def test_a_sound_plugin_conforms(make_host: MakeHost, vfs: int) -> None:
     host = make_host("Sound", vfs)
     for check in conformance.CHECKS:
-        if check in (
-            failures.crashes_lose_nothing,
-            failures.refused_writes_lose_nothing,
-        ):
+        if check in conformance.KILLS:
             select = functools.partial(Share(2).select, divisor=20)
             check = functools.partial(check, select=select)
         check(host, "bad")
+
+
+def test_a_first_plug_may_make_directories_that_stay(make_host: MakeHost) -> None:
+    host = make_host("Sound")
+    failures.crashes_lose_nothing(host, "bad", select=lambda places: places[-1:])
 
 
 @pytest.mark.parametrize(("check", "plugin", "rule"), CASES)

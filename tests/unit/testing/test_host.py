@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
+from oslo_config import cfg, types
 
+from os_acc.conf import register
 from os_acc.testing import TestHost, hosts
+from os_acc.testing.test_host import config_of
 
 CARD = "0000:3b:00.0"
 
@@ -38,6 +40,56 @@ def test_an_unknown_group_is_rejected(tmp_path: Path) -> None:
 def test_a_configuration_file_has_no_unknown_option(tmp_path: Path) -> None:
     with pytest.raises(cfg.NoSuchOptError, match="plug_timeuot"):
         host(tmp_path).write_config(plug_timeuot=1.0)
+
+
+#: Options of a vendor, each with a value.
+OPTIONS: dict[cfg.Opt, object] = {
+    cfg.ListOpt("models"): ["m1", "m2"],
+    cfg.ListOpt("pairs"): ("one", "$2"),
+    cfg.ListOpt("none", default=["m1"]): [],
+    cfg.ListOpt("numbers", item_type=types.Integer(), bounds=True): [1, 2],
+    cfg.DictOpt("limits"): {"m1": "1", "m2": "2"},
+    cfg.Opt("bounded", type=types.Dict(bounds=True)): {"m1": "1", "m2": "2"},
+    cfg.MultiStrOpt("rules"): ['{"model": "m1", "cost": "$5"}', "m2"],
+    cfg.MultiOpt("ports", types.Integer()): [1, 2],
+    cfg.StrOpt("title"): "an accelerator",
+    cfg.StrOpt("unset"): None,
+    cfg.BoolOpt("is_fast"): True,
+    cfg.FloatOpt("seconds"): 0.5,
+}
+
+
+def with_options_of_a_vendor(*files: str) -> cfg.ConfigOpts:
+    config = config_of(*files)
+    config.register_opts(list(OPTIONS), group="os_acc_acme")
+    return config
+
+
+def test_a_configuration_file_has_the_values_of_each_kind_of_option(
+    tmp_path: Path,
+) -> None:
+    values = {option.dest: value for option, value in OPTIONS.items()}
+    names = [f'{{"address": "0000:{bus}:00.0"}}' for bus in ("3b", "5e")]
+    original = host(
+        tmp_path,
+        read=with_options_of_a_vendor,
+        groups={
+            "os_acc_acme": values,
+            "os_acc_bitstreams": {"allowed_projects": ["one", "two"]},
+        },
+        device_spec=names,
+        enabled_plugins=["pci", "nic"],
+    )
+
+    written = with_options_of_a_vendor(original.write_config())
+
+    of_vendor, expected = written.os_acc_acme, original.config().os_acc_acme
+    assert {name: of_vendor[name] for name in values} == {
+        name: expected[name] for name in values
+    }
+    register(written)
+    assert written.os_acc.device_spec == names
+    assert written.os_acc.enabled_plugins == ["pci", "nic"]
 
 
 def test_a_copy_has_the_options_of_the_moment(tmp_path: Path) -> None:
