@@ -313,8 +313,7 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        answer = self._change(sriov.set_num_vfs, function, (count,), epoch, deadline)
-        errors.judge((function.address,), (answer,))
+        self._change(sriov.set_num_vfs, function, (count,), epoch, deadline)
 
     def share_nvme_resources(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -323,9 +322,8 @@ class Helper:
 
         :raises HostError: they are too few, or the controller refused it.
         """
-        step, context = vf_resources.share_resources, nvme.context
-        answer = self._change(step, function, (count,), epoch, deadline, context)
-        errors.judge((function.address,), (answer,))
+        step = vf_resources.share_resources
+        self._change(step, function, (count,), epoch, deadline, context=nvme.context)
 
     def set_qat_services(
         self, function: PciFunction, services: QatServices, epoch: int, deadline: float
@@ -335,8 +333,7 @@ class Helper:
         :raises HostError: the host refused it.
         """
         numbers = (number_of(services),)
-        answer = self._change(qat.set_qat_services, function, numbers, epoch, deadline)
-        errors.judge((function.address,), (answer,))
+        self._change(qat.set_qat_services, function, numbers, epoch, deadline)
 
     def _change(
         self,
@@ -346,14 +343,14 @@ class Helper:
         epoch: int,
         deadline: float,
         context: privsep.Context = privsep.base,
-    ) -> Sequence[Any]:
+    ) -> None:
         """Change a card as a whole."""
         turn = self._turn(context, deadline)
         target = (card.address.parts, card.identity.numbers)
-        answer: Sequence[Any] = turn.ask(
-            entrypoint, *target, *numbers, epoch, turn.milliseconds
-        )
-        return answer
+        answer = turn.ask(entrypoint, *target, *numbers, epoch, turn.milliseconds)
+        if CallResult(*answer).outcome == Outcome.IN_USE:
+            self.check_free((card.address,), deadline)
+        errors.judge((card.address,), (answer,))
 
     def program(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
@@ -453,23 +450,14 @@ class Helper:
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        answer = self._change(fpga.release_ports, card, (count,), epoch, deadline)
-        self._judge_ports(card, answer, deadline)
+        self._change(fpga.release_ports, card, (count,), epoch, deadline)
 
     def assign_ports(self, card: PciFunction, epoch: int, deadline: float) -> None:
         """Return all ports of a card without VFs to the host.
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        answer = self._change(fpga.assign_ports, card, (), epoch, deadline)
-        self._judge_ports(card, answer, deadline)
-
-    def _judge_ports(
-        self, card: PciFunction, answer: Sequence[Any], deadline: float
-    ) -> None:
-        if CallResult(*answer).outcome == Outcome.IN_USE:
-            self.check_free((card.address,), deadline)
-        errors.judge((card.address,), (answer,))
+        self._change(fpga.assign_ports, card, (), epoch, deadline)
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None

@@ -388,7 +388,15 @@ MDEV_HOLDERS = EntryPoint(
 _HEALTH = privileged_health.rows(EntryPoint, _some, _patience)
 #: Entry points that answer for one function, and not for each.
 SINGLE = (
-    *(SET_NUM_VFS, SHARE_NVME_RESOURCES, SET_QAT_SERVICES, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD),
+    *(
+        SET_NUM_VFS,
+        SHARE_NVME_RESOURCES,
+        SET_QAT_SERVICES,
+        PROGRAM,
+        RELEASE_PORTS,
+        ASSIGN_PORTS,
+        LOAD,
+    ),
     *(CREATE_MDEV, REPAIR_MDEV, REMOVE_MDEV),
     *(*_HEALTH.values(), *privileged_steps.ALL.values()),
 )
