@@ -35,7 +35,7 @@ OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("os_acc.privsep", "Context"): ("__init__", "health_step", "step"),
     ("os_acc.privsep", "Step"): ("function",),
     ("os_acc.privsep", "StepTarget"): (
-        *("address", "card", "functions", "lease", "root"),
+        *("__init__", "address", "card", "functions", "lease", "root"),
         *("directory", "read", "set", "write"),
     ),
     ("os_acc.testing", "AttributeSpec"): (),

@@ -156,6 +156,16 @@ class _Recorder:
         ]
         first = vfs[0] if vfs else None
         product = self._text(pf.address, "sriov_vf_device")
+        # One in a guest has lost the attributes of its driver.
+        shown = {
+            index: frozenset(self._driver_attributes(each.address, pf))
+            for index, each in enumerate(vfs)
+            if each.driver == vfs[0].driver
+        }
+        alike = frozenset.intersection(*shown.values()) if shown else frozenset()
+        own = tuple(
+            _sorted(shown.get(index, alike) - alike) for index in range(len(vfs))
+        )
         return SriovSpec(
             pf.total_vfs,
             int(product, 16) if product else 0,
@@ -165,7 +175,8 @@ class _Recorder:
             boot_vfs=len(vfs),
             reset_methods=first.reset_methods if first else ("flr",),
             netdev=self._netdev_pattern(vfs),
-            vf_attributes=self._driver_attributes(first.address, pf) if first else (),
+            vf_attributes=_sorted(alike),
+            own_vf_attributes=own if any(own) else (),
         )
 
     def _netdev_pattern(self, vfs: Iterable[PciFunction]) -> str:
@@ -232,7 +243,7 @@ def record_host(
 
     :param root: the parent directory of ``/sys`` and ``/proc``.
     :param with_drivers: functions whose attributes made by their drivers are read, with
-        those of the first VF of a PF. The reader knows that reading them has no effect.
+        those of the VFs of a PF. The reader knows that reading them has no effect.
     :param identifying: record serial numbers and such names too.
     :raises HostStepFailed: the kernel refuses a read that the record needs.
     """
@@ -272,6 +283,10 @@ def record_host(
         ),
         mdev_parents=tuple(filter(None, map(recorder.mdev_parent, virtual))),
     )
+
+
+def _sorted(found: frozenset[AttributeSpec]) -> tuple[AttributeSpec, ...]:
+    return tuple(sorted(found, key=lambda each: each.name))
 
 
 def _own_driver(function: PciFunction) -> str:

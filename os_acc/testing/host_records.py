@@ -91,5 +91,9 @@ def _with(function: FunctionSpec, stores: Mapping[str, Store]) -> FunctionSpec:
         function,
         driver_attributes=known(function.driver_attributes),
         sriov=sriov
-        and dataclasses.replace(sriov, vf_attributes=known(sriov.vf_attributes)),
+        and dataclasses.replace(
+            sriov,
+            vf_attributes=known(sriov.vf_attributes),
+            own_vf_attributes=tuple(map(known, sriov.own_vf_attributes)),
+        ),
     )

@@ -121,6 +121,8 @@ class SriovSpec:
     :ivar boot_vfs: number of VFs that the host's own boot scripts make.
     :ivar netdev: the name of each VF's network interface, ``{}`` its index.
     :ivar vf_attributes: the attributes that each VF's driver makes.
+    :ivar own_vf_attributes: those of single VFs, by their indexes; one replaces that of
+        the same name.
     """
 
     total: int
@@ -136,6 +138,13 @@ class SriovSpec:
     reset_methods: tuple[str, ...] = ("flr",)
     netdev: str = ""
     vf_attributes: tuple[AttributeSpec, ...] = ()
+    own_vf_attributes: tuple[tuple[AttributeSpec, ...], ...] = ()
+
+    def attributes_of(self, index: int) -> tuple[AttributeSpec, ...]:
+        """Return the attributes of the VF with this index."""
+        own = self.own_vf_attributes[index : index + 1]
+        found = {each.name: each for each in self.vf_attributes}
+        return tuple((found | {each.name: each for each in sum(own, ())}).values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -235,8 +244,11 @@ class FunctionSpec:
         """The serial number of its NVMe controller; '' if it has none."""
         if self.nvme is not None and self.nvme.serial:
             return self.nvme.serial
-        named = (each for each in self.devices if each.subsystem == "nvme")
-        return next((dict(each.attributes)["serial"].strip() for each in named), "")
+        named = (
+            dict(each.attributes) for each in self.devices if each.subsystem == "nvme"
+        )
+        # The record of a host may have none.
+        return next((each.get("serial", "").strip() for each in named), "")
 
     @property
     def class_devices(self) -> tuple[ClassDeviceSpec, ...]:
@@ -301,7 +313,7 @@ class FunctionSpec:
             reset_methods=self.sriov.reset_methods,
             devices=devices,
             nvme=own,
-            driver_attributes=self.sriov.vf_attributes,
+            driver_attributes=self.sriov.attributes_of(index),
         )
 
     def vf_index(self, address: str) -> int:

@@ -180,6 +180,21 @@ def test_a_vf_without_a_driver_keeps_its_attributes(tmp_path: Path) -> None:
     assert function.sriov.vf_attributes == (mode,)
 
 
+def test_each_vf_keeps_its_own_attributes(tmp_path: Path) -> None:
+    alike = AttributeSpec("acme/mode", "guest", keep)
+    own = tuple((AttributeSpec("acme/unit", text, keep),) for text in "AB")
+    sriov = SriovSpec(
+        2, 0x0E11, "acmevf", boot_vfs=2, vf_attributes=(alike,), own_vf_attributes=own
+    )
+    kernel = FakeKernel.build(tmp_path / "source", HostSpec((card(sriov=sriov),)))
+    recorded(kernel.root, tmp_path / "host.json", [CARD])
+    stores = {alike.name: keep, "acme/unit": keep}
+    (function,) = load_host(tmp_path / "host.json", stores).functions
+    assert function.sriov is not None
+    assert function.sriov.vf_attributes == (alike,)
+    assert function.sriov.own_vf_attributes == own
+
+
 def test_a_recorded_parent_has_the_capacity_that_is_free(tmp_path: Path) -> None:
     with TestHost(
         tmp_path / "source",

@@ -67,6 +67,7 @@ CARD = FunctionSpec(
             AttributeSpec("acme/profile", "0", set_profile),
             AttributeSpec("acme/free", "4"),
         ),
+        own_vf_attributes=((), (AttributeSpec("acme/profile", "7", set_profile),)),
     ),
 )
 
@@ -109,6 +110,14 @@ def test_an_attribute_without_behaviour_is_read_only(attributes: Attributes) -> 
     with contextlib.suppress(PermissionError):
         attributes.set(PF, "acme/model", "B200")
     assert attributes.get(PF, "acme/model") == "A100\n"
+
+
+def test_a_vf_may_have_attributes_of_its_own(attributes: Attributes) -> None:
+    found = [attributes.get(each, "acme/profile") for each in (VF, SIBLING)]
+    assert found == ["0\n", "7\n"]
+    attributes.set(SIBLING, "acme/profile", "558")
+    assert attributes.get(SIBLING, "acme/profile") == "558\n"
+    assert attributes.get(VF, "acme/free") == "0\n"
 
 
 def test_attributes_come_and_go_with_the_driver(attributes: Attributes) -> None:
