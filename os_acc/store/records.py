@@ -11,21 +11,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from os_acc import exception
 from os_acc.objects import epoch, mdev, vfio_driver
 from os_acc.objects.epoch import AcceptedEpochs
-from os_acc.objects.image import BitstreamRequest
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
-from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import Programming, Region
-from os_acc.objects.request import AttachTarget
-from os_acc.store import schema
+from os_acc.store import codec, schema
 from os_acc.store.errors import StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
 
@@ -271,51 +266,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         are kept.
     """
     fields: dict[str, Any] = json.loads(previous) if previous else {}
-    fields |= {
-        "uuid": lease.uuid,
-        "consumer": lease.consumer,
-        "owner": lease.owner.value,
-        "state": lease.state.value,
-        "group": lease.group,
-        "provider": lease.provider,
-        "resource_class": lease.resource_class,
-        "address": str(lease.address),
-        "iommu_group": lease.iommu_group,
-        "numa_node": lease.numa_node,
-        "prior": [_encode_prior(prior) for prior in lease.prior],
-        "request": lease.request,
-        "request_size": lease.request_size,
-        "boot_id": lease.boot_id,
-        "plugin": lease.plugin,
-        "instance_name": lease.instance_name,
-        "project_id": lease.project_id,
-        "epoch": lease.epoch,
-        "reason": lease.reason,
-        "programming": lease.programming and _encode_programming(lease.programming),
-        "attach_target": lease.attach_target.value,
-        "cells": lease.cells,
-        "affinity": lease.affinity and lease.affinity.value,
-        "policies": _encode_policies(lease.policies),
-        "physfns": [str(each) for each in lease.physfns],
-        "profile": lease.profile,
-        "arq": lease.arq,
-        "is_spare": lease.is_spare,
-        "image_id": lease.image_id,
-        "bitstream_request": lease.bitstream_request
-        and dataclasses.asdict(lease.bitstream_request),
-        "required": lease.required,
-        "created_at": lease.created_at,
-        "owes_release": lease.owes_release,
-        "parent": lease.parent and _encode_identity(lease.parent),
-        "owes_erase": lease.owes_erase,
-        "former_consumer": lease.former_consumer,
-        "former_uuid": lease.former_uuid,
-        "erased": lease.erased,
-        "driver": lease.driver,
-        "physical_network": lease.physical_network,
-        "vgpu_type": lease.vgpu_type,
-        "never_held": lease.never_held,
-    }
+    fields |= codec.encode(lease)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
@@ -325,145 +276,9 @@ def decode(payload: str) -> Lease:
     :raises Damaged: the payload is not the record of a lease.
     """
     try:
-        fields = json.loads(payload)
-        return Lease(
-            uuid=fields["uuid"],
-            consumer=fields["consumer"],
-            owner=Owner(fields["owner"]),
-            state=LeaseState(fields["state"]),
-            group=fields["group"],
-            provider=fields["provider"],
-            resource_class=fields["resource_class"],
-            address=mdev.parse_address(fields["address"]),
-            iommu_group=fields["iommu_group"],
-            numa_node=fields["numa_node"],
-            prior=tuple(_decode_prior(prior) for prior in fields["prior"]),
-            request=fields["request"],
-            request_size=fields["request_size"],
-            boot_id=fields["boot_id"],
-            plugin=fields["plugin"],
-            instance_name=fields["instance_name"],
-            project_id=fields["project_id"],
-            epoch=fields["epoch"],
-            reason=fields["reason"],
-            programming=_decode_programming(fields["programming"]),
-            attach_target=AttachTarget(fields["attach_target"]),
-            cells=tuple(fields["cells"]),
-            affinity=_decode_affinity(fields["affinity"]),
-            policies=_decode_policies(fields["policies"]),
-            physfns=tuple(map(PciAddress.parse, fields["physfns"])),
-            profile=fields["profile"],
-            arq=fields["arq"],
-            is_spare=fields["is_spare"],
-            image_id=fields["image_id"],
-            bitstream_request=_decode_request(fields["bitstream_request"]),
-            required=tuple(fields["required"]),
-            created_at=fields["created_at"],
-            owes_release=fields["owes_release"],
-            parent=_decode_parent(fields["parent"]),
-            owes_erase=fields["owes_erase"],
-            former_consumer=fields["former_consumer"],
-            former_uuid=fields["former_uuid"],
-            erased=fields["erased"],
-            driver=_decode_driver(fields["driver"]),
-            physical_network=fields["physical_network"],
-            vgpu_type=fields["vgpu_type"],
-            never_held=fields["never_held"],
-        )
+        lease: Lease = codec.decode(Lease, json.loads(payload))
+        if not vfio_driver.is_name(lease.driver):
+            raise ValueError(f"{lease.driver!r} is not the name of a driver")
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error
-
-
-def _decode_affinity(value: str | None) -> Affinity | None:
-    return None if value is None else Affinity(value)
-
-
-def _decode_driver(value: object) -> str:
-    if not isinstance(value, str) or not vfio_driver.is_name(value):
-        raise ValueError(f"{value!r} is not the name of a driver")
-    return value
-
-
-def _decode_request(fields: Mapping[str, str] | None) -> BitstreamRequest | None:
-    return None if fields is None else BitstreamRequest(**fields)
-
-
-def _encode_policies(policies: PolicySources) -> list[str | None]:
-    named = dataclasses.astuple(policies)
-    return [each and each.value for each in named]
-
-
-def _decode_policies(values: Sequence[str | None]) -> PolicySources:
-    return PolicySources(*(NUMAPolicy(each) if each else None for each in values))
-
-
-def _encode_programming(programming: Programming) -> dict[str, Any]:
-    region = programming.region
-    return {
-        "card": str(region.card),
-        "identity": [*region.identity.numbers, region.identity.serial],
-        "number": region.number,
-        "interface_id": region.interface_id,
-        "held": region.function_id,
-        "function_id": programming.function_id,
-        "image_id": programming.image_id,
-        "hash_algo": programming.hash_algo,
-        "hash_value": programming.hash_value,
-        "functions": [str(each) for each in region.pci_functions],
-        "reached": [[str(place), function] for place, function in region.functions],
-        "is_authenticated": region.is_authenticated,
-        "is_exact": programming.is_exact,
-        "boot_id": programming.boot_id,
-    }
-
-
-def _decode_programming(fields: Mapping[str, Any] | None) -> Programming | None:
-    if fields is None:
-        return None
-    return Programming(
-        region=Region(
-            card=PciAddress.parse(fields["card"]),
-            identity=PciIdentity(*fields["identity"]),
-            number=fields["number"],
-            interface_id=fields["interface_id"],
-            function_id=fields["held"],
-            pci_functions=tuple(map(PciAddress.parse, fields["functions"])),
-            functions=tuple(
-                (PciAddress.parse(place), function)
-                for place, function in fields["reached"]
-            ),
-            is_authenticated=fields["is_authenticated"],
-        ),
-        function_id=fields["function_id"],
-        image_id=fields["image_id"],
-        hash_algo=fields["hash_algo"],
-        hash_value=fields["hash_value"],
-        is_exact=fields["is_exact"],
-        boot_id=fields["boot_id"],
-    )
-
-
-def _encode_prior(prior: PriorBinding) -> dict[str, Any]:
-    return {
-        "address": str(prior.address),
-        "identity": _encode_identity(prior.identity),
-        "driver": prior.driver,
-        "driver_override": prior.driver_override,
-    }
-
-
-def _encode_identity(identity: PciIdentity) -> list[int | str]:
-    return [*identity.numbers, identity.serial]
-
-
-def _decode_parent(values: Sequence[Any] | None) -> PciIdentity | None:
-    return None if values is None else PciIdentity(*values)
-
-
-def _decode_prior(fields: Mapping[str, Any]) -> PriorBinding:
-    return PriorBinding(
-        address=PciAddress.parse(fields["address"]),
-        identity=PciIdentity(*fields["identity"]),
-        driver=fields["driver"],
-        driver_override=fields["driver_override"],
-    )
+    return lease

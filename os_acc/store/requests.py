@@ -12,17 +12,15 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from oslo_log import log
 
 from os_acc.objects.accelerator_request import (
     AcceleratorRequest,
-    RequestBinding,
     RequestState,
 )
 from os_acc.objects.lease import Lease
-from os_acc.store import records, schema
+from os_acc.store import codec, records, schema
 
 LOG = log.getLogger(__name__)
 
@@ -153,33 +151,11 @@ def _intact(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
 
 
 def _encode(request: AcceleratorRequest) -> str:
-    binding = request.binding
-    fields: dict[str, Any] = {
-        "uuid": request.uuid,
-        "profile": request.profile,
-        "group": request.group,
-        "properties": request.properties,
-        "batch": [request.batch, request.batch_size],
-        "state": request.recorded.value,
-        "binding": binding
-        and [binding.hostname, binding.device_rp_uuid, binding.instance_uuid],
-        "reason": request.reason,
-    }
+    binding = request.binding and dataclasses.replace(request.binding, image_id="")
+    fields = codec.encode(dataclasses.replace(request, binding=binding, lease=None))
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def _decode(payload: str) -> AcceleratorRequest:
-    fields = json.loads(payload)
-    binding = fields["binding"]
-    batch, batch_size = fields["batch"]
-    return AcceleratorRequest(
-        uuid=fields["uuid"],
-        profile=fields["profile"],
-        group=fields["group"],
-        properties=tuple((key, value) for key, value in fields["properties"]),
-        batch=batch,
-        batch_size=batch_size,
-        recorded=RequestState(fields["state"]),
-        binding=RequestBinding(*binding) if binding else None,
-        reason=fields["reason"],
-    )
+    found: AcceleratorRequest = codec.decode(AcceleratorRequest, json.loads(payload))
+    return found

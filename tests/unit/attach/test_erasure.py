@@ -18,11 +18,11 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
-from os_acc.store import records
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.unit import acme
 from tests.unit.acme import advance
+from tests.unit.store.store_files import unlearn
 
 CARD, OTHER = "0000:5e:00.0", "0000:e3:00.0"
 GPU = "0000:17:00.0"
@@ -348,8 +348,7 @@ def test_a_plug_that_fails_later_is_erased(host, monkeypatch):
 def test_an_older_version_keeps_the_device(host, monkeypatch):
     """It reads a state that it does not know: the record is damaged."""
     use(host)
-    older = {each.value: each for each in LeaseState if each is not LeaseState.ERASING}
-    monkeypatch.setattr(records, "LeaseState", older.__getitem__)
+    unlearn(monkeypatch, LeaseState.ERASING)
     host.restart()
     check_kept(host)
     assert host.manager.store.leases() == ()

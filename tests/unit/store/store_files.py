@@ -9,15 +9,16 @@ import pathlib
 import sqlite3
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
-from os_acc.store import Store, schema
+from os_acc.store import Store, codec, schema
 from os_acc.testing import TestHost
 
 #: A synthetic step from version 1 to 2: new column, new digests, new table, and more
@@ -34,6 +35,18 @@ STEP = (
 def set_steps(monkeypatch: pytest.MonkeyPatch, *more: tuple[str, ...]) -> None:
     """Add steps to the schema that this process knows."""
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, *more))
+
+
+def unlearn(older: pytest.MonkeyPatch, state: LeaseState) -> None:
+    """Make this process a version that does not know a state of leases."""
+    decode = codec.decode
+
+    def read(kind: Any, value: Any) -> Any:
+        if kind is Lease and value["state"] == state.value:
+            raise ValueError(f"{state.value!r} is not a valid LeaseState")
+        return decode(kind, value)
+
+    older.setattr(codec, "decode", read)
 
 
 def file_in(state_path: str) -> pathlib.Path:

@@ -14,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.store import Store, readonly, records, schema
-from tests.unit.store.store_files import execute, file_in, reopened, rows
+from tests.unit.store.store_files import execute, file_in, reopened, rows, unlearn
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_newer_os_acc_gets_its_lease_back(
     lease = newer({"colour": "red"})
     expected = rows(file_in(state_path), f"SELECT {records.COLUMNS} FROM leases")
     with monkeypatch.context() as old:
-        old.setattr(records, "LeaseState", _without(LeaseState.PREPARING))
+        unlearn(old, LeaseState.PREPARING)
         older = reopened(state_path)
         assert older.leases() == ()
         (other,) = older.add([make_lease(2)])
@@ -103,7 +103,7 @@ def test_a_lease_that_an_operator_gave_up_stays_away(
 ) -> None:
     lease = newer({})
     with monkeypatch.context() as old:
-        old.setattr(records, "LeaseState", _without(LeaseState.PREPARING))
+        unlearn(old, LeaseState.PREPARING)
         older = reopened(state_path)
         older.forget_damaged(lease.address)
     assert reopened(state_path).leases() == ()
@@ -114,21 +114,10 @@ def test_a_lease_without_its_claims_stays_set_aside(
 ) -> None:
     lease = newer({})
     with monkeypatch.context() as old:
-        old.setattr(records, "LeaseState", _without(LeaseState.PREPARING))
+        unlearn(old, LeaseState.PREPARING)
         reopened(state_path)
         file = pathlib.Path(file_in(state_path))
         execute(file, f"DELETE FROM claims WHERE address = '{lease.members[0]}'")
     again = reopened(state_path)
     assert again.leases() == ()
     assert again.damaged_claims() == lease.members[1:]
-
-
-def _without(state: LeaseState) -> Callable[[str], LeaseState]:
-    """Return the reader of a version that does not know a state."""
-
-    def read(value: str) -> LeaseState:
-        if value == state.value:
-            raise ValueError(f"{value!r} is not a valid LeaseState")
-        return LeaseState(value)
-
-    return read

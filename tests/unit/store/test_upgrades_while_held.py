@@ -33,7 +33,14 @@ from tests.expected_errors import has
 from tests.unit import acme
 from tests.unit.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit.plugins.vgpus import HALF, VFS, tagged, type_of
-from tests.unit.store.store_files import STEP, execute, file_in, rows, set_steps
+from tests.unit.store.store_files import (
+    STEP,
+    execute,
+    file_in,
+    rows,
+    set_steps,
+    unlearn,
+)
 
 GPU, FREE_GPU, DRIVE, VGPU = "0000:17:00.0", "0000:18:00.0", "0000:d9:00.0", VFS[0]
 MDEV = "mtty-1 of mtty"
@@ -142,17 +149,6 @@ def _state(host: TestHost) -> tuple[object, ...]:
     mdevs = Path(host.root, "sys/bus/mdev/devices")
     uuids = sorted(each.name for each in mdevs.iterdir()) if mdevs.is_dir() else []
     return host.kernel.snapshot(), uuids, type_of(host, VGPU)
-
-
-def _cannot_read_held_leases(older: pytest.MonkeyPatch) -> None:
-    """Make this process a version that does not know the state of a held lease."""
-
-    def read(value: str) -> LeaseState:
-        if value == LeaseState.HELD.value:
-            raise ValueError(f"{value!r} is not a valid LeaseState")
-        return LeaseState(value)
-
-    older.setattr(records, "LeaseState", read)
 
 
 def _rewrite(host: TestHost, lease: Lease, fields: dict[str, Any]) -> None:
@@ -276,7 +272,7 @@ def test_a_version_that_cannot_read_the_leases_leaves_the_guests_alone(
     host: TestHost, guests: Guests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        _cannot_read_held_leases(older)
+        unlearn(older, LeaseState.HELD)
         host.restart()
         assert host.manager.store.leases() == ()
         assert [host.unplug(number) for number in HELD] == [0] * len(HELD)

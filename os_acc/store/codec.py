@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Values of the library as plain JSON, and back by the types of their fields.
+
+Addresses are text, members of enumerations their values, data classes objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import typing
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, Final
+
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, parse_address
+from os_acc.objects.pci import PciAddress
+
+_PLAIN: Final = frozenset({str, int, float, bool, NoneType})
+
+
+def encode(value: Any) -> Any:
+    """Return a value as plain JSON."""
+    match value:
+        case PciAddress() | MdevSlot():
+            return str(value)
+        case enum.Enum():
+            return value.value
+        case tuple():
+            return list(map(encode, value))
+    if type(value) in _PLAIN:
+        return value
+    values = (
+        (each.name, getattr(value, each.name)) for each in dataclasses.fields(value)
+    )
+    return {
+        name: part if type(part) in _PLAIN else encode(part) for name, part in values
+    }
+
+
+def decode(kind: Any, value: Any) -> Any:
+    """Return the value of a type from plain JSON.
+
+    :raises KeyError, TypeError, ValueError: it is not the JSON of such a value.
+    """
+    read = _reader(kind)
+    return value if read is None else read(value)
+
+
+@functools.cache
+def _reader(kind: Any) -> Callable[[Any], Any] | None:
+    """Return the function that reads a type; None: its values are plain."""
+    parts = typing.get_args(kind)
+    if kind is PciAddress:
+        return PciAddress.parse
+    if kind == DeviceAddress:
+        return parse_address
+    if typing.get_origin(kind) is tuple:
+        return functools.partial(_read_tuple, parts)
+    if NoneType in parts:
+        (part,) = (each for each in parts if each is not NoneType)
+        read = _reader(part)
+        return read and functools.partial(_read_optional, read)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        readers = tuple(
+            (each.name, _reader(hints[each.name])) for each in dataclasses.fields(kind)
+        )
+        return functools.partial(_read_fields, kind, readers)
+    return None
+
+
+def _read_tuple(parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if parts[-1] is Ellipsis:
+        parts = parts[:1] * len(value)
+    return tuple(decode(part, each) for part, each in zip(parts, value, strict=True))
+
+
+def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)
+
+
+def _read_fields(
+    kind: Callable[..., Any],
+    readers: tuple[tuple[str, Callable[[Any], Any] | None], ...],
+    value: Any,
+) -> Any:
+    return kind(
+        **{
+            name: value[name] if read is None else read(value[name])
+            for name, read in readers
+        }
+    )
