@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Convert between Nova's objects and values of this library.
+"""Convert Nova's objects to values of this library.
 
 The objects are those of Nova 34 (``nova/objects/numa.py``,
 ``instance_numa.py``, ``network_metadata.py``). They are not modified; any unset
-field but an id counts as empty. Nova is not imported: functions that create such
-objects take their classes from the argument ``objects``, which is
-``nova.objects`` after ``register_all()``.
+field but an id counts as empty. Nova is not imported.
 """
 
 from __future__ import annotations
@@ -45,15 +43,6 @@ def network_info_from_nova(metadata: Any) -> NUMANetworkInfo:
     return NUMANetworkInfo(networks.physnets, networks.tunneled)
 
 
-def networks_to_nova(
-    networks: NUMANetworkInfo | InstanceNUMANetworks, objects: Any
-) -> Any:
-    """Return a ``NetworkMetadata``, Nova's class for guest and host networks."""
-    return objects.NetworkMetadata(
-        physnets=set(networks.physnets), tunneled=networks.tunneled
-    )
-
-
 def host_from_nova(topology: Any) -> NUMATopology:
     """Return the host of a ``NUMATopology``; without cells if it is None.
 
@@ -65,50 +54,12 @@ def host_from_nova(topology: Any) -> NUMATopology:
     return NUMATopology(tuple(sorted(cells, key=lambda cell: cell.id)))
 
 
-def host_to_nova(topology: NUMATopology, objects: Any) -> Any:
-    """Return a ``NUMATopology`` without distances.
-
-    For Nova's resource tracker the usage must be zero: the tracker adds the
-    usage of each guest.
-    """
-    return objects.NUMATopology(
-        cells=[_host_cell_to_nova(cell, objects) for cell in topology.cells]
-    )
-
-
 def guest_from_nova(topology: Any) -> InstanceNUMATopology:
     """Return the guest of an ``InstanceNUMATopology``; without cells if it is None."""
     return InstanceNUMATopology(
         tuple(_guest_cell(cell) for cell in _field(topology, "cells", ())),
         _field(topology, "emulator_threads_policy", None) == _ISOLATE,
     )
-
-
-def guest_to_nova(topology: InstanceNUMATopology, objects: Any) -> Any:
-    """Return an ``InstanceNUMATopology`` that is not assigned to a host."""
-    return objects.InstanceNUMATopology(
-        cells=[
-            _guest_cell_to_nova(number, cell, objects)
-            for number, cell in enumerate(topology.cells)
-        ],
-        emulator_threads_policy=_ISOLATE
-        if topology.emulator_threads_isolated
-        else None,
-    )
-
-
-def host_cells_from_nova(topology: Any) -> tuple[int, ...]:
-    """Return the host cells of a guest's cells, in the guest's order.
-
-    Valid only after the claim: before, the ids are the guest's own
-    (``numa_fit_instance_to_host`` in ``nova/virt/hardware.py``).
-
-    :raises InvalidInput: a cell has no id, or was removed from its host.
-    """
-    found = tuple(_id(cell) for cell in _field(topology, "cells", ()))
-    if any(number < 0 for number in found):
-        raise InvalidInput("a guest cell has no host cell")
-    return found
 
 
 def limits_from_nova(limits: Any) -> NUMALimits:
@@ -140,30 +91,6 @@ def _host_cell(cell: Any) -> NUMACell:
     )
 
 
-def _host_cell_to_nova(cell: NUMACell, objects: Any) -> Any:
-    return objects.NUMACell(
-        id=cell.id,
-        cpuset=set(cell.cpuset),
-        pcpuset=set(cell.pcpuset),
-        memory=cell.memory,
-        siblings=[set(core) for core in cell.siblings],
-        mempages=[
-            objects.NUMAPagesTopology(
-                size_kb=pages.size_kb,
-                total=pages.total,
-                used=pages.used,
-                reserved=pages.reserved,
-            )
-            for pages in cell.mempages
-        ],
-        socket=cell.socket,
-        network_metadata=networks_to_nova(cell.network_info, objects),
-        cpu_usage=cell.cpu_usage,
-        memory_usage=cell.memory_usage,
-        pinned_cpus=set(cell.pinned_cpus),
-    )
-
-
 def _pages(pages: Any) -> MemoryPages:
     return MemoryPages(
         size_kb=pages.size_kb,
@@ -182,19 +109,6 @@ def _guest_cell(cell: Any) -> InstanceNUMACell:
         pagesize=_field(cell, "pagesize", None),
         cpu_policy=CPUPolicy(_field(cell, "cpu_policy", CPUPolicy.SHARED.value)),
         cpu_thread_policy=None if threads is None else CPUThreadPolicy(threads),
-    )
-
-
-def _guest_cell_to_nova(number: int, cell: InstanceNUMACell, objects: Any) -> Any:
-    threads = cell.cpu_thread_policy
-    return objects.InstanceNUMACell(
-        id=number,
-        cpuset=set(cell.cpuset),
-        pcpuset=set(cell.pcpuset),
-        memory=cell.memory,
-        pagesize=cell.pagesize,
-        cpu_policy=cell.cpu_policy.value,
-        cpu_thread_policy=None if threads is None else threads.value,
     )
 
 

@@ -39,17 +39,12 @@ class DeviceRequest:
     """A request for a number of devices.
 
     :ivar pools: names of the pools that can serve it.
-    :ivar also_matching: names of pools that match its specification but do not
-        serve it: PFs and vDPA devices that were not requested explicitly, and
-        devices that Placement allocated to others. Only Nova's device selection
-        depends on them (:mod:`os_acc.numa.fit.nova`).
     """
 
     name: str
     count: int
     pools: frozenset[str]
     policy: NUMAPolicy = NUMAPolicy.LEGACY
-    also_matching: frozenset[str] = frozenset()
 
 
 def unserved(

@@ -12,7 +12,6 @@ from nova import objects
 from nova.objects import fields
 from nova.pci import stats
 
-from os_acc.numa.fit import convert
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.question import Question
 from os_acc.objects.numa import (
@@ -20,7 +19,7 @@ from os_acc.objects.numa import (
     NUMALimits,
     NUMATopology,
 )
-from tests.unit.numa import cases
+from tests.unit.numa import cases, to_nova
 
 _TYPES = {
     cases.VF: fields.PciDeviceType.SRIOV_VF,
@@ -30,11 +29,11 @@ _TYPES = {
 
 
 def host(topology: NUMATopology) -> Any:
-    return convert.host_to_nova(topology, objects)
+    return to_nova.host_to_nova(topology, objects)
 
 
 def guest(topology: InstanceNUMATopology) -> Any:
-    return convert.guest_to_nova(topology, objects)
+    return to_nova.guest_to_nova(topology, objects)
 
 
 def limits(question: Question) -> Any:
@@ -48,7 +47,7 @@ def limits_with_networks(question: Question) -> Any:
     return objects.NUMATopologyLimits(
         cpu_allocation_ratio=ratios.cpu_allocation_ratio,
         ram_allocation_ratio=ratios.ram_allocation_ratio,
-        network_metadata=convert.networks_to_nova(question.networks, objects),
+        network_metadata=to_nova.networks_to_nova(question.networks, objects),
     )
 
 

@@ -21,13 +21,13 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from os_acc.numa.fit import convert, devices, networks, nova
+from os_acc.numa.fit import devices, networks
 from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.search import fit_to_host
 from os_acc.objects.numa import NUMANetworkInfo
 from tests.functional.nova import numa_objects
 from tests.run_figures import note
-from tests.unit.numa import cases, oracle
+from tests.unit.numa import cases, nova_claim, oracle, to_nova
 from tests.unit.numa.quirks import QUIRKS, Quirk
 
 #: The cases of each kind: 10,000 in all.
@@ -71,7 +71,7 @@ def test_the_same_pools_are_near_enough(
         chosen = drawn_cells(dice, question)
         stats = numa_objects.device_stats(question.host, question.pools)
         theirs = filtered_by_nova(stats, question, chosen)
-        ours = nova.near_enough(
+        ours = nova_claim.near_enough(
             question.host, chosen, question.pools, question.requests[0]
         )
         assert [pool.name for pool in ours] == theirs, case_of(seed, number, question)
@@ -101,13 +101,17 @@ def test_the_same_requests_are_served(
             question.host, question.pools
         ).support_requests(numa_objects.device_requests(question.requests), None, guest)
         asked = (question.host, chosen, question.pools, question.requests)
-        assert nova.served_in_turn(*asked) is theirs, case_of(seed, number, question)
+        assert nova_claim.served_in_turn(*asked) is theirs, case_of(
+            seed, number, question
+        )
         exact = not devices.unserved(*asked)
         counted["served"] += theirs
         counted["refused"] += not theirs
         counted["refused, and could be served"] += exact and not theirs
         assert exact or not theirs, case_of(seed, number, question)
-        if len(question.requests) == 1 and not question.requests[0].also_matching:
+        if len(question.requests) == 1 and not nova_claim.also_matching(
+            question.requests[0]
+        ):
             assert exact is theirs, case_of(seed, number, question)
             counted["alone"] += 1
     assert counted["refused, and could be served"]
@@ -150,7 +154,7 @@ def test_the_same_networks_are_carried(
         theirs = hardware._numa_cells_support_network_metadata(
             host,
             [cell for cell in host.cells if cell.id in chosen],
-            convert.networks_to_nova(question.networks, objects),
+            to_nova.networks_to_nova(question.networks, objects),
         )
         carried = networks.carried(question.host, chosen, question.networks)
         assert carried is theirs, case_of(seed, number, question)
@@ -198,7 +202,9 @@ def test_with_its_quirks_nova_s_answer_is_the_same(
         question = cases.question(dice)
         stats = numa_objects.device_stats(question.host, question.pools)
         theirs = asked_of_nova(question, stats)
-        assert nova.fit_as_nova(question) == theirs, case_of(seed, number, question)
+        assert nova_claim.fit_as_nova(question) == theirs, case_of(
+            seed, number, question
+        )
         counted["fits"] += theirs is not None
         counted["does not fit"] += theirs is None
         exact = fit_to_host(question)

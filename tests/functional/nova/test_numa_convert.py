@@ -29,6 +29,7 @@ from os_acc.objects.numa import (
     NUMANetworkInfo,
     NUMATopology,
 )
+from tests.unit.numa import to_nova
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,14 +84,14 @@ def over_the_wire(made: Any) -> Any:
 @given(hosts)
 @settings(max_examples=300, deadline=None)
 def test_a_host_is_the_same_after_nova_has_had_it(host: NUMATopology) -> None:
-    made = over_the_wire(convert.host_to_nova(host, objects))
+    made = over_the_wire(to_nova.host_to_nova(host, objects))
     assert convert.host_from_nova(made) == host
 
 
 @given(guests)
 @settings(max_examples=300, deadline=None)
 def test_a_guest_is_the_same_after_nova_has_had_it(guest: InstanceNUMATopology) -> None:
-    made = over_the_wire(convert.guest_to_nova(guest, objects))
+    made = over_the_wire(to_nova.guest_to_nova(guest, objects))
     assert convert.guest_from_nova(made) == guest
     assert made.emulator_threads_isolated == guest.emulator_threads_isolated
 
@@ -100,7 +101,7 @@ def test_a_guest_is_the_same_after_nova_has_had_it(guest: InstanceNUMATopology) 
 def test_networks_are_the_same_after_nova_has_had_them(
     networks: InstanceNUMANetworks,
 ) -> None:
-    made = over_the_wire(convert.networks_to_nova(networks, objects))
+    made = over_the_wire(to_nova.networks_to_nova(networks, objects))
     assert convert.networks_from_nova(made) == networks
 
 
@@ -117,15 +118,6 @@ def test_fields_that_nova_has_not_set_are_empty() -> None:
     assert convert.limits_from_nova(objects.NUMATopologyLimits()) == NUMALimits()
     with pytest.raises(InvalidInput):
         convert.host_from_nova(objects.NUMATopology(cells=[objects.NUMACell()]))
-
-
-def test_a_guest_tells_its_host_cells_until_its_claim_is_aborted() -> None:
-    cells = [objects.InstanceNUMACell(id=1), objects.InstanceNUMACell(id=0)]
-    guest = objects.InstanceNUMATopology(cells=cells)
-    assert convert.host_cells_from_nova(guest) == (1, 0)
-    cells[0].clear_host_pinning()
-    with pytest.raises(InvalidInput):
-        convert.host_cells_from_nova(guest)
 
 
 def test_limits_carry_ratios_and_networks() -> None:

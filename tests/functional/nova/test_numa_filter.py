@@ -18,7 +18,6 @@ from nova.scheduler.host_manager import HostManager
 
 from os_acc import numa
 from os_acc.nova.filters import ExactNUMAFilter
-from os_acc.numa.fit import convert
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,
@@ -29,7 +28,7 @@ from os_acc.objects.numa import (
     NUMATopology,
 )
 from tests.functional.nova import numa_objects
-from tests.unit.numa import cases, oracle
+from tests.unit.numa import cases, nova_claim, oracle, to_nova
 
 PATH = "os_acc.nova.filters.ExactNUMAFilter"
 
@@ -59,7 +58,7 @@ def spec_of(question: numa.Question) -> objects.RequestSpec:
         image=objects.ImageMeta(properties=objects.ImageMetaProps()),
         pci_requests=None,
         numa_topology=numa_objects.guest(question.guest),
-        network_metadata=convert.networks_to_nova(question.networks, objects),
+        network_metadata=to_nova.networks_to_nova(question.networks, objects),
     )
 
 
@@ -93,14 +92,14 @@ def test_it_passes_where_some_permutation_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_it_agrees_with_nova_s_filter_but_for_nova_s_quirks(seed: int) -> None:
-    """:func:`fit_as_nova` predicts Nova's verdict in each case that differs."""
+    """A model of Nova's claim predicts Nova's verdict in each case that differs."""
     counted = Counter[str]()
     for question in questions(seed, 100):
         assert question.limits
         state, spec = host_state(question.host, question.limits), spec_of(question)
         ours = ExactNUMAFilter().host_passes(state, spec)
         theirs = NUMATopologyFilter().host_passes(state, spec)
-        assert theirs is (numa.fit_as_nova(question) is not None)
+        assert theirs is (nova_claim.fit_as_nova(question) is not None)
         assert ours is numa.fit_to_host(question).fits
         counted["same" if ours is theirs else "quirk"] += 1
         if question.networks.physnets and not ours and not theirs:

@@ -23,6 +23,7 @@ from os_acc.objects.numa import (
     NUMATopology,
     PageSize,
 )
+from tests.unit.numa.nova_claim import MatchingRequest
 
 PHYSNETS = ("a", "b", "c")
 PRODUCTS = ("x", "x", "x", "y")
@@ -224,4 +225,4 @@ def device_request(
         if each.startswith(VF + ":" if kind == ANY else kind + ":")
     )
     others = frozenset(of_product) - served if kind == ANY else frozenset[str]()
-    return DeviceRequest(name, count, served, policy, others)
+    return MatchingRequest(name, count, served, policy, others)

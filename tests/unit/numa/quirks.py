@@ -21,6 +21,7 @@ from os_acc.objects.numa import (
     NUMATopology,
     PageSize,
 )
+from tests.unit.numa.nova_claim import MatchingRequest
 
 VF, OTHER_VF, THIRD_VF, PF = "vf:x:0", "vf:x:1", "vf:x:2", "pf:x:3"
 
@@ -101,7 +102,7 @@ QUIRKS = {
     "a local PF that nobody asked for hides a VF elsewhere": Quirk(
         devices(
             (DevicePool(PF, 0, 1), DevicePool(VF, 1, 1)),
-            DeviceRequest(
+            MatchingRequest(
                 "any:x:0",
                 1,
                 frozenset({VF}),

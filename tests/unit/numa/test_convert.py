@@ -26,6 +26,7 @@ from os_acc.objects.numa import (
     NUMANetworkInfo,
     NUMATopology,
 )
+from tests.unit.numa import to_nova
 
 
 class Versioned:
@@ -87,10 +88,10 @@ GUEST = InstanceNUMATopology(
 
 
 def test_what_goes_to_nova_comes_back_the_same() -> None:
-    assert convert.host_from_nova(convert.host_to_nova(HOST, CLASSES)) == HOST
-    assert convert.guest_from_nova(convert.guest_to_nova(GUEST, CLASSES)) == GUEST
+    assert convert.host_from_nova(to_nova.host_to_nova(HOST, CLASSES)) == HOST
+    assert convert.guest_from_nova(to_nova.guest_to_nova(GUEST, CLASSES)) == GUEST
     networks = InstanceNUMANetworks(frozenset({"foo"}), tunneled=True)
-    metadata = convert.networks_to_nova(networks, CLASSES)
+    metadata = to_nova.networks_to_nova(networks, CLASSES)
     assert convert.networks_from_nova(metadata) == networks
 
 
@@ -111,7 +112,6 @@ def test_what_is_not_there_is_empty() -> None:
     assert convert.network_info_from_nova(None) == NUMANetworkInfo()
     assert convert.host_from_nova(None) == NUMATopology()
     assert convert.guest_from_nova(None) == InstanceNUMATopology()
-    assert convert.host_cells_from_nova(None) == ()
     assert convert.limits_from_nova(None) == NUMALimits()
 
 
@@ -128,17 +128,6 @@ def test_cells_and_pages_are_put_in_order() -> None:
     host = convert.host_from_nova(Versioned(cells=cells))
     assert [cell.id for cell in host.cells] == [0, 8]
     assert [each.size_kb for each in host.cells[0].mempages] == [4, 2048, 1048576]
-
-
-def test_a_claimed_guest_tells_its_host_cells_in_its_own_order() -> None:
-    guest = Versioned(cells=[Versioned(id=1), Versioned(id=0)])
-    assert convert.host_cells_from_nova(guest) == (1, 0)
-
-
-@pytest.mark.parametrize("fields", [{}, {"id": None}, {"id": -1}])
-def test_a_guest_on_no_host_tells_no_host_cells(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        convert.host_cells_from_nova(Versioned(cells=[Versioned(**fields)]))
 
 
 def test_a_host_cell_needs_an_id() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's quirks are reproduced only on request."""
+"""A model of Nova's claim has the quirks that the exact fit does not have."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.networks import NO_NETWORKS
-from os_acc.numa.fit.nova import fit_as_nova
 from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.search import fit_to_host
 from os_acc.objects.numa import InstanceNUMATopology, NUMAPolicy
 from tests.expected_errors import has
 from tests.unit.numa import cases, quirks
+from tests.unit.numa.nova_claim import fit_as_nova
 from tests.unit.numa.quirks import QUIRKS
 
 every_quirk = pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
@@ -49,7 +49,7 @@ def test_one_cell_and_one_kind_of_device_have_no_quirk(seed: int) -> None:
         # Without limits, Nova does not check networks.
         networks=question.networks if question.limits else NO_NETWORKS,
         requests=tuple(
-            dataclasses.replace(request, also_matching=frozenset())
+            DeviceRequest(request.name, request.count, request.pools, request.policy)
             for request in question.requests[:1]
         ),
     )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import pytest
 
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
-from os_acc.numa.fit.nova import near_enough, served_in_turn
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
+from tests.unit.numa.nova_claim import MatchingRequest, near_enough, served_in_turn
 
 REQUIRED, SOCKET = NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET
 LEGACY, PREFERRED = NUMAPolicy.LEGACY, NUMAPolicy.PREFERRED
@@ -62,7 +62,7 @@ def test_a_local_pf_that_was_not_asked_for_hides_nothing_but_from_nova(
     policy: NUMAPolicy,
 ) -> None:
     there = [DevicePool("pf", 0, 1), DevicePool("vf", 2, 1)]
-    request = DeviceRequest(
+    request = MatchingRequest(
         "r", 1, frozenset({"vf"}), policy, also_matching=frozenset({"pf"})
     )
     assert (unserved(HOST, [0], there, [request]) == ()) is (policy is PREFERRED)

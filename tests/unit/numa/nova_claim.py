@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Fit a guest as Nova 34 does, including its quirks.
+"""A model of the claim of Nova 34, which explains each difference from the exact fit.
 
 :func:`os_acc.numa.fit.search.fit_to_host` finds an assignment if one exists.
-Nova's claim refuses some of these guests and accepts a few that do not fit. Use
-this module to predict the claim. The differences are:
+Nova's claim refuses some of these guests and accepts a few that do not fit:
 
 *An unusable local device hides the others.*
     ``_filter_pools_for_numa_cells`` counts the devices in the guest's cells
@@ -52,6 +51,21 @@ BUDGET: Final = 500_000
 
 _OF_PAGE_SIZES = {ReasonKind.PAGE_SIZE, ReasonKind.UNEVEN_PAGES, ReasonKind.FREE_PAGES}
 _OF_LIMITS = {ReasonKind.CPU_LIMIT, ReasonKind.RAM_LIMIT}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MatchingRequest(DeviceRequest):
+    """A request, with pools that match its specification but do not serve it.
+
+    :ivar also_matching: names of these pools: PFs and vDPA devices that were not
+        requested explicitly, and devices that Placement allocated to others.
+    """
+
+    also_matching: frozenset[str] = frozenset()
+
+
+def also_matching(request: DeviceRequest) -> frozenset[str]:
+    return getattr(request, "also_matching", frozenset())
 
 
 def fit_as_nova(question: Question, *, budget: int = BUDGET) -> tuple[int, ...] | None:
@@ -158,9 +172,7 @@ def served_in_turn(
     left = list(pools)
     for request in requests:
         matching = [
-            pool
-            for pool in left
-            if pool.name in request.pools or pool.name in request.also_matching
+            pool for pool in left if pool.name in request.pools | also_matching(request)
         ]
         near = near_enough(topology, chosen, matching, request)
         usable = [pool for pool in near if pool.name in request.pools]
