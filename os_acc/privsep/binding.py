@@ -220,15 +220,18 @@ def forget(
     addresses = [address for address in parsed if address is not None]
     if len(set(addresses)) != len(parsed):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
-    # Create no lock file for a missing function.
-    if not any(record.exists(address) for address in addresses):
-        return (CallResult(Outcome.OK),) * len(addresses)
-    return worker.run(
-        addresses,
-        epoch,
-        milliseconds / 1000,
-        lambda index: _forget(addresses[index], lease),
-    )
+    # Lock no others: a caller may name any address.
+    recorded = [each for each in addresses if record.exists(each)]
+    found: dict[PciAddress, CallResult] = {}
+    if recorded:
+        answers = worker.run(
+            recorded,
+            epoch,
+            milliseconds / 1000,
+            lambda index: _forget(recorded[index], lease),
+        )
+        found = dict(zip(recorded, answers, strict=True))
+    return tuple(found.get(each, CallResult(Outcome.OK)) for each in addresses)
 
 
 def _run(
@@ -237,8 +240,7 @@ def _run(
     milliseconds: int,
     step: Callable[[BindTarget], CallResult],
 ) -> tuple[CallResult, ...]:
-    # Create no lock files for missing functions: files for all 2**32 addresses
-    # would fill the file system.
+    # None is changed if another one of the call is missing.
     missing = [not functions.exists(target.address) for target in targets]
     if any(missing):
         gone = CallResult(Outcome.GONE, errno.ENODEV, "identity")

@@ -99,7 +99,7 @@ def program(
         return CallResult(Outcome.INVALID, errno.EINVAL)
     task = _Task(card, tuple(identity), number, interface_id, offset, size)
     deadline = time.monotonic() + milliseconds / 1000
-    # Create no lock file for a missing card.
+    # Read no image for a missing card.
     if not functions.exists(card):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     try:
@@ -292,8 +292,6 @@ def _set_ports(
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    if not functions.exists(card):
-        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     assert isinstance(identity, tuple | list)
     assert isinstance(count, int)
     assert isinstance(epoch, int)

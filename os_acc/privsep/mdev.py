@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import functions, kernel, record, rootconf, worker
+from os_acc.privsep import functions, kernel, locks, record, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 from os_acc.privsep.rootconf import RootConf
@@ -46,10 +46,6 @@ def create(
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
     if slot is None or not functions.is_driver_name(releaser):
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    kind = slot.type
-    # Create no lock file for a missing parent.
-    if not has_parent(kind):
-        return CallResult(Outcome.GONE, errno.ENODEV, "mdev_bus")
     root = rootconf.current()
     return _run(slot, epoch, milliseconds, lambda: _create(slot, uuid, root, releaser))
 
@@ -75,8 +71,10 @@ def remove(
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
     if slot is None or type(is_owed) is not bool:
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    if not has_parent(slot.type) and not record.exists(slot):
-        # The kernel removes the mediated devices of a parent that goes.
+    refused = locks.refusal(slot)
+    # The kernel removes the mediated devices of a parent that goes. Without a lock
+    # file, this helper has created none since the host was booted.
+    if refused and (refused.outcome == Outcome.GONE or _type_of(uuid) is None):
         return CallResult(Outcome.OK)
     return _run(slot, epoch, milliseconds, lambda: _remove(slot, uuid, is_owed=is_owed))
 
@@ -109,7 +107,7 @@ def repair_record(
 
 def has_parent(kind: MdevType) -> bool:
     """Return whether the parent of a type is there."""
-    return os.path.isdir(_parent_directory(kind))
+    return os.path.isdir(locks.parent_directory(kind))
 
 
 def record_slot(slot: MdevSlot, lease: str, releaser: str) -> None:
@@ -189,7 +187,7 @@ def _run(
     slot: MdevSlot, epoch: int, milliseconds: int, step: Callable[[], CallResult]
 ) -> CallResult:
     (result,) = worker.run(
-        [record.name_of(slot)],
+        [slot],
         epoch,
         milliseconds / 1000,
         lambda _index: _guarded(step),
@@ -217,13 +215,11 @@ def _create(slot: MdevSlot, uuid: str, root: RootConf, releaser: str) -> CallRes
         return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
     if not root.allows_mdev(kind):
         return rootconf.denied()
+    if (gone := locks.missing_type(kind)) is not None:
+        return gone
     if releaser:
         record_slot(slot, uuid, releaser)
-    path = os.path.join(_type_directory(kind), "create")
-    try:
-        kernel.current.write(path, uuid)
-    except FileNotFoundError:
-        return CallResult(Outcome.REFUSED, errno.ENOENT, "create")
+    kernel.current.write(os.path.join(locks.type_directory(kind), "create"), uuid)
     found = _type_of(uuid)
     if found != kind:
         return CallResult(Outcome.NO_EFFECT, 0, "create", str(found or ""))
@@ -299,11 +295,3 @@ def _link(path: str) -> str:
         return os.path.basename(os.readlink(path))
     except (FileNotFoundError, NotADirectoryError):
         return ""
-
-
-def _parent_directory(kind: MdevType) -> str:
-    return kernel.current.path("sys/class/mdev_bus", kind.parent)
-
-
-def _type_directory(kind: MdevType) -> str:
-    return os.path.join(_parent_directory(kind), "mdev_supported_types", kind.name)

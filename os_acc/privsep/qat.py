@@ -62,9 +62,6 @@ def set_qat_services(
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    # Create no lock file for a missing function.
-    if not functions.exists(address):
-        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     checked, wanted = tuple(identity), qat.services_of(services)
     root = rootconf.current()
     (result,) = worker.run(

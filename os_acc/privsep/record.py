@@ -26,7 +26,7 @@ import zlib
 from os_acc import exception, privsep
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, state_files, worker
+from os_acc.privsep import functions, kernel, state_files
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
@@ -117,7 +117,7 @@ def _parts(address: DeviceAddress) -> tuple[int | str, ...]:
 
 def _addresses() -> list[DeviceAddress]:
     try:
-        names = os.listdir(kernel.current.path(worker.LOCKS))
+        names = os.listdir(kernel.current.path(state_files.LOCKS))
     except FileNotFoundError:
         return []
     found = []
@@ -244,7 +244,7 @@ def remove(address: DeviceAddress) -> None:
 
 
 def _path(address: DeviceAddress) -> str:
-    return kernel.current.path(worker.LOCKS, f"{name_of(address)}{_SUFFIX}")
+    return kernel.current.path(state_files.LOCKS, f"{name_of(address)}{_SUFFIX}")
 
 
 def _check(payload: str) -> str:

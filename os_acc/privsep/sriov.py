@@ -57,9 +57,6 @@ def on_pf(
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    # Create no lock file for a missing function.
-    if not functions.exists(address):
-        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     pf, wanted, checked, root = address, count, tuple(identity), rootconf.current()
 
     def guarded(_index: int) -> CallResult:

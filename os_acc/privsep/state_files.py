@@ -8,6 +8,8 @@ import errno
 import os
 from typing import Final
 
+#: Directory of these files and of the locks: owned by root, removed at reboot.
+LOCKS: Final = "run/os_acc"
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 

@@ -17,8 +17,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from os_acc.objects.mdev import MdevSlot
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.privsep import dfl, functions, mdev, record, rootconf, targets, worker
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
@@ -70,7 +69,6 @@ def entry_point(
             or not functions.is_driver_name(releaser)
         ):
             return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
-        # Create no lock files for missing devices.
         if call.is_gone():
             return CallResult(Outcome.GONE, errno.ENODEV, "identity")
         permits = _permission(call, StepPurpose(purpose), releaser)
@@ -150,13 +148,10 @@ class _StepCall:
     card: BindTarget | None
 
     @property
-    def locks(self) -> tuple[PciAddress | str, ...]:
-        """The names of the locks; other leases of the same parent go on."""
+    def locks(self) -> tuple[DeviceAddress, ...]:
+        """The devices to be locked; other leases of the same parent go on."""
         slot = self.target.address
-        if isinstance(slot, MdevSlot):
-            own: tuple[PciAddress | str, ...] = (record.name_of(slot),)
-        else:
-            own = self.target.functions
+        own = (slot,) if isinstance(slot, MdevSlot) else self.target.functions
         return own if self.card is None else (*own, self.card.address)
 
     @property

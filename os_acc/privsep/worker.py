@@ -39,12 +39,12 @@ from oslo_privsep import capabilities
 
 from os_acc import deadlines
 from os_acc.objects import epoch as epochs
-from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.objects.mdev import DeviceAddress
+from os_acc.privsep import record, state_files
+from os_acc.privsep.locks import open_lock
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
-#: Directory of the locks: owned by root, removed at reboot.
-LOCKS = "run/os_acc"
+LOCKS = state_files.LOCKS
 #: Upper limit of the argument; the check under the lock is stricter.
 EPOCH_LIMIT = epochs.LIMIT
 # Two live callers never use one device at the same time: the holder of the
@@ -97,7 +97,7 @@ _stuck: set[int] = set()
 
 
 def run(
-    addresses: Sequence[PciAddress | str],
+    addresses: Sequence[DeviceAddress],
     epoch: int | None,
     seconds: float,
     job: Job,
@@ -105,7 +105,6 @@ def run(
 ) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
-    :param addresses: text for a device that is not on PCI: the name of its lock.
     :param epoch: number of the store's transaction that authorizes the call; None: the
         job only reads.
     :param seconds: limit for waiting for the devices' locks and the child.
@@ -116,7 +115,7 @@ def run(
     _reap()
     locks: list[int] = []
     try:
-        for address in sorted(addresses, key=str):
+        for address in sorted(addresses, key=record.name_of):
             patience = min(deadline, time.monotonic() + _LOCK_SECONDS)
             refusal = _lock(address, patience, locks)
             if refusal is not None:
@@ -169,20 +168,13 @@ def _timed(deadline: float, job: Job, index: int) -> CallResult:
     return job(index)
 
 
-def _lock_path(address: PciAddress | str) -> str:
-    return kernel.current.path(LOCKS, str(address))
-
-
 def _lock(
-    address: PciAddress | str, deadline: float, locks: list[int]
+    address: DeviceAddress, deadline: float, locks: list[int]
 ) -> CallResult | None:
     try:
-        os.makedirs(kernel.current.path(LOCKS), mode=0o700, exist_ok=True)
-        fd = os.open(
-            _lock_path(address),
-            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-            0o600,
-        )
+        fd = open_lock(address)
+    except CallRefused as refused:
+        return refused.result
     except OSError as error:
         return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "lock")
     locks.append(fd)

@@ -98,7 +98,7 @@ def program(
     task = _XrtTask(card, user, tuple(identity), interface_id)
     deadline = time.monotonic() + milliseconds / 1000
     root = rootconf.current()
-    # Create no lock file for a missing function.
+    # Read no image for a missing function.
     if not functions.exists(card) or not functions.exists(user):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     try:

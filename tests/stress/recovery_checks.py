@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from os_acc.attach.manager import Manager
 from os_acc.host import mdev
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.mdev import MdevSlot
 from os_acc.testing import FakeKernel, Snapshot, TestHost, Write, WriteOutcome
 from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
 from tests.stress.simulated_host import by_consumer, unfinished
@@ -87,7 +86,7 @@ def check_left_alone(
     :param device: the name of the worker's lock.
     :param writes: those of the recovery, which found the worker at work.
     """
-    slots = {_lock(lease.slot): lease for lease in leases if lease.slot is not None}
+    slots = {str(lease.slot): lease for lease in leases if lease.slot is not None}
     group = None if device in slots else kernel.group(device)
     for write in writes:
         about = {write.text.strip(), *write.path.split("/")}
@@ -97,10 +96,6 @@ def check_left_alone(
         for each in kernel.snapshot():
             if each.address in about:
                 assert kernel.group(each.address) != group, f"overtaken: {write}"
-
-
-def _lock(slot: MdevSlot) -> str:
-    return f"mdev@{slot.type.parent}@{slot.type.name}@{slot.number}"
 
 
 def unplug_all(manager: Manager) -> None:

@@ -20,7 +20,9 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult, Outcome
 
-FIRST, SECOND, THIRD = (PciAddress(0, 1, 0, number) for number in range(3))
+FIRST, SECOND, THIRD = map(
+    PciAddress.parse, ("0000:17:00.0", "0000:17:00.1", "0000:3b:00.0")
+)
 OK = CallResult(Outcome.OK)
 
 

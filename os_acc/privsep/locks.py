@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lock files of devices, one for each function and slot of this host.
+
+A lock file stays until a reboot, since it has the device's epoch. A caller that could
+name anything and get one would fill ``/run``, and no record could be written any more.
+Records, marks and notes need a lock, so that their number is limited here as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from os_acc.objects.mdev import DeviceAddress, MdevType
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel, record, rootconf, state_files
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+# The kernel does not number slots. Other types of a parent may use the capacity that a
+# leased slot with a high number had before a reboot.
+_SLOTS: Final = 64
+#: The step of an answer about a type that its parent does not offer.
+TYPES: Final = "mdev_supported_types"
+
+
+def open_lock(address: DeviceAddress) -> int:
+    """Open the lock file of a device, which is made for a device of this host.
+
+    :raises CallRefused: see :func:`refusal`.
+    :raises OSError: it cannot be opened or made.
+    """
+    if (refused := refusal(address)) is not None:
+        raise CallRefused(refused)
+    os.makedirs(kernel.current.path(state_files.LOCKS), mode=0o700, exist_ok=True)
+    return os.open(_path(address), _FLAGS | os.O_CREAT, 0o600)
+
+
+def refusal(address: DeviceAddress) -> CallResult | None:
+    """Return why a device without a lock file gets none; None: it has or gets one.
+
+    A function has to exist: there are no more files than functions, and the permission
+    to use one depends on its group, which the job reads under the lock. A type has
+    many slots: root's configuration has to name it, and its parent to offer it.
+
+    :raises OSError: the kernel gives no information.
+    """
+    if os.path.lexists(_path(address)) or record.exists(address):
+        return None
+    if isinstance(address, PciAddress):
+        if functions.exists(address):
+            return None
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+    if (gone := missing_type(address.type)) is not None:
+        return gone
+    if not rootconf.current().allows_mdev(address.type):
+        return rootconf.denied()
+    if address.number < max(_SLOTS, _instances(address.type)):
+        return None
+    return CallResult(Outcome.REFUSED, errno.ENOSPC, "available_instances")
+
+
+def missing_type(kind: MdevType) -> CallResult | None:
+    """Return the answer if a parent, or its type, is not there; None if it is."""
+    types = os.path.join(parent_directory(kind), TYPES)
+    if os.path.isdir(os.path.join(types, kind.name)):
+        return None
+    try:
+        found = ", ".join(sorted(os.listdir(types)))
+    except FileNotFoundError:
+        return CallResult(Outcome.GONE, errno.ENODEV, "mdev_bus")
+    return CallResult(Outcome.GONE, errno.ENODEV, TYPES, found)
+
+
+def parent_directory(kind: MdevType) -> str:
+    """Return the directory of the parent of a type."""
+    return kernel.current.path("sys/class/mdev_bus", kind.parent)
+
+
+def type_directory(kind: MdevType) -> str:
+    """Return the directory of a type."""
+    return os.path.join(parent_directory(kind), TYPES, kind.name)
+
+
+def _instances(kind: MdevType) -> int:
+    """Return the number of mediated devices of a type, present and possible."""
+    path = type_directory(kind)
+    available = kernel.current.read(os.path.join(path, "available_instances")).strip()
+    present = len(os.listdir(os.path.join(path, "devices")))
+    return present + int(available) if available.isdecimal() else present
+
+
+def _path(address: DeviceAddress) -> str:
+    return kernel.current.path(state_files.LOCKS, record.name_of(address))

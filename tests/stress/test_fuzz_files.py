@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A hostile caller fills ``/run`` with no more files than the host has devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from os_acc.privsep import binding, mdev
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing.mdevs import mdpy, mtty
+from tests.random_values import RandomValues, shown
+from tests.shares import Share
+from tests.stress import privileged_contract
+from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.privileged_calls import (
+    answer_to,
+    host_of,
+    let_stuck_ones_end,
+    talking_to,
+)
+from tests.stress.privileged_host import Arguments, Host
+from tests.unit import vendor_steps
+from tests.unit.privsep.root_config import limit_to
+
+CALLS = 100_000
+#: The most files that a function or a slot has: lock, record, mark, notes, with the
+#: replacement of each.
+FILES = 12
+#: The slots of a type that a parent offers and root's configuration names.
+SLOTS = 64
+GPU = "0000:17:00.0"
+#: One parent and type that root's configuration names.
+NAMED = ("mtty", "mtty-1")
+
+
+def _parent(rng: RandomValues) -> str:
+    return rng.pick(("mtty", "mdpy", GPU, "missing", "0000:99:00.0", _name(rng)))
+
+
+def _name(rng: RandomValues) -> str:
+    return f"x{rng.random.randrange(2**64)}"
+
+
+def _slot(rng: RandomValues) -> tuple[str, str, int]:
+    number = rng.random.randrange(rng.pick((30, 100, 10**9)))
+    if rng.happens(0.1):
+        return *NAMED, number
+    kinds = ("mtty-1", "mtty-2", "mdpy-hd", _name(rng))
+    return _parent(rng), rng.pick(kinds), number
+
+
+def _uuid(rng: RandomValues) -> str:
+    return str(uuid.UUID(int=rng.random.getrandbits(128)))
+
+
+def _addresses(rng: RandomValues, host: Host) -> Arguments:
+    """Return addresses of functions that are there, and of many that are not."""
+    found = [rng.pick(list(host.cards)) for _ in range(2)]
+    found += [
+        (rng.random.randrange(2**16), *map(rng.random.randrange, (256, 32, 8)))
+        for _ in range(20)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _of_mdev(
+    step: Callable[..., Any], last: object
+) -> Callable[[RandomValues, Host, int], Any]:
+    def call(rng: RandomValues, _host: Host, epoch: int) -> Any:
+        more = (last,) if rng.happens(0.5) else ()
+        lease = _LEASES[rng.random.randrange(4)] if rng.happens(0.5) else _uuid(rng)
+        return step(*_slot(rng), lease, epoch, 30_000, *more)
+
+    return call
+
+
+_LEASES = tuple(str(uuid.UUID(int=number)) for number in range(1, 5))
+
+
+def _vendor_step(rng: RandomValues, host: Host, epoch: int) -> Any:
+    slot, purpose = _slot(rng), rng.pick(("prepare", "return", "other"))
+    parent = [each for each in host.cards.values() if each.name == slot[0]]
+    members = tuple((each.place, each.identity) for each in parent)
+    call = (slot, members, (), epoch, 30_000, _uuid(rng), (), purpose, "acme")
+    return vendor_steps.describe(*call)
+
+
+def _forget(rng: RandomValues, host: Host, epoch: int) -> Any:
+    lease = rng.pick(_LEASES)
+    return binding.forget(_addresses(rng, host), epoch, 30_000, lease)
+
+
+def _of_contract(name: str) -> Callable[[RandomValues, Host, int], Any]:
+    """Return a call of an entry point with a new epoch, lease and address."""
+    row = privileged_contract.ALL[name]
+
+    def call(rng: RandomValues, host: Host, epoch: int) -> Any:
+        given = row.invent(rng, host)
+        if rng.happens(0.3):
+            moved = (rng.random.randrange(2**16), 1, 2, 3)
+            given = _replaced(given, rng.pick(list(host.cards)), moved)
+        changed = tuple(
+            epoch if type(each) is int and each in (1, 2**62) else each
+            for each in given
+        )
+        return answer_to(row, changed)
+
+    return call
+
+
+def _replaced(value: Any, old: object, new: object) -> Any:
+    if value == old:
+        return new
+    if isinstance(value, tuple):
+        return tuple(_replaced(each, old, new) for each in value)
+    return value
+
+
+HOSTILE: tuple[Callable[[RandomValues, Host, int], Any], ...] = (
+    _of_mdev(mdev.create, "acme"),
+    _of_mdev(mdev.remove, True),
+    _of_mdev(mdev.repair_record, "acme"),
+    _vendor_step,
+    _forget,
+)
+
+
+def _files(fake: FakeKernel) -> set[str]:
+    return {
+        os.path.join(directory, name)
+        for place in ("run", "var")
+        for directory, _, names in os.walk(fake.path(place))
+        for name in names
+    }
+
+
+@pytest.fixture
+def fake(place: str) -> FakeKernel:
+    """Return a host with parents of mediated devices, of which root names a type."""
+    spec = hosts.two_socket_host()
+    found = [
+        dataclasses.replace(each, mdevs=dataclasses.replace(mtty(), name=GPU))
+        if each.address == GPU
+        else each
+        for each in spec.functions
+    ]
+    spec = HostSpec(tuple(found), mdev_parents=(mtty(), mdpy()))
+    fake = FakeKernel.build(f"{place}/host", spec)
+    limit_to(
+        fake.root,
+        '{"mdev_parent": "mtty", "mdev_types": "mtty-1"}',
+        '{"address": "0000:d8:00.0"}',
+        '{"address": "0000:3b:00.0", "num_vfs": 2}',
+    )
+    return fake
+
+
+def test_the_number_of_files_is_that_of_the_devices(
+    fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed
+):
+    host, calls = host_of(fake), share.select(range(CALLS), SHARES)
+    rest = tuple(map(_of_contract, sorted(privileged_contract.ALL)))
+    with talking_to(fake):
+        for number in calls:
+            rng = RandomValues(f"{seed} {number}", ())
+            hostile = HOSTILE if rng.happens(0.97) else rest
+            call = hostile[rng.random.randrange(len(hostile))]
+            with told(seed, number, shown((call,))):
+                call(rng, host, number + 2)
+        let_stuck_ones_end()
+        found = _files(fake)
+        limit = FILES * len(host.cards) + FILES * SLOTS
+        assert len(found) <= limit, sorted(found)[:: len(found) // 20]
+    fuzzed("calls that make files", len(calls))
