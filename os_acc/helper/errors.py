@@ -14,6 +14,7 @@ from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
+from os_acc.privsep import disks
 from os_acc.privsep.outcome import CallResult, Outcome
 
 # The texts of status_show() in drivers/fpga/fpga-mgr.c.
@@ -33,6 +34,12 @@ DENIED_HINT = (
 
 # drivers/pci/iov.c: the PF has no driver, or one without sriov_configure.
 _WITHOUT_VFS = ("sriov_numvfs", errno.ENOENT)
+# The kernel shows no user of such a disk.
+_DISK_HINT = (
+    "unmount it, or remove it from its volume, array or swap space; it may also be the "
+    "journal of a file system, or a disk of ZFS, bcachefs, DRBD or an LIO target; "
+    "then retry"
+)
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 
 
@@ -205,6 +212,14 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 errno=result.errno,
                 hint=DENIED_HINT,
                 reason=exception.StepReason.DENIED,
+            )
+        case Outcome.IN_USE | Outcome.UNSURE if result.step == disks.STEP:
+            why = "" if result.outcome == Outcome.IN_USE else f": {reason(result)}"
+            return exception.DeviceInUse(
+                f"{address}: the host uses {result.observed}{why}",
+                address=address,
+                errno=result.errno,
+                hint=_DISK_HINT,
             )
         case Outcome.IN_USE | Outcome.UNSURE:
             return exception.DeviceInUse(

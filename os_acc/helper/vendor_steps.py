@@ -111,12 +111,4 @@ def _error(
             hint=errors.DENIED_HINT,
             reason=exception.StepReason.DENIED,
         )
-    if result.outcome == Outcome.IN_USE and result.step:
-        return exception.DeviceInUse(
-            f"{address}: the host uses {result.step}",
-            address=address,
-            errno=result.errno,
-            hint="unmount it, or remove it from its volume, array or swap space; then "
-            "retry",
-        )
     return errors.of_answer(address, result)

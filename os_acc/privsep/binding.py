@@ -10,6 +10,7 @@ override does not rebind. Each step may be repeated from any of these states.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 from collections.abc import Callable, Sequence
@@ -18,7 +19,15 @@ from typing import NamedTuple
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
-from os_acc.privsep import dfl, functions, record, restoring, rootconf, worker
+from os_acc.privsep import (
+    dfl,
+    disks,
+    functions,
+    record,
+    restoring,
+    rootconf,
+    worker,
+)
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (
@@ -55,11 +64,12 @@ def take(
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
 
-    Each function is recorded with its driver and override before the first one is
-    changed. If a record names another lease or is unreadable, none is changed, nor if
-    a function has VFs or mediated devices, which end when it leaves its driver. Root's
-    configuration has to name each function, or another one of the call in the same
-    slot. If a function is on the requested driver, only its record is written.
+    Each function is recorded with its driver and override before it is changed. No
+    function is changed if a record names another lease or is unreadable, if a function
+    has VFs or mediated devices, which end when it leaves its driver, or if the host
+    uses a disk of one. Root's configuration has to name each function, or another one
+    of the call in the same slot. If a function is on the requested driver, only its
+    record is written.
 
     :param targets: for each function its address as four numbers, its identity as
         five (vendor, product, both subsystem ids, revision), and unless it is
@@ -77,16 +87,16 @@ def take(
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
+    # Of the worker's child, which ends with the call.
+    claims = contextlib.ExitStack()
     return _run(
         parsed,
         epoch,
         milliseconds,
+        lambda each: guarded(_take, each, lease, _Debt(eraser, releaser)),
         lambda each: (
             _claim(parsed, each, lease, "")
-            or guarded(
-                _take_allowed,
-                *(each, lease, _Debt(eraser, releaser), allows, parsed),
-            )
+            or guarded(_check_take, each, lease, allows, claims)
         ),
     )
 
@@ -239,6 +249,7 @@ def _run(
     epoch: int,
     milliseconds: int,
     step: Callable[[BindTarget], CallResult],
+    check: Callable[[BindTarget], CallResult] | None = None,
 ) -> tuple[CallResult, ...]:
     # None is changed if another one of the call is missing.
     missing = [not functions.exists(target.address) for target in targets]
@@ -252,6 +263,7 @@ def _run(
         epoch,
         milliseconds / 1000,
         lambda index: step(targets[index]),
+        check=check and (lambda index: check(targets[index])),
     )
 
 
@@ -283,35 +295,38 @@ def _claim(
     return None
 
 
-def _divided(targets: Sequence[BindTarget], lease: str) -> CallResult | None:
-    """Check before the first change that no function of a call has parts of its own.
-
-    The kernel has no lock with which a caller could keep new ones away.
-    """
-    found = (
-        functions.parts(each.address) for each in targets if not _is_taken(each, lease)
-    )
-    return next(filter(None, found), None)
-
-
 def _is_taken(target: BindTarget, lease: str) -> bool:
     is_on = functions.driver(target.address) == _requested(target)
     return is_on and record.lease_of(target.address, target.identity) == lease
 
 
-def _take_allowed(
-    target: BindTarget,
-    lease: str,
-    debt: _Debt,
-    allows: Permission,
-    targets: Sequence[BindTarget],
+def _check_take(
+    target: BindTarget, lease: str, allows: Permission, claims: contextlib.ExitStack
 ) -> CallResult:
+    """Check that a function can be taken, before the first one is changed.
+
+    :param claims: keeps the disks of the functions open.
+    """
     # A function that is already taken stays so after leaving device_spec.
-    if not _is_taken(target, lease) and is_denied(target, allows):
+    if _is_taken(target, lease):
+        return CallResult(Outcome.OK)
+    if is_denied(target, allows):
         return rootconf.denied()
-    if target is targets[0] and (found := _divided(targets, lease)) is not None:
-        return found
-    return _take(target, lease, debt)
+    address, driver = target.address, _requested(target)
+    # Also of a function on its driver: the kernel has no lock against new ones.
+    if (found_parts := functions.parts(address)) is not None:
+        return found_parts
+    if (found := functions.driver(address)) == driver:
+        return CallResult(Outcome.OK)
+    if not is_vfio_driver(driver):
+        return CallResult(Outcome.REFUSED, errno.EPERM, "driver", found)
+    node = dfl.held(address)
+    if node is not None:
+        return CallResult(Outcome.IN_USE, errno.EBUSY, node)
+    if not functions.has_driver(driver):
+        return CallResult(Outcome.REFUSED, errno.ENODEV, "driver", found)
+    claims.enter_context(disks.claimed(functions.directory(address)))
+    return CallResult(Outcome.OK)
 
 
 def _reserve_allowed(
@@ -383,14 +398,9 @@ def _take(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
         return _reserve(target, lease, FunctionUse.GUEST, debt)
     if not is_vfio_driver(driver):
         return CallResult(Outcome.REFUSED, errno.EPERM, "driver", found)
-    node = dfl.held(address)
-    if node is not None:
-        return CallResult(Outcome.IN_USE, errno.EBUSY, node)
     # Once more: the functions before this one may have taken long to unbind.
     if (found_parts := functions.parts(address)) is not None:
         return found_parts
-    if not functions.has_driver(driver):
-        return CallResult(Outcome.REFUSED, errno.ENODEV, "driver", found)
     _reserve(target, lease, FunctionUse.GUEST, debt)
     functions.rebind(address, driver)
     return restoring.prove(address, driver, driver)

@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc.objects import vfio_driver
 from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import kernel
+from os_acc.privsep import disks, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
 _DRIVERS = "sys/bus/pci/drivers"
@@ -208,9 +208,13 @@ def set_override(address: PciAddress, text: str) -> None:
 
 
 def unbind(address: PciAddress) -> None:
-    """Unbind the function from its driver, if any."""
+    """Unbind the function from its driver, if any.
+
+    :raises CallRefused: the host uses a disk of it.
+    """
     if driver(address):
-        write(address, "driver/unbind", str(address))
+        with disks.claimed(directory(address)):
+            write(address, "driver/unbind", str(address))
 
 
 def rebind(address: PciAddress, name: str) -> None:
@@ -218,9 +222,12 @@ def rebind(address: PciAddress, name: str) -> None:
 
     The override is set first and stays: at every moment in between, also after
     a crash, a probe or a newly loaded driver leads to this driver alone.
+
+    :raises CallRefused: the host uses a disk of it; nothing is changed.
     """
-    set_override(address, name)
-    unbind(address)
+    with disks.claimed(directory(address)):
+        set_override(address, name)
+        unbind(address)
     probe(address)
 
 

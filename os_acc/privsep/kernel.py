@@ -104,6 +104,15 @@ class Kernel:
             path, device, stat.S_ISBLK, os.O_RDWR | os.O_EXCL | os.O_DIRECT
         )
 
+    def claim_disk(self, path: str, device: str) -> int:
+        """Claim a whole block device until it is closed, without any access to it.
+
+        O_NONBLOCK opens a drive without medium. Arguments and errors are those of
+        :meth:`open_disk`.
+        """
+        flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK
+        return _open_node(path, device, stat.S_ISBLK, flags)
+
     def nvme_admin(
         self, path: str, device: str, command: Callable[[int], bytes], size: int
     ) -> tuple[int, bytes]:

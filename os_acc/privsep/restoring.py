@@ -9,7 +9,7 @@ import errno
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.privsep import dfl, functions, kernel
+from os_acc.privsep import dfl, disks, functions, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.targets import BindTarget
 
@@ -68,8 +68,9 @@ def _rebind(target: BindTarget) -> None:
         functions.rebind(target.address, target.driver)
     else:
         # It had no driver, and nothing probes it after the unbind.
-        functions.set_override(target.address, target.override)
-        functions.unbind(target.address)
+        with disks.claimed(functions.directory(target.address)):
+            functions.set_override(target.address, target.override)
+            functions.unbind(target.address)
 
 
 def prove(address: PciAddress, driver: str, override: str) -> CallResult:

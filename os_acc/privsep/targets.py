@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, rootconf, worker
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 _GROUP_LIMIT = 2**31 - 1
 
@@ -126,6 +126,8 @@ def guarded(
         if refusal is not None:
             return refusal
         result = step(target, *args)
+    except CallRefused as refusal:
+        result = refusal.result
     except OSError as error:
         result = refused(error)
     try:
@@ -166,7 +168,7 @@ def _mismatch(target: BindTarget) -> CallResult | None:
 
 def _let_go(address: PciAddress) -> None:
     """Undo writes that a newly arrived function may have received."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, CallRefused):
         if functions.override(address):
             functions.set_override(address, "")
             functions.unbind(address)

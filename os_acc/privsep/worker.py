@@ -33,7 +33,7 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from oslo_privsep import capabilities
 
@@ -57,6 +57,7 @@ _TEXT_LIMIT = 500
 _ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 Job = Callable[[int], CallResult]
+Results = Callable[[], Iterator[CallResult]]
 
 
 class Clock:
@@ -102,6 +103,7 @@ def run(
     seconds: float,
     job: Job,
     files: Sequence[int] = (),
+    check: Job | None = None,
 ) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
@@ -109,6 +111,8 @@ def run(
         job only reads.
     :param seconds: limit for waiting for the devices' locks and the child.
     :param files: descriptors that the job needs; all others are closed.
+    :param check: runs for all devices before the first job, in the same child; if it
+        fails for one of them, no job runs.
     :returns: one :class:`CallResult` for each address.
     """
     deadline = time.monotonic() + seconds
@@ -124,8 +128,10 @@ def run(
         if refusal is not None:
             return (refusal,) * len(addresses)
         try:
+            count = len(addresses)
             timed = functools.partial(_timed, deadline, job)
-            return _in_child(len(addresses), deadline, timed, (*locks, *files))
+            results = functools.partial(_results, count, timed, check)
+            return _in_child(count, deadline, results, (*locks, *files))
         except ChildRefused as error:
             refusal = CallResult(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
             return (refusal,) * len(addresses)
@@ -213,7 +219,7 @@ def _record(number: bytes) -> bytes:
 
 
 def _in_child(
-    count: int, deadline: float, job: Job, keep: Sequence[int]
+    count: int, deadline: float, results: Results, keep: Sequence[int]
 ) -> tuple[CallResult, ...]:
     try:
         readable, writable = os.pipe2(os.O_CLOEXEC)
@@ -221,7 +227,7 @@ def _in_child(
         raise ChildRefused(error.errno, error.strerror) from error
     try:
         try:
-            pid = _fork(count, job, writable, keep)
+            pid = _fork(results, writable, keep)
         except OSError as error:
             raise ChildRefused(error.errno, error.strerror) from error
         finally:
@@ -236,28 +242,40 @@ def _in_child(
     return _complete(answers, count, ended)
 
 
-def _fork(count: int, job: Job, writable: int, keep: Sequence[int]) -> int:
+def _fork(results: Results, writable: int, keep: Sequence[int]) -> int:
     # Blocked before the fork, so that the child never runs without the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         pid = os.fork()
         if pid == 0:
-            _child(count, job, writable, keep)
+            _child(results, writable, keep)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _child(count: int, job: Job, writable: int, keep: Sequence[int]) -> None:
+def _child(results: Results, writable: int, keep: Sequence[int]) -> None:
     try:
         _close_all_but({writable, *keep})
-        for index in range(count):
-            result = _outcome(job, index)
+        for result in results():
             os.write(writable, json.dumps(result).encode() + b"\n")
-            if result.outcome != Outcome.OK:
-                break
     finally:
         os._exit(0)
+
+
+def _results(count: int, job: Job, check: Job | None) -> Iterator[CallResult]:
+    """Yield the results of a child's jobs, up to the first failure."""
+    for index in range(count):
+        found = _outcome(check, index) if check else CallResult(Outcome.OK)
+        if found.outcome != Outcome.OK:
+            yield from (CallResult(Outcome.UNREACHED),) * index
+            yield found
+            return
+    for index in range(count):
+        result = _outcome(job, index)
+        yield result
+        if result.outcome != Outcome.OK:
+            return
 
 
 def _outcome(job: Job, index: int) -> CallResult:

@@ -198,6 +198,7 @@ def detach(tree: Transaction, address: str) -> None:
     vfio.unregister(tree, address)
     if name == function.driver:
         functions.hide_devices(tree, path, function.class_devices)
+        holders.lose(tree)
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
         vendor_attributes.hide(tree, address)

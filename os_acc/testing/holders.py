@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Processes that hold functions open through VFIO, as QEMU does."""
+"""Processes that hold functions open through VFIO, as QEMU does.
+
+Clients inside the kernel have disks open exclusively, and leave no trace in the tree.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from os_acc.testing.tree import PRIVATE, Transaction
 
 HOLDS = f"{PRIVATE}/holds"
 _CHOWNED = f"{PRIVATE}/chowned"
+_CLAIMS, _LOST = f"{PRIVATE}/claims", f"{PRIVATE}/lost"
+_BLOCK = "sys/class/block"
+_USES = ("proc/self/mounts", "proc/swaps")
 _NODES = f"{PRIVATE}/nodes"
 # QEMU's own descriptors are about as many.
 _FIRST_FD = 20
@@ -72,6 +78,49 @@ def has_node(tree: Transaction, node: str) -> bool:
     return tree.exists(f"{_NODES}/{node}")
 
 
+def claim(tree: Transaction, disk: str, client: str) -> None:
+    """Let a client inside the kernel open a disk or a partition exclusively.
+
+    :raises OSError: ENXIO: no such disk; EBUSY: it is claimed.
+    """
+    if not tree.exists(f"{_BLOCK}/{disk}"):
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), disk)
+    if is_claimed(tree, disk):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), disk)
+    tree.put(f"{_CLAIMS}/{disk}", client)
+
+
+def unclaim(tree: Transaction, disk: str) -> None:
+    """Let the client close the disk."""
+    tree.drop(f"{_CLAIMS}/{disk}")
+
+
+def is_claimed(tree: Transaction, disk: str) -> bool:
+    """Return whether the host has a disk, or a partition of it, open exclusively."""
+    parts = [each for each in tree.list(f"{_BLOCK}/{disk}") if each.startswith(disk)]
+    listed = (tree.read(path) for path in _USES if tree.exists(path))
+    sources = {line.split()[0] for text in listed for line in text.splitlines()}
+    return any(
+        tree.exists(f"{_CLAIMS}/{name}")
+        or tree.list(f"{_BLOCK}/{name}/holders")
+        or f"/dev/{name}" in sources
+        for name in (disk, *parts)
+    )
+
+
+def lose(tree: Transaction) -> None:
+    """Take the disks that have left the host away from their clients."""
+    for disk in tree.list(_CLAIMS):
+        if not tree.exists(f"{_BLOCK}/{disk}"):
+            tree.put(f"{_LOST}/{disk}", tree.read(f"{_CLAIMS}/{disk}"))
+            tree.drop(f"{_CLAIMS}/{disk}")
+
+
+def lost(tree: Transaction) -> tuple[str, ...]:
+    """Return the clients that have lost their disks."""
+    return tuple(tree.read(f"{_LOST}/{disk}") for disk in tree.list(_LOST))
+
+
 def let_go(tree: Transaction, address: str) -> None:
     """Let the process close a function; it ends with its last descriptor."""
     if not holds(tree, address):
@@ -125,3 +174,4 @@ def forget(tree: Transaction) -> None:
     tree.drop(HOLDS)
     tree.drop(_CHOWNED)
     tree.drop(_NODES)
+    tree.drop(_CLAIMS)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from os_acc.testing import faults, functions, nvme_resources, records
+from os_acc.testing import faults, functions, holders, nvme_resources, records
 from os_acc.testing.dfl_nodes import DflNodes
 from os_acc.testing.drivers import refuse
 from os_acc.testing.faults import Effect
@@ -108,13 +108,9 @@ class NvmeNodes(DflNodes):
         with self._tree.transaction() as tree:
             if tree.read(f"sys/class/block/{name}/dev").strip() != device:
                 raise refuse(errno.ENXIO, path)
-            mounts = tree.read("proc/self/mounts")
-            if f"/dev/{name}" in mounts or tree.list(f"sys/class/block/{name}/holders"):
+            if holders.is_claimed(tree, name):
                 raise refuse(errno.EBUSY, path)
-            number = int(tree.read(f"sys/class/block/{name}/nsid"))
-            controller = _above(tree, f"sys/class/block/{name}")
-            address = _function_of(tree, controller)
-            medium = _medium(tree, address, number)
+            medium = _medium_of(tree, name)
         fd = os.open(self._file(medium), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,6 +120,10 @@ class NvmeNodes(DflNodes):
             os.close(fd)
             raise refuse(errno.EBUSY, path) from None
         return fd
+
+    def claim_disk(self, path: str, device: str) -> int:
+        """Do as :meth:`open_disk`, also for a disk of another driver."""
+        return self.open_disk(path, device)
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
         """Do an ioctl of a disk; other nodes are those of :class:`.DflNodes`."""
@@ -142,6 +142,27 @@ class NvmeNodes(DflNodes):
             raise refuse(errno.ENOTTY, path)
 
     # -- events around the kernel --------------------------------------------
+
+    def claim(self, disk: str, client: str = "a journal") -> None:
+        """Let a client inside the kernel open a disk or a partition exclusively.
+
+        It leaves no trace but the EBUSY that other exclusive opens get.
+
+        :param disk: such as ``nvme0n1`` or ``sda2``.
+        :raises OSError: ENXIO: no such disk; EBUSY: it is claimed.
+        """
+        with self._tree.transaction() as tree:
+            holders.claim(tree, disk, client)
+
+    def unclaim(self, disk: str) -> None:
+        """Let the client close the disk."""
+        with self._tree.transaction() as tree:
+            holders.unclaim(tree, disk)
+
+    def lost(self) -> tuple[str, ...]:
+        """Return the clients whose disks have left the host under them."""
+        with self._tree.transaction() as tree:
+            return holders.lost(tree)
 
     def write_medium(self, address: object, number: int, data: bytes) -> None:
         """Let a guest write the beginning of a namespace of a function."""
@@ -385,6 +406,14 @@ def _with_drive(tree: Transaction, drive: str) -> str:
     """Return the address of a drive."""
     there = tree.list(functions.FUNCTIONS)
     return next(each for each in there if _drive(tree, each) == drive)
+
+
+def _medium_of(tree: Transaction, disk: str) -> str:
+    if not tree.exists(f"sys/class/block/{disk}/nsid"):
+        tree.mkdir(_MEDIA)
+        return f"{_MEDIA}/{disk}"
+    address = _function_of(tree, _above(tree, f"sys/class/block/{disk}"))
+    return _medium(tree, address, int(tree.read(f"sys/class/block/{disk}/nsid")))
 
 
 def _spec(tree: Transaction, address: str) -> NvmeSpec:

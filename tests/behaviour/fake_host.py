@@ -172,6 +172,13 @@ class FakeHost(HostUnderTest):
         line = "/dev/nvme2n1 partition 65532 0 -2\n" if on else ""
         self._put("proc/swaps", f"Filename Type Size Used Priority\n{line}")
 
+    def use_disk_in_kernel(self, on: bool) -> None:
+        if on:
+            self.kernel.claim("nvme2n1")
+        else:
+            self.kernel.unclaim("nvme2n1")
+            assert self.kernel.lost() == ()
+
     def reserve_huge_pages(self, node: int, size_kb: int, count: int) -> None:
         with Tree(self.root).transaction() as tree:
             nodes.reserve_huge_pages(tree, node, size_kb, count)

@@ -274,6 +274,13 @@ class HostUnderTest(abc.ABC):
         """Switch swap space on the disk of the card on or off."""
 
     @abc.abstractmethod
+    def use_disk_in_kernel(self, on: bool) -> None:
+        """Let a client inside the kernel open the disk of ``places.card`` exclusively.
+
+        No file of sysfs or procfs shows it.
+        """
+
+    @abc.abstractmethod
     def reserve_huge_pages(self, node: int, size_kb: int, count: int) -> None:
         """Reserve this number of huge pages on a NUMA node."""
 

@@ -14,6 +14,7 @@ from os_acc.objects.api import AcceleratorEntry
 from tests.functional.kernel import (
     aer,
     guest_definition,
+    kernel_clients,
     kernel_modules,
     lane,
     nvme,
@@ -40,6 +41,7 @@ class RootSide:
         self._qemu = qemu
         self._hotplug: Hotplug | None = None
         self._guest: InnerGuest | None = None
+        self._journal = contextlib.ExitStack()
 
     @property
     def places(self) -> Places:
@@ -87,6 +89,14 @@ class RootSide:
     def swap_off(self, node: str) -> None:
         """Stop using it as swap space."""
         subprocess.run(["swapoff", node], check=True)
+
+    def keep_journal(self, node: str) -> None:
+        """Mount a file system that has its journal on a disk."""
+        self._journal.enter_context(kernel_clients.journal(node))
+
+    def end_journal(self) -> None:
+        """Unmount the file system."""
+        self._journal.close()
 
     def signal(self, pid: int, number: int) -> None:
         """Signal a process."""

@@ -17,12 +17,11 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep import disks, functions, kernel, record, worker
 from os_acc.privsep.nvme import keeper, notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
 from os_acc.privsep.nvme.notes import EraseNote
-from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord
 
 
@@ -266,9 +265,7 @@ def _held(
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                name = os.path.basename(disk.node)
-                refusal = CallResult(Outcome.IN_USE, errno.EBUSY, name)
-                raise CallRefused(refusal) from error
+                raise disks.in_use(os.path.basename(disk.node), error) from error
             claims.callback(os.close, fd)
             held.append(fd)
         now = survey.wait_for_disks(function, numbers)

@@ -15,6 +15,7 @@ from tests.expected_errors import has
 from ..host import HostUnderTest
 from .common import (
     FOUR_VFS,
+    card,
     devices,
     flavor,
     instance,
@@ -56,6 +57,21 @@ def more_devices_than_are_free_are_refused(host: HostUnderTest) -> None:
     assert (host.snapshot(), recorded()) == (before, leases)
     assert os_acc.unplug(other) == 0
     assert os_acc.unplug(guest) == 2
+
+
+@scenario
+def a_disk_that_only_the_kernel_uses_is_refused(host: HostUnderTest) -> None:
+    """The first function of the card has no disk, and is not touched either."""
+    host.start({**card(host), "allow_no_reset": True})
+    host.use_disk_in_kernel(True)
+    guest = instance()
+    before, leases = host.snapshot(), recorded()
+    with pytest.raises(exception.DeviceInUse, match="the host uses nvme"):
+        plug(guest)
+    assert (host.snapshot(), recorded()) == (before, leases)
+    host.use_disk_in_kernel(False)
+    plug(guest)
+    assert os_acc.unplug(guest) == 1
 
 
 @scenario

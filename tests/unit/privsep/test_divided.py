@@ -69,10 +69,10 @@ def test_no_function_of_a_group_is_touched_if_one_is_a_parent(kernel, first):
     make_mdev(kernel)
     before = kernel.writes()
     second = AUDIO if first == GPU else GPU
-    found, rest = take(kernel, first, second)
+    answers = dict(zip((first, second), take(kernel, first, second), strict=True))
     parts = f"the mediated device {MDEV}"
-    assert found == CallResult(Outcome.IN_PARTS, errno.EBUSY, GPU, parts)
-    assert rest.outcome == Outcome.UNREACHED
+    assert answers[GPU] == CallResult(Outcome.IN_PARTS, errno.EBUSY, GPU, parts)
+    assert answers[AUDIO].outcome == Outcome.UNREACHED
     assert kernel.writes() == before
     assert not record.exists(PciAddress.parse(AUDIO))
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Clients inside the kernel that open a disk exclusively, and leave no other trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .nvme_media import wait_until
+
+_CONFIGFS = Path("/sys/kernel/config")
+
+
+@contextlib.contextmanager
+def journal(node: str) -> Iterator[None]:
+    """Mount an ext4 file system whose journal is on a disk (mke2fs(8), -J device)."""
+    with tempfile.TemporaryDirectory() as directory:
+        image = _image(directory, 40)
+        _run("mke2fs", "-q", "-F", "-O", "journal_dev", "-b", "4096", node)
+        _run(
+            "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", f"-Jdevice={node}", image
+        )
+        with _mounted(directory, image, "loop"):
+            yield
+
+
+@contextlib.contextmanager
+def log(node: str) -> Iterator[None]:
+    """Mount an XFS file system whose log is on a disk (mkfs.xfs(8), -l logdev)."""
+    with tempfile.TemporaryDirectory() as directory:
+        image = _image(directory, 400)
+        size = f"-llogdev={node},size=16m"
+        _run("mkfs.xfs", "-q", "-f", "--unsupported", size, image)
+        with _mounted(directory, image, f"loop,logdev={node}"):
+            yield
+
+
+@contextlib.contextmanager
+def target(node: str) -> Iterator[None]:
+    """Make a disk the backend of an LIO target (target_core_iblock.c)."""
+    _run("modprobe", "--all", "target_core_mod", "target_core_iblock")
+    if not (_CONFIGFS / "target").exists():
+        _run("mount", "-t", "configfs", "configfs", str(_CONFIGFS))
+    adapter = _CONFIGFS / "target/core/iblock_0"
+    backend = adapter / "disk"
+    backend.mkdir(parents=True)
+    (backend / "control").write_text(f"udev_path={node}")
+    (backend / "enable").write_text("1")
+    try:
+        yield
+    finally:
+        backend.rmdir()
+        adapter.rmdir()
+
+
+@contextlib.contextmanager
+def target_on_partition(node: str) -> Iterator[None]:
+    """Make a partition of a disk the backend of an LIO target."""
+    # One entry of a DOS partition table: 16 MiB from 1 MiB on.
+    entry = struct.pack("<B3xB3xII", 0, 0x83, 2048, 32768)
+    for table in ((entry.ljust(64, b"\0") + b"\x55\xaa"), bytes(66)):
+        fd = os.open(node, os.O_WRONLY | os.O_SYNC)
+        os.pwrite(fd, bytes(446) + table, 0)
+        os.close(fd)
+        _run("blockdev", "--rereadpt", node)
+        if table.endswith(b"\xaa"):
+            wait_until(lambda: os.path.exists(f"{node}p1"))
+            with target(f"{node}p1"):
+                yield
+
+
+def _image(directory: str, mebibytes: int) -> str:
+    path = os.path.join(directory, "image")
+    with open(path, "wb") as file:
+        file.truncate(mebibytes << 20)
+    return path
+
+
+@contextlib.contextmanager
+def _mounted(directory: str, image: str, options: str) -> Iterator[None]:
+    place = os.path.join(directory, "mounted")
+    os.mkdir(place)
+    _run("mount", "-o", options, image, place)
+    try:
+        Path(place, "file").write_text("data of the host")
+        yield
+        # It still works.
+        Path(place, "file").write_text("more of it")
+        os.sync()
+    finally:
+        _run("umount", place)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
