@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Final
 
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
@@ -12,6 +13,9 @@ from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep import dfl, disks, functions, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.targets import BindTarget
+
+#: The step of a refusal because a process has the IOMMU group open.
+HELD: Final = "vfio"
 
 
 def restore(target: BindTarget, proven_free: bool) -> CallResult:
@@ -50,8 +54,8 @@ def held(group: int) -> CallResult | None:
     if error in (0, errno.ENOENT):
         return None
     if error == errno.EBUSY:
-        return CallResult(Outcome.IN_USE, error, "vfio")
-    return CallResult(Outcome.UNSURE, error, "vfio")
+        return CallResult(Outcome.IN_USE, error, HELD)
+    return CallResult(Outcome.UNSURE, error, HELD)
 
 
 def reset(address: PciAddress) -> None:

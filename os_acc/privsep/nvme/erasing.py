@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel, record, worker
+from os_acc.privsep import disks, functions, kernel, record, restoring, worker
 from os_acc.privsep.nvme import keeper, notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
 from os_acc.privsep.nvme.notes import EraseNote
+from os_acc.privsep.outcome import CallRefused
 from os_acc.privsep.record import DeviceRecord
 
 
@@ -91,11 +92,23 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
     recorded(function, lease)
     if functions.count_vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
+    _bind(function)
     try:
-        functions.rebind(function, survey.DRIVER)
         yield
     finally:
         _restore(function, *before)
+
+
+def _bind(function: PciAddress) -> None:
+    """Bind a function to the nvme driver.
+
+    :raises CallRefused: a process has it open through VFIO, and an unbind would wait.
+    """
+    group = functions.group(function)
+    refusal = None if group is None else restoring.held(group)
+    if refusal is not None:
+        raise CallRefused(refusal)
+    functions.rebind(function, survey.DRIVER)
 
 
 def recorded(function: PciAddress, lease: str) -> DeviceRecord:
@@ -196,7 +209,7 @@ def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
                 is_rebound=True,
             )
             notes.write(function, note)
-        functions.rebind(function, survey.DRIVER)
+        _bind(function)
     try:
         yield
     finally:

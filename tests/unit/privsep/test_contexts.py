@@ -75,8 +75,11 @@ def test_image_may_read_and_nothing_else():
     assert set(privsep.image.conf.capabilities) == {capabilities.CAP_DAC_READ_SEARCH}
 
 
-def test_nvme_may_send_admin_commands():
-    assert set(nvme.context.conf.capabilities) == {capabilities.CAP_SYS_ADMIN}
+def test_nvme_may_send_admin_commands_and_probe_for_holders():
+    assert set(nvme.context.conf.capabilities) == {
+        capabilities.CAP_SYS_ADMIN,
+        capabilities.CAP_DAC_READ_SEARCH,
+    }
 
 
 def test_each_context_has_its_own_group_of_options():

@@ -51,7 +51,11 @@ def host() -> HostSpec:
     path = dataclasses.replace(
         hosts.nvme_disk("0000:41", 4),
         # The head is below the subsystem, which is no PCI function.
-        devices=(ClassDeviceSpec("nvme", "nvme4", (), (block("nvme4c4n1", ""),)),),
+        devices=(
+            ClassDeviceSpec(
+                "nvme", "nvme4", (("serial", "S4"),), (block("nvme4c4n1", ""),)
+            ),
+        ),
     )
     return HostSpec(
         (
