@@ -113,28 +113,32 @@ class Kernel:
         flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK
         return _open_node(path, device, stat.S_ISBLK, flags)
 
+    def open_controller(self, path: str, device: str) -> int:
+        """Open the character device of an NVMe controller.
+
+        While it is open, no other controller gets its number (nvme_free_ctrl() in
+        drivers/nvme/host/core.c).
+
+        :param device: its device number as in sysfs, ``major:minor``.
+        :raises OSError: ENXIO, the node belongs to another device.
+        """
+        return _open_node(path, device, stat.S_ISCHR, os.O_RDWR)
+
     def nvme_admin(
-        self, path: str, device: str, command: Callable[[int], bytes], size: int
+        self, fd: int, command: Callable[[int], bytes], size: int
     ) -> tuple[int, bytes]:
         """Send an admin command to an NVMe controller; return its status and data.
 
-        :param path: the controller's character device.
-        :param device: its device number as in sysfs, ``major:minor``.
+        :param fd: of :meth:`open_controller`.
         :param command: returns the structure nvme_passthru_cmd of
             include/uapi/linux/nvme_ioctl.h, given the address of the data.
         :param size: of the data that the controller returns, in bytes.
         :raises OSError: EACCES, no CAP_SYS_ADMIN; EAGAIN, the controller is being
-            reset; ENXIO, the node belongs to another device.
+            reset; the controller has left the host.
         """
-        fd = _open_node(path, device, stat.S_ISCHR, os.O_RDWR)
         data = ctypes.create_string_buffer(size)
         structure = bytearray(command(ctypes.addressof(data)))
-        try:
-            return fcntl.ioctl(fd, _NVME_ADMIN_CMD, structure), data.raw
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from error
-        finally:
-            os.close(fd)
+        return fcntl.ioctl(fd, _NVME_ADMIN_CMD, structure), data.raw
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
         """Send a request to the driver of an open node (ioctl(2)).

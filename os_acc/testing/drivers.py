@@ -29,6 +29,8 @@ _LEAVING = f"{PRIVATE}/leaving"
 _TABLE = f"{PRIVATE}/drivers"
 _REGISTERED = f"{PRIVATE}/registered"
 _BOUND = f"{PRIVATE}/bound"
+#: The open NVMe controllers; a file ends when its function leaves the driver.
+CONTROLLERS = f"{PRIVATE}/controllers"
 
 
 def register(tree: Transaction, driver: DriverSpec) -> None:
@@ -93,6 +95,7 @@ def owner(tree: Transaction, address: str) -> str | None:
 def forget(tree: Transaction) -> None:
     """Unload all drivers for a reboot; none waits for a holder."""
     tree.drop(_LEAVING)
+    tree.drop(CONTROLLERS)
     tree.drop(_TABLE)
     tree.drop(_REGISTERED)
 
@@ -199,6 +202,7 @@ def detach(tree: Transaction, address: str) -> None:
     if name == function.driver:
         functions.hide_devices(tree, path, function.class_devices)
         holders.lose(tree)
+        tree.drop(f"{CONTROLLERS}/{address}")
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
         vendor_attributes.hide(tree, address)

@@ -21,7 +21,7 @@ from typing import Final
 
 from os_acc.testing import faults, functions, holders, nvme_resources, records
 from os_acc.testing.dfl_nodes import DflNodes
-from os_acc.testing.drivers import refuse
+from os_acc.testing.drivers import CONTROLLERS, refuse
 from os_acc.testing.faults import Effect
 from os_acc.testing.nvme_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.specs import FunctionSpec
@@ -74,13 +74,25 @@ class NvmeNodes(DflNodes):
 
     # -- called by os_acc ----------------------------------------------------
 
+    def open_controller(self, path: str, device: str) -> int:
+        """Open the character device of a controller on the nvme driver."""
+        address = self._address_of(path, device)
+        node = f"{CONTROLLERS}/{address}"
+        with self._tree.transaction() as tree:
+            if not tree.exists(node):
+                tree.put(node, "", 0o600)
+        return os.open(self._file(node), os.O_RDWR | os.O_CLOEXEC)
+
     def nvme_admin(
-        self, path: str, device: str, command: Callable[[int], bytes], size: int
+        self, fd: int, command: Callable[[int], bytes], size: int
     ) -> tuple[int, bytes]:
-        """Carry out an admin command of a controller on the nvme driver."""
+        """Carry out an admin command of a controller, unless it has left its driver."""
         fields = _COMMAND.unpack(command(1))
         opcode, number, cdw10, cdw11 = fields[0], fields[3], *fields[10:12]
-        address = self._address_of(path, device)
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if not os.fstat(fd).st_nlink:
+            raise refuse(errno.ENODEV, path)
+        address = os.path.basename(path)
         with self._tree.transaction() as tree:
             fault = faults.take(tree, address, NAMES.get(opcode, ""))
         effect = fault.effect if fault else ""

@@ -222,14 +222,22 @@ class _Watched(FakeKernel):
         with self._recorder.quiet():
             return super().open_disk(path, device)
 
+    def claim_disk(self, path: str, device: str) -> int:
+        with self._recorder.quiet():
+            return super().claim_disk(path, device)
+
+    def open_controller(self, path: str, device: str) -> int:
+        with self._recorder.quiet():
+            return super().open_controller(path, device)
+
     def nvme_admin(
-        self, path: str, device: str, command: Callable[[int], bytes], size: int
+        self, fd: int, command: Callable[[int], bytes], size: int
     ) -> tuple[int, bytes]:
         opcode = command(1)[0]
         if opcode in NAMES and NAMES[opcode] not in _ASKING:
             self._recorder.touch(f"NVMe {NAMES[opcode]}")
         with self._recorder.quiet():
-            return super().nvme_admin(path, device, command, size)
+            return super().nvme_admin(fd, command, size)
 
     def write_medium(self, address: object, number: int, data: bytes) -> None:
         self._recorder.touch("a guest writes")

@@ -7,10 +7,13 @@ NVM Express Base Specification 2.0, section 5; include/uapi/linux/nvme_ioctl.h.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import errno
+import os
 import struct
+from collections.abc import Iterator
 
 from os_acc.exception import InvalidInput
 from os_acc.objects import nvme
@@ -83,10 +86,25 @@ class AdminQueue:
 
     :ivar node: the path of its character device.
     :ivar device: its device number as in sysfs, ``major:minor``.
+    :ivar fd: an open descriptor of it, on which all commands go; None: each command
+        opens it.
     """
 
     node: str
     device: str
+    fd: int | None = dataclasses.field(default=None, compare=False)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[AdminQueue]:
+        """Keep the controller open, so that its number can become no other one's."""
+        if self.fd is not None:
+            yield self
+            return
+        fd = kernel.current.open_controller(self.node, self.device)
+        try:
+            yield dataclasses.replace(self, fd=fd)
+        finally:
+            os.close(fd)
 
     def controller(self) -> NvmeController:
         """Return what the controller reports of itself.
@@ -219,9 +237,14 @@ class AdminQueue:
         )
 
     def _send(self, command: AdminCommand) -> bytes:
-        status, data = kernel.current.nvme_admin(
-            self.node, self.device, command.pack, command.size
-        )
+        with self.opened() as queue:
+            assert queue.fd is not None
+            try:
+                status, data = kernel.current.nvme_admin(
+                    queue.fd, command.pack, command.size
+                )
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self.node) from error
         if status:
             # Status code type and status code (section 3.3.3.2).
             text = f"command {command.opcode:02x}h ended with NVMe status {status:#x}"

@@ -231,7 +231,17 @@ def _restore(function: PciAddress, driver: str, override: str) -> None:
 def _erase_bound(
     function: PciAddress, note: EraseNote, methods: Sequence[EraseMethod]
 ) -> float:
-    queue = survey.wait_for_queue(function)
+    # The commands reach the surveyed controller, or none.
+    with survey.wait_for_queue(function).opened() as queue:
+        return _erase_by(function, queue, note, methods)
+
+
+def _erase_by(
+    function: PciAddress,
+    queue: AdminQueue,
+    note: EraseNote,
+    methods: Sequence[EraseMethod],
+) -> float:
     note = _note_drive(function, survey.manager_of(function) or queue, note)
     device = survey.survey(function, queue)
     method = choose(device, methods).method
@@ -260,9 +270,8 @@ def _held(
     Yield their descriptors, in the order of the namespaces. The keeper, which has them
     between two calls, ends.
 
-    :param queue: of the function. While its disks are open, the kernel gives the
-        numbers of the controller and of the disks to no other one (nvme_free_ctrl()
-        in drivers/nvme/host/core.c).
+    :param queue: of the function. While it and the disks are open, the kernel gives
+        their numbers to no other one.
     :raises CallRefused: the host uses one already.
     :raises OSError: ENODEV: the controller was replaced since the survey.
     """

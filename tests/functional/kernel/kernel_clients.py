@@ -84,6 +84,7 @@ def _image(directory: str, mebibytes: int) -> str:
 
 @contextlib.contextmanager
 def _mounted(directory: str, image: str, options: str) -> Iterator[None]:
+    _run("modprobe", "loop")
     place = os.path.join(directory, "mounted")
     os.mkdir(place)
     _run("mount", "-o", options, image, place)

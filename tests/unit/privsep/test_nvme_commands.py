@@ -58,14 +58,14 @@ def test_a_command_reaches_one_namespace_for_as_long_as_it_takes(
     sent: list[tuple[int, ...]] = []
 
     def nvme_admin(
-        _self: object, _path: str, _device: str, command: object, size: int
+        _self: object, _fd: int, command: object, size: int
     ) -> tuple[int, bytes]:
         fields = struct.unpack("=BBHIIIQQIIIIIIIIII", command(0))  # type: ignore[operator]
         sent.append((fields[0], fields[3], fields[10], fields[16]))
         return 0, bytes(size)
 
     monkeypatch.setattr(type(kernel.current), "nvme_admin", nvme_admin)
-    queue = AdminQueue("/dev/nvme0", "240:0")
+    queue = AdminQueue("/dev/nvme0", "240:0", fd=0)
     namespace = NvmeNamespace(3, 8, 512, 0x121, False, None, ReadValue.ZEROES)
     queue.format(namespace, EraseMethod.FORMAT.secure_erase)
     queue.format(namespace, EraseMethod.FORMAT_CRYPTO.secure_erase)

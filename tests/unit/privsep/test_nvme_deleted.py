@@ -4,23 +4,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from os_acc.objects.nvme import SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.privsep.nvme import erasing
+from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.testing import FakeKernel
 from os_acc.testing.nvme_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
     CRYPTO_FORMAT,
+    DATA,
     DRIVE,
     FORMAT,
     LEASE,
     SANITIZE,
     kernel_with,
 )
+
+OTHER = "0000:da:00.0"
 
 
 @pytest.fixture(params=[(), (1,)], ids=["all deleted", "a small one left"])
@@ -74,3 +80,32 @@ def test_a_drive_without_namespaces_needs_a_method_before_a_plug(
             erasing.check(DRIVE, LEASE, FORMAT)
         # Nothing is left that any method reaches.
         assert erasing.erase(DRIVE, LEASE, FORMAT) == 1.0
+
+
+def test_a_blank_drive_is_not_sanitized_by_a_number_that_another_drive_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No disk of a blank drive is open, which would keep the number."""
+    with kernel_with(tmp_path, NvmeSpec((), sanicap=BLOCK)).installed() as kernel:
+        sanitize = AdminQueue.sanitize
+
+        def replace_and_sanitize(queue: AdminQueue, action: SanitizeAction) -> None:
+            drive = kernel.hot_unplug(DRIVE)
+            assert drive.nvme is not None
+            spec = dataclasses.replace(drive.nvme, namespaces=(1,), serial="OTHER")
+            (controller,) = drive.devices
+            other = dataclasses.replace(
+                drive,
+                address=OTHER,
+                nvme=spec,
+                devices=(dataclasses.replace(controller, children=()),),
+            )
+            kernel.hot_plug(other)
+            kernel.write_medium(OTHER, 1, DATA)
+            sanitize(queue, action)
+
+        monkeypatch.setattr(AdminQueue, "sanitize", replace_and_sanitize)
+        with pytest.raises(OSError, match="No such device"):
+            erasing.erase(DRIVE, LEASE, SANITIZE)
+        assert not kernel.advance_sanitize(OTHER, 1.0)
+        assert kernel.read_medium(OTHER, 1).startswith(DATA)
