@@ -19,15 +19,7 @@ from typing import NamedTuple
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
-from os_acc.privsep import (
-    dfl,
-    disks,
-    functions,
-    record,
-    restoring,
-    rootconf,
-    worker,
-)
+from os_acc.privsep import dfl, disks, functions, record, restoring, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (

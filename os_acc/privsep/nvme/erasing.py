@@ -92,23 +92,22 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
     recorded(function, lease)
     if functions.count_vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
-    _bind(function)
+    _check_unheld(function)
     try:
+        functions.rebind(function, survey.DRIVER)
         yield
     finally:
         _restore(function, *before)
 
 
-def _bind(function: PciAddress) -> None:
-    """Bind a function to the nvme driver.
+def _check_unheld(function: PciAddress) -> None:
+    """Check that no process has a function open through VFIO: an unbind would wait.
 
-    :raises CallRefused: a process has it open through VFIO, and an unbind would wait.
+    :raises CallRefused: a process has.
     """
     group = functions.group(function)
-    refusal = None if group is None else restoring.held(group)
-    if refusal is not None:
+    if group is not None and (refusal := restoring.held(group)) is not None:
         raise CallRefused(refusal)
-    functions.rebind(function, survey.DRIVER)
 
 
 def recorded(function: PciAddress, lease: str) -> DeviceRecord:
@@ -179,9 +178,10 @@ def _erase(
     done = 1.0
     if not _is_blank_vf(function):
         # 2. Bind the driver, if the function has another one; undone at the end.
-        with _on_driver(function, note):
+        #    The commands reach the surveyed controller, or none.
+        with _on_driver(function, note), survey.wait_for_queue(function).opened() as q:
             note = notes.to_erase(function, note.lease)
-            done = _erase_bound(function, note, methods)
+            done = _erase_bound(function, q, note, methods)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
         notes.write(function, dataclasses.replace(note, is_done=True))
@@ -199,6 +199,7 @@ def _is_blank_vf(function: PciAddress) -> bool:
 def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
     """Bind a function to the nvme driver, and restore its binding."""
     if functions.driver(function) != survey.DRIVER:
+        _check_unheld(function)
         # A killed worker may have left the function between two drivers: its note
         # alone has the binding to restore.
         if not note.is_rebound:
@@ -209,7 +210,7 @@ def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
                 is_rebound=True,
             )
             notes.write(function, note)
-        _bind(function)
+        functions.rebind(function, survey.DRIVER)
     try:
         yield
     finally:
@@ -229,14 +230,6 @@ def _restore(function: PciAddress, driver: str, override: str) -> None:
 
 
 def _erase_bound(
-    function: PciAddress, note: EraseNote, methods: Sequence[EraseMethod]
-) -> float:
-    # The commands reach the surveyed controller, or none.
-    with survey.wait_for_queue(function).opened() as queue:
-        return _erase_by(function, queue, note, methods)
-
-
-def _erase_by(
     function: PciAddress,
     queue: AdminQueue,
     note: EraseNote,
