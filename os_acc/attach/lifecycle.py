@@ -134,9 +134,12 @@ class Lifecycle:
         if lease.slot is not None:
             return self._prepare_mdev(lease, lease.slot, deadline)
         if not lease.is_the_guests:
-            lease = self._with_epoch(self._helper.reserve, lease, deadline)
             verification.check_driven(self._root, lease)
-            return lease
+            if lease.owes_erase and lease.state is LeaseState.PREPARING:
+                # After a reboot the host may use it already.
+                self._helper.check_free(lease.functions, deadline)
+                lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
+            return self._with_epoch(self._helper.reserve, lease, deadline)
         # 3. Check that it is where it stays, and that no process holds it.
         own_drivers.check_on_driver(self._root, lease)
         self._helper.check_free(lease.functions, deadline)
@@ -330,6 +333,8 @@ class Lifecycle:
             self._remove_mdev(lease, lease.slot, deadline, is_plug)
             return
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
+            if lease.owes_release:
+                self._release_by_plugin(lease, deadline, is_plug)
             if not lease.owes_erase:
                 self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return

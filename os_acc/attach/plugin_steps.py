@@ -166,7 +166,8 @@ def owing(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
 
     def owes(lease: Lease) -> bool:
         plugin = plugins.get(lease.plugin)
-        return plugin is not None and lease.is_the_guests and _prepares(plugin)
+        is_prepared = lease.is_the_guests or lease.owes_erase
+        return plugin is not None and is_prepared and _prepares(plugin)
 
     return [
         dataclasses.replace(each, owes_release=each.owes_release or owes(each))

@@ -43,7 +43,7 @@ class LeaseView:
     :ivar region: the FPGA region, as it was when the lease was prepared; None: no
         region.
     :ivar attach_target: the user of the accelerator. ``prepare`` and ``release`` are
-        called for a guest's alone.
+        called for a guest's alone, or if its plugin erases the device.
     :ivar driver: the VFIO driver that the function has while a guest has it.
     :ivar vgpu_type: the type of vGPU that the VF was planned as; 0: none.
     :ivar physical_network: the network that its card was tagged with; '' for none.

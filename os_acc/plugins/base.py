@@ -287,6 +287,8 @@ class PluginBase(abc.ABC):
     def prepare(self, handle: AttachHandle, steps: PrivilegedSteps) -> None:
         """Prepare an accelerator before its functions leave their host drivers.
 
+        That is one for a guest, or one of :attr:`.Erasure.PLUGIN` for any consumer: see
+        ``attach_target`` of ``steps.lease``.
         It may be called again after a crash, and is idempotent; :meth:`release` is
         its inverse. After any exception the plug fails, and is rolled back. The
         caller of the plug gets an error of the contract as it is, and any other

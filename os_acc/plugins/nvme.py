@@ -60,8 +60,11 @@ class NvmePlugin(base.PluginBase):
             yield dataclasses.replace(device, erasure=base.Erasure.PLUGIN)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        """Refuse a device that could not be erased, before a guest writes to it."""
+        """Refuse a device that could not be erased, before a consumer writes to it."""
         steps.run(privileged.prepare, self._methods)
+        if steps.lease.attach_target is not base.AttachTarget.VM:
+            # The host may look at its disks.
+            self.release(handle, steps)
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         try:

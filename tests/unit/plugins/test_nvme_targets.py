@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A drive for the host, or for no guest, follows the rules of one for a guest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import record
+from os_acc.privsep.nvme import notes
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing.nvme_specs import NvmeSpec
+
+DRIVE = "0000:d9:00.0"
+DATA = b"data of a guest." * 512
+TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])
+
+
+def host_with(directory: Path, spec: NvmeSpec) -> TestHost:
+    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
+    return TestHost(directory, HostSpec((drive,)))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    with host_with(tmp_path, NvmeSpec(serial="A")) as host:
+        yield host
+
+
+def plug(host: TestHost, target: str) -> None:
+    selected, specs = request(host.provider(DRIVE))
+    specs["accel1:attach_target"] = target
+    host.manager.plug(instance(1), selected, specs)
+
+
+def advance(host: TestHost) -> None:
+    for attempt in host.manager.retrier.continue_erasures():
+        attempt.result(60)
+
+
+@TARGETS
+def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -> None:
+    with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
+        before = host.kernel.snapshot()
+        with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
+            plug(host, target)
+        assert host.kernel.snapshot() == before
+        assert (host.manager.store.leases(), record.claimed()) == ((), ())
+
+
+@TARGETS
+def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -> None:
+    plug(host, target)
+    host.unplug(1)
+    old = host.kernel.hot_unplug(DRIVE)
+    assert old.nvme is not None
+    other = dataclasses.replace(old.nvme, serial="B")
+    host.kernel.hot_plug(dataclasses.replace(old, nvme=other))
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    advance(host)
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
+    assert "number 'B'" in lease.reason
+    assert DATA in host.kernel.read_medium(DRIVE, 1)
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
+    plug(host, target)
+    assert host.drivers(DRIVE) == ["nvme"]
+    # udev may look at them.
+    assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    before = host.kernel.writes()
+    host.unplug(1)
+    assert host.kernel.writes() == before
+    advance(host)
+    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(
+    host: TestHost, target: str
+) -> None:
+    plug(host, target)
+    host.kernel.reboot()
+    host.restart()
+    host.kernel.claim("nvme1n1")
+    before = host.kernel.writes()
+    host.manager.plug(instance(1), None, None)
+    assert host.kernel.writes() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_plug_that_fails_leaves_no_record(host: TestHost, target: str) -> None:
+    host.kernel.fail(DRIVE, "identify", times=None)
+    with pytest.raises(exception.HostStepFailed):
+        plug(host, target)
+    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    host.kernel.lift()
+    plug(host, target)
