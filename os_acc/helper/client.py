@@ -33,7 +33,6 @@ from os_acc.privsep import (
     nvme,
     qat,
     record,
-    restoring,
     rootconf,
     sriov,
     xrt,
@@ -294,11 +293,7 @@ class Helper:
         turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
         call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
         more = str(purpose), leases.releaser(lease)
-        result = CallResult(*turn.ask(step.entry, *call, *more))
-        if result.step == restoring.HELD:
-            # It names the holders.
-            self.check_unused(lease, deadline)
-        return result
+        return CallResult(*turn.ask(step.entry, *call, *more))
 
     def read_health(
         self,

@@ -17,7 +17,7 @@ from os_acc.helper.client import Helper
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.region import Region
-from os_acc.privsep import Context, Step, steps
+from os_acc.privsep import Context, Step, restoring, steps
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 
@@ -68,6 +68,9 @@ def run(
     card = () if region is None else (region.card.parts, region.identity.numbers)
     target = (*_device(lease), card)
     result = helper.run_step(step, target, lease, arguments, deadline, purpose)
+    if result.step == restoring.HELD:
+        # It names the holders.
+        helper.check_unused(lease, deadline)
     if result.outcome != Outcome.OK:
         raise _error(step, str(lease.address), result)
     return steps.decode(result.observed)
