@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from oslo_config import cfg
@@ -42,8 +42,8 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.ListOpt(
         "enabled_plugins",
         default=[],
-        help="Plugins to use, by the names of their entry points. Default: all "
-        "installed plugins.",
+        help="Plugins to use, by the names of their entry points; the others are not "
+        "imported. Default: all installed plugins.",
     ),
     STATE_PATH,
     cfg.StrOpt(
@@ -335,8 +335,13 @@ def register(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
-def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options for oslo-config-generator (``oslo.config.opts``)."""
+def list_opts(
+    enabled: Sequence[str] = (),
+) -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
+    """Return the options for oslo-config-generator (``oslo.config.opts``).
+
+    :param enabled: the plugins to import for their options; empty: all.
+    """
     from oslo_privsep import priv_context
 
     from os_acc import plugins
@@ -358,7 +363,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         (profiles.CYBORG, cyborg.list_opts()),
         (profiles.NOVA, flavors.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
-        *plugins.list_opts(),
+        *plugins.list_opts(enabled),
         *network_options.list_opts(),
     ]
 

@@ -7,23 +7,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent import futures
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-import stevedore
 from oslo_config import cfg
 from oslo_log import log
-from stevedore import extension
 
 from os_acc import deadlines, exception
 from os_acc.objects import vfio_driver
-from os_acc.plugins import base, calls
+from os_acc.plugins import base, calls, entry_points
+from os_acc.plugins.entry_points import InstalledPlugin
 from os_acc.privsep import Context, HealthReading, Step
 
 LOG = log.getLogger(__name__)
 
-NAMESPACE = "os_acc"
+NAMESPACE = entry_points.NAMESPACE
 
 # Limit for each plugin's import and constructor, so that a hanging one leaves
 # time for the others.
@@ -72,17 +70,24 @@ class Plugins:
     :ivar health_steps: the health step of each plugin that has one, by its name.
     :ivar own_vfio_drivers: the drivers on which functions of each plugin stay, by its
         name.
+    :ivar enabled: the plugins that are loaded or set aside, by their names.
     """
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
+    enabled: Mapping[str, InstalledPlugin]
     health_steps: Mapping[str, Step[HealthReading]]
     own_vfio_drivers: Mapping[str, frozenset[str]]
     _contexts: tuple[tuple[str, Context], ...]
     _calls: Mapping[str, calls.PluginCalls]
 
     @classmethod
-    def _of(cls, made: Iterable[_Made], set_aside: Iterable[SetAside]) -> Self:
+    def _of(
+        cls,
+        made: Iterable[_Made],
+        set_aside: Iterable[SetAside],
+        enabled: Iterable[InstalledPlugin],
+    ) -> Self:
         """Return these plugins, without any pending calls."""
         order = sorted(made, key=lambda each: (each.is_fallback, each.plugin.name))
         names = [each.plugin.name for each in order]
@@ -97,6 +102,7 @@ class Plugins:
         return cls(
             tuple(each.plugin for each in order),
             tuple(set_aside),
+            MappingProxyType({each.name: each for each in enabled}),
             MappingProxyType(steps),
             MappingProxyType(
                 {each.plugin.name: each.own_vfio_drivers for each in order}
@@ -150,20 +156,11 @@ def load(
     :raises InvalidConfiguration: an enabled plugin is not installed.
     :raises DeviceStuck: the deadline has passed.
     """
+    found = entry_points.installed(enabled)
+    _check_enabled(enabled, found)
     aside: list[SetAside] = []
-
-    def failed(_manager: object, entry_point: object, error: BaseException) -> None:
-        name = str(getattr(entry_point, "name", entry_point))
-        reason = f"cannot be imported: {calls.described(error)}"
-        aside.append(_logged(SetAside(name, reason, error)))
-
-    manager = _manager_of(enabled, failed, deadline)
-    _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
-    made = [
-        _make(conf, root, found, aside, deadline)
-        for found in sorted(manager, key=lambda each: each.name)
-    ]
-    return Plugins._of((each for each in made if each is not None), aside)
+    made = [_make(conf, root, each, aside, deadline) for each in found]
+    return Plugins._of((each for each in made if each is not None), aside, found)
 
 
 def section_of(name: str) -> str:
@@ -171,72 +168,49 @@ def section_of(name: str) -> str:
     return f"os_acc_{name}"
 
 
-def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options of all installed plugins, for the sample configuration."""
-    manager: stevedore.ExtensionManager[base.PluginBase] = stevedore.ExtensionManager(
-        NAMESPACE
-    )
-    return [
-        (section_of(found.name), list(found.plugin.options))
-        for found in manager
-        if found.plugin.options
-    ]
-
-
-def _manager_of(
-    enabled: Sequence[str],
-    failed: Callable[[object, object, BaseException], None],
-    deadline: float,
-) -> stevedore.ExtensionManager[base.PluginBase]:
-    if not enabled:
-        return _All(deadline, NAMESPACE, on_load_failure_callback=failed)
-    # Plugins that are not enabled are not even imported.
-    return _Named(
-        deadline,
-        NAMESPACE,
-        list(enabled),
-        on_load_failure_callback=failed,
-        on_missing_entrypoints_callback=_say_nothing,
-    )
-
-
-class _Contained(stevedore.ExtensionManager[base.PluginBase]):
-    """Reports all failed imports alike: some would otherwise end the service."""
-
-    def __init__(self, deadline: float, *args: Any, **kwargs: Any) -> None:
-        self._deadline = deadline
-        super().__init__(*args, **kwargs)
-
-    def _load_one_plugin(self, *args: Any, **kwargs: Any) -> Any:
-        loading = deadlines.begin(super()._load_one_plugin, *args, **kwargs)
+def list_opts(
+    enabled: Sequence[str] = (),
+) -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
+    """Return the options of the enabled plugins, or of all that are installed."""
+    options: list[tuple[str | cfg.OptGroup, list[cfg.Opt]]] = []
+    for each in entry_points.installed(enabled):
         try:
-            return loading.result(_load_patience(self._deadline))
-        except futures.TimeoutError as error:
-            raise ImportError("it does not return") from error
-        except (AssertionError, SystemExit) as error:
-            raise ImportError(repr(error)) from error
+            caller = calls.PluginCalls(each.name)
+            plugin = _imported(each, caller, math.inf)
+            found = caller.call(_LOAD_SECONDS, lambda plugin: [*plugin.options], plugin)
+        except exception.PluginFailed as error:
+            LOG.error("the options of plugin %s are unknown: %s", each.name, error)
+            continue
+        if found:
+            options.append((section_of(each.name), found))
+    return options
 
 
-class _All(_Contained):
-    """All installed plugins."""
+def _imported(
+    found: InstalledPlugin, caller: calls.PluginCalls, deadline: float
+) -> Any:
+    """Import the class of a plugin.
+
+    :raises PluginFailed: there are several, or its import fails or does not end.
+    """
+    if found.conflict:
+        raise exception.PluginFailed(found.conflict)
+    try:
+        return caller.call(_load_patience(deadline), found.points[0].load)
+    except exception.PluginFailed as error:
+        raise exception.PluginFailed(
+            f"cannot be imported: {error.message}"
+        ) from error.__cause__
 
 
-class _Named(_Contained, stevedore.NamedExtensionManager[base.PluginBase]):
-    """The enabled plugins."""
-
-
-def _say_nothing(_missing: object) -> None:
-    """Ignore missing plugins, which :func:`_check_enabled` rejects."""
-
-
-def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
-    for name in enabled:
-        if name not in installed:
-            raise exception.InvalidConfiguration(
-                f"[os_acc] enabled_plugins names {name!r}, which is not installed",
-                hint="install its package, or correct the name; installed plugins: "
-                f"{', '.join(sorted(installed)) or 'none'}",
-            )
+def _check_enabled(enabled: Sequence[str], found: Sequence[InstalledPlugin]) -> None:
+    for name in sorted({*enabled}.difference(each.name for each in found)):
+        others = sorted(each.name for each in entry_points.installed())
+        raise exception.InvalidConfiguration(
+            f"[os_acc] enabled_plugins names {name!r}, which is not installed",
+            hint="install its package, or correct the name; installed plugins: "
+            f"{', '.join(others) or 'none'}",
+        )
 
 
 def _load_patience(deadline: float) -> float:
@@ -247,29 +221,28 @@ def _load_patience(deadline: float) -> float:
 def _make(
     conf: cfg.ConfigOpts,
     root: str,
-    found: extension.Extension[base.PluginBase],
+    found: InstalledPlugin,
     aside: list[SetAside],
     deadline: float,
 ) -> _Made | None:
-    def make() -> _Made:
+    def make(kind: Any) -> _Made:
         section = section_of(found.name)
         conf.register_group(cfg.OptGroup(section))
-        conf.register_opts(found.plugin.options, group=section)
-        plugin = found.plugin(found.name, conf[section], root)
+        conf.register_opts(kind.options, group=section)
+        plugin = kind(found.name, conf[section], root)
         if not isinstance(plugin, base.PluginBase):
-            raise TypeError(f"{found.plugin!r} is not derived from PluginBase")
+            raise TypeError(f"{kind!r} is not derived from PluginBase")
         return _with_attributes(plugin, found.name)
 
     caller = calls.PluginCalls(found.name)
     try:
+        kind = _imported(found, caller, deadline)
         version = caller.call(
-            _load_patience(deadline), getattr, found.plugin, "contract_version", None
+            _load_patience(deadline), getattr, kind, "contract_version", None
         )
-        why_not = _unusable(found.name, version)
-        if why_not:
-            aside.append(_logged(SetAside(found.name, why_not)))
-            return None
-        return caller.call(_load_patience(deadline), make)
+        if why_not := _unusable(found.name, version):
+            raise exception.PluginFailed(why_not)
+        return caller.call(_load_patience(deadline), make, kind)
     except exception.PluginFailed as error:
         aside.append(_logged(SetAside.after(found.name, error)))
         return None

@@ -48,9 +48,9 @@ def _register(config: cfg.ConfigOpts, group: str) -> None:
     if group in _REGISTER:
         _REGISTER[group](config)
         return
-    for plugin_group, options in plugins.list_opts():
-        if plugin_group == group:
-            config.register_opts(options, group=group)
+    name = group.removeprefix(plugins.section_of(""))
+    for plugin_group, options in plugins.list_opts([name]):
+        config.register_opts(options, group=plugin_group)
 
 
 def _texts(config: cfg.ConfigOpts, group: str, name: str, value: object) -> list[str]:

@@ -11,12 +11,13 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from oslo_config import cfg, iniparser
 
-from os_acc import conf, exception
+from os_acc import conf, exception, plugins
 from os_acc.numa import network_options
+from os_acc.plugins import entry_points
 
 _OWN_SECTION = re.compile(r"os[_-]?acc", re.IGNORECASE)
 _SECTIONS_WITH_AUTH = "auth_section"
@@ -81,10 +82,12 @@ def unknown(
     """Yield the unknown names in the sections of os_acc, by file.
 
     Accepts the options that are registered in the configuration, too: vendors'
-    plugins have such options. In the sections of Nova, only names that resemble an
+    plugins have such options. Those of a plugin that is not enabled, or cannot be
+    imported, are not known. In the sections of Nova, only names that resemble an
     option that os_acc reads are unknown.
     """
-    known = _known()
+    known = _known(config[conf.GROUP.name].enabled_plugins)
+    of_plugins = {plugins.section_of(each.name) for each in entry_points.installed()}
     elsewhere = {
         name
         for sections in written.values()
@@ -100,6 +103,8 @@ def unknown(
                 yield from _unknown_of_nova(file, section, values.keys())
                 continue
             if group not in known and group not in config:
+                if group in of_plugins:
+                    continue
                 near = exception.nearest(group, known)
                 yield UnknownName(file, section, None, near and f"[{near}]")
                 continue
@@ -128,10 +133,10 @@ def _unknown_of_nova(
         yield UnknownName(file, section, None, f"[{_TUNNEL}]")
 
 
-def _known() -> dict[str, set[str]]:
+def _known(enabled: Sequence[str]) -> dict[str, set[str]]:
     """Return the names that the options of os_acc may have in files, by section."""
     found: dict[str, set[str]] = {}
-    for group, options in conf.list_opts():
+    for group, options in conf.list_opts(enabled):
         section = group if isinstance(group, str) else group.name
         for option in options:
             found.setdefault(section, set()).add(option.dest)
