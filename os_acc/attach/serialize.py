@@ -65,6 +65,8 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
     # the parent of a mediated device.
     if lease.is_the_guests and lease.slot is None:
         entry["pci_id"] = str(lease.address)
+        if held := [str(each) for each in lease.functions if each != lease.address]:
+            entry["held_pci_ids"] = held
     if lease.is_the_guests and lease.driver != VFIO_PCI:
         entry["vfio_driver"] = lease.driver
     if lease.programming is not None and lease.programming.function_id:
@@ -160,6 +162,8 @@ def request(made: AcceleratorRequest) -> RequestEntry:
         entry["created_at"] = bound["created_at"]
         if "pci_id" in bound:
             entry["pci_id"] = bound["pci_id"]
+        if "held_pci_ids" in bound:
+            entry["held_pci_ids"] = bound["held_pci_ids"]
         if "vfio_driver" in bound:
             entry["vfio_driver"] = bound["vfio_driver"]
     return entry

@@ -175,7 +175,7 @@ def check_viable(root: str, lease: Lease) -> None:
     group = iommu.read_group(root, number)
     for address in group.members if group else ():
         function = pci.read_function(root, address)
-        if function is None or function.is_bridge:
+        if function is None:
             continue
         if function.driver == lease.driver and function.address == lease.address:
             continue

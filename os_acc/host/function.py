@@ -161,6 +161,9 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     reset_methods = _reset_methods(fd)
     numa_node = _number(fd, "numa_node")
     serial = _serial(fd)
+    # As pci_is_bridge() in include/linux/pci.h; the configuration space of a function
+    # without power would read as all ones.
+    is_bridge = bool(_mode(fd, "secondary_bus_number"))
     # Every function has a revision. It is read last: if it is missing, the function
     # was removed in the meantime and other absences are void.
     revision = _number(fd, "revision")
@@ -177,6 +180,7 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
         physfn=physfn,
         total_vfs=total_vfs,
         vfs=vfs,
+        has_bridge_header=is_bridge,
     )
 
 
@@ -219,15 +223,19 @@ def _reset_methods(fd: int) -> tuple[str, ...]:
         return _words(methods)
     # Before Linux 5.15 only the existence of "reset" indicates support; it is
     # write-only, so it cannot be opened here.
+    return ("unknown",) if _mode(fd, "reset") else ()
+
+
+def _mode(fd: int, name: str) -> int:
+    """Return the mode of an attribute; 0: it does not exist."""
     try:
-        os.stat("reset", dir_fd=fd, follow_symlinks=False)
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):
-            return ()
+            return 0
         raise HostStepFailed(
-            f"reset: {error.strerror}", errno=error.errno or 0
+            f"{name}: {error.strerror}", errno=error.errno or 0
         ) from error
-    return ("unknown",)
 
 
 def _vfs(fd: int) -> tuple[PciAddress, ...]:
@@ -248,15 +256,7 @@ def _serial(fd: int) -> str:
     The identity must not depend on the reader: if only root may read the number,
     root ignores it as well.
     """
-    try:
-        mode = os.stat("serial_number", dir_fd=fd, follow_symlinks=False).st_mode
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):
-            return ""
-        raise HostStepFailed(
-            f"serial_number: {error.strerror}", errno=error.errno or 0
-        ) from error
-    if not mode & _OTHERS_MAY_READ:
+    if not _mode(fd, "serial_number") & _OTHERS_MAY_READ:
         return ""
     try:
         return read_text("serial_number", dir_fd=fd) or ""

@@ -34,8 +34,8 @@ _DENYLIST = frozenset(
 )
 # Drivers that set driver_managed_dma: they perform no DMA of their own, so VFIO
 # accepts them beside a guest's device (drivers/pci/pcie/portdrv.c,
-# drivers/pci/pci-stub.c).
-_TOLERATED = frozenset({"pcieport", "pci-stub"})
+# drivers/pci/hotplug/shpchp_core.c, drivers/pci/pci-stub.c).
+_TOLERATED = frozenset({"pcieport", "shpchp", "pci-stub"})
 _OFFERED = "vfio-dev"
 
 
@@ -123,7 +123,11 @@ def leaves_group_viable(function: PciFunction) -> bool:
 
     A group is viable if each member is unbound, bound to VFIO, or bound to a
     driver that performs no DMA (Documentation/driver-api/vfio.rst, "group
-    viability").
+    viability"). Neither its class nor its header type matters.
     """
-    driver = function.driver
-    return driver is None or driver in _TOLERATED or is_vfio_driver(driver)
+    return performs_no_dma(function) or is_vfio_driver(function.driver)
+
+
+def performs_no_dma(function: PciFunction) -> bool:
+    """Return whether a function has no driver, or one that performs no DMA."""
+    return function.driver is None or function.driver in _TOLERATED

@@ -221,9 +221,27 @@ def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice |
     if (
         not function.reset_methods
         and not evidence.named[function.address].allow_no_reset
+        and not _goes_with_bus(evidence, function)
     ):
         return _no(function, RejectReason.NO_RESET)
     return None
+
+
+def _goes_with_bus(evidence: HostEvidence, function: PciFunction) -> bool:
+    """Return whether VFIO resets a function together with its bus.
+
+    It does if it has all functions of the bus, and there is a bridge above
+    (vfio_pci_dev_set_resettable() in drivers/vfio/pci/vfio_pci_core.c). The helper
+    resets a bus if its first function has no other reset.
+    """
+    functions = evidence.host.functions
+    bus = [each for each in functions if each.parts[:2] == function.address.parts[:2]]
+    return (
+        len(bus) > 1
+        and not functions[min(bus)].reset_methods
+        and set(bus) <= set(_members(evidence, function))
+        and bool(pci.read_parents(evidence.root, [function.address]))
+    )
 
 
 def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
@@ -309,15 +327,15 @@ def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the function that prevents the group's assignment, and the reason."""
+    is_kept = not _goes_along(evidence, function, other)
+    if other.is_bridge or (is_kept and not claims_of_nova(evidence, other)):
+        if vfio.performs_no_dma(other):
+            return None
+        return f"{other.address} ({other.driver}) shares its group"
     for one in (function, other):
         if one.address in evidence.named and _stays(evidence, one):
             # The rest of the group would go to vfio-pci.
             return f"{other.address} shares its group, but {one.address} stays"
-    is_kept = not _goes_along(evidence, function, other)
-    if is_kept and not claims_of_nova(evidence, other):
-        if other.driver is None:
-            return None
-        return f"{other.address} ({other.driver}) shares its group"
     why = _kept(evidence, function, other)
     return f"{other.address}: {why}" if why else None
 
@@ -380,14 +398,14 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
-    """Return the rest of the group without bridges, which VFIO ignores."""
+    """Return the rest of the group."""
     group = evidence.host.group_of(function.address)
     found = (
         evidence.host.functions.get(address)
         for address in group.members
         if address != function.address
     )
-    return tuple(other for other in found if other is not None and not other.is_bridge)
+    return tuple(other for other in found if other is not None)
 
 
 def _goes_along(
@@ -396,10 +414,14 @@ def _goes_along(
     """Return whether a sibling is assigned too: it is named, or of the same card.
 
     An operator who names a graphics card means its audio function as well. A
-    function that Nova claims is never included.
+    function that Nova claims is never included, nor a bridge.
     """
-    return not claims_of_nova(evidence, other) and (
-        other.address in evidence.named or other.address.same_slot(function.address)
+    return (
+        not other.is_bridge
+        and not claims_of_nova(evidence, other)
+        and (
+            other.address in evidence.named or other.address.same_slot(function.address)
+        )
     )
 
 

@@ -81,6 +81,9 @@ class AcceleratorEntry(TypedDict):
 
     :ivar pci_id: the PCI address; absent where the accelerator stays with the host, and
         for a mediated device, whose parent must not reach a guest.
+    :ivar held_pci_ids: the other functions of its IOMMU group that the lease holds, on
+        VFIO drivers: another GPU of the group, or the audio function of this one. No
+        guest has them unless the caller attaches them as well; absent if none.
     :ivar attach_handle_uuid: of a mediated device, its UUID in
         ``/sys/bus/mdev/devices``.
     :ivar state: one of the states of Cyborg's accelerator requests: ``BindStarted``, a
@@ -101,6 +104,7 @@ class AcceleratorEntry(TypedDict):
     """
 
     pci_id: NotRequired[str]
+    held_pci_ids: NotRequired[list[str]]
     vfio_driver: NotRequired[str]
     function_id: NotRequired[str]
     uuid: str
@@ -138,6 +142,7 @@ class RequestEntry(TypedDict):
     attach_handle_uuid: str | None
     attach_handle_info: AttachHandleInfo
     pci_id: NotRequired[str]
+    held_pci_ids: NotRequired[list[str]]
     vfio_driver: NotRequired[str]
     request_group: NotRequired[str]
     numa_node: NotRequired[int | None]

@@ -21,6 +21,9 @@ _ADDRESS = re.compile(
     r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])",
     re.IGNORECASE | re.ASCII,
 )
+#: The host bridge and the ISA bridge of a chipset, by class: their registers decode
+#: the host's memory and firmware.
+CHIPSET = frozenset({0x0600, 0x0601})
 _HINT = "use the form 0000:3b:02.1"
 
 
@@ -150,6 +153,8 @@ class PciFunction:
     :ivar physfn: of a VF: its PF.
     :ivar total_vfs: ``sriov_totalvfs``, 0 without SR-IOV.
     :ivar vfs: of a PF: its VFs, in the order of their index.
+    :ivar has_bridge_header: whether its header is that of a PCI or CardBus bridge
+        (header types 1 and 2), as no class code states.
 
     Attributes whose read takes the device's lock
     (``driver_override``, ``sriov_numvfs``) are excluded: a stuck write may hold
@@ -166,6 +171,7 @@ class PciFunction:
     physfn: PciAddress | None
     total_vfs: int
     vfs: tuple[PciAddress, ...]
+    has_bridge_header: bool = False
 
     @property
     def role(self) -> PciRole:
@@ -175,8 +181,11 @@ class PciFunction:
 
     @property
     def is_bridge(self) -> bool:
-        """Whether it has PCI class 06: host, PCI and other bridges, never attached."""
-        return self.class_code >> 16 == 0x06
+        """Whether it is never attached: a bridge, or one of :data:`CHIPSET`.
+
+        Other functions of class 06 are endpoints, such as the NVSwitches of NVIDIA.
+        """
+        return self.has_bridge_header or self.class_code >> 8 in CHIPSET
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def take(
     has VFs or mediated devices, which end when it leaves its driver, or if the host
     uses a disk of one. Root's configuration has to name each function, or another one
     of the call in the same slot. If a function is on the requested driver, only its
-    record is written.
+    record is written. At last, functions without a reset of their own are reset with
+    their bus.
 
     :param targets: for each function its address as four numbers, its identity as
         five (vendor, product, both subsystem ids, revision), and unless it is
@@ -85,7 +86,7 @@ def take(
         parsed,
         epoch,
         milliseconds,
-        lambda each: guarded(_take, each, lease, _Debt(eraser, releaser)),
+        lambda each: guarded(_take, each, lease, _Debt(eraser, releaser), parsed),
         lambda each: (
             _claim(parsed, each, lease, "")
             or guarded(_check_take, each, lease, allows, claims)
@@ -384,7 +385,20 @@ def _may_be_the_guests(address: PciAddress, driver: str) -> bool:
     return functions.is_offered(address)
 
 
-def _take(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
+def _take(
+    target: BindTarget, lease: str, debt: _Debt, targets: Sequence[BindTarget]
+) -> CallResult:
+    result = _bind(target, lease, debt)
+    is_done = result.outcome == Outcome.OK and target is targets[-1]
+    if is_done and not restoring.held(target.group):
+        # Proves that the same is possible after the guest.
+        for each in targets:
+            if functions.resets_with_bus(each.address):
+                restoring.reset_bus(each.address)
+    return result
+
+
+def _bind(target: BindTarget, lease: str, debt: _Debt) -> CallResult:
     address, driver = target.address, _requested(target)
     if (found := functions.driver(address)) == driver:
         return _reserve(target, lease, FunctionUse.GUEST, debt)

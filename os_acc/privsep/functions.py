@@ -15,7 +15,7 @@ import re
 from os_acc import exception
 from os_acc.objects import vfio_driver
 from os_acc.objects.digest import Digest
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import CHIPSET, PciAddress
 from os_acc.privsep import disks, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
@@ -140,11 +140,37 @@ def changed(address: PciAddress, expected: tuple[int, ...]) -> CallResult | None
 
 
 def is_bridge(address: PciAddress) -> bool:
-    """Return whether the function is a bridge (PCI class 06).
+    """Return whether the function is a bridge, or belongs to the chipset.
 
-    Unbinding a bridge removes all devices behind it.
+    Unbinding a bridge removes all devices behind it. Only a bridge has a secondary bus
+    (pci_bridge_attrs_are_visible() in drivers/pci/pci-sysfs.c).
     """
-    return int(read(address, "class"), 16) >> 16 == 0x06
+    if int(read(address, "class"), 16) >> 8 in CHIPSET:
+        return True
+    try:
+        os.stat(os.path.join(directory(address), "secondary_bus_number"))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def resets_with_bus(address: PciAddress) -> bool:
+    """Return whether VFIO has a function, and it is the one to reset with its bus.
+
+    It is the first of several functions of a bus behind a bridge, all of one group, and
+    has no reset of its own.
+    """
+    place = os.path.realpath(directory(address))
+    above, name = os.path.split(place)
+    bus = name.rpartition(":")[0]
+    found = sorted(each for each in os.listdir(above) if each.startswith(f"{bus}:"))
+    return (
+        vfio_driver.is_vfio_driver(driver(address))
+        and found[:1] == [name] != found
+        and len({group(PciAddress.parse(each)) for each in found}) == 1
+        and not os.path.basename(above).startswith("pci")
+        and not os.path.exists(os.path.join(place, "reset"))
+    )
 
 
 def _link(address: PciAddress, name: str) -> str:

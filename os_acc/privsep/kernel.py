@@ -14,10 +14,15 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 from collections.abc import Callable
 
 # _IOWR('N', 0x41, struct nvme_passthru_cmd), include/uapi/linux/nvme_ioctl.h.
 _NVME_ADMIN_CMD = 0xC048_4E41
+# include/uapi/linux/vfio.h.
+_VFIO_SET_IOMMU, _VFIO_TYPE1V2_IOMMU = 0x3B66, 3
+_VFIO_GROUP_SET_CONTAINER, _VFIO_GROUP_GET_DEVICE_FD = 0x3B68, 0x3B6A
+_VFIO_DEVICE_PCI_HOT_RESET = 0x3B71
 
 
 class Kernel:
@@ -78,6 +83,27 @@ class Kernel:
             return error.errno or errno.EIO
         os.close(fd)
         return 0
+
+    def hot_reset(self, group: int, function: str) -> None:
+        """Reset the bus or slot of a function; VFIO must have all functions of it.
+
+        :raises OSError: ENODEV, the kernel resets neither (pci_probe_reset_bus());
+            EINVAL, one of them is in another group, or not on a VFIO driver; EBUSY, a
+            process holds the group; EPERM, the group is not viable.
+        """
+        with (
+            open(self.path("dev/vfio/vfio"), "r+b", buffering=0) as container,
+            open(self.path("dev/vfio", str(group)), "r+b", buffering=0) as owner,
+        ):
+            number = struct.pack("i", container.fileno())
+            fcntl.ioctl(owner, _VFIO_GROUP_SET_CONTAINER, number)
+            fcntl.ioctl(container, _VFIO_SET_IOMMU, _VFIO_TYPE1V2_IOMMU)
+            name = bytearray(function.encode() + b"\0")
+            fd = fcntl.ioctl(owner, _VFIO_GROUP_GET_DEVICE_FD, name)
+            # struct vfio_pci_hot_reset: argsz, flags, count, group_fds.
+            request = struct.pack("IIIi", 16, 0, 1, owner.fileno())
+            with open(fd, "r+b", buffering=0) as device:
+                fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
 
     def open_exclusive(self, path: str, device: str) -> int:
         """Open a device node exclusively, until it is closed.

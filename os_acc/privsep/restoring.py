@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from typing import Final
 
@@ -59,12 +60,32 @@ def held(group: int) -> CallResult | None:
 
 
 def reset(address: PciAddress) -> None:
-    """Reset a function, so that it leaves no data for the next user."""
-    try:
-        functions.write(address, "reset", "1")
-    except FileNotFoundError:
-        # No reset method: the operator allowed the device explicitly.
+    """Reset a function, so that it leaves no data for the next user.
+
+    Without a reset method, either the operator allowed the device explicitly, or the
+    first function of its bus was reset before, and this one with it.
+    """
+    if not functions.resets_with_bus(address):
+        with contextlib.suppress(FileNotFoundError):
+            functions.write(address, "reset", "1")
         return
+    try:
+        reset_bus(address)
+    except OSError as error:
+        # The kernel does not reset this bus: take has failed, and no guest had it.
+        if error.errno != errno.ENODEV:
+            raise
+
+
+def reset_bus(address: PciAddress) -> None:
+    """Reset a function and the others of its bus, which VFIO has.
+
+    :raises OSError: they are not reset.
+    """
+    try:
+        kernel.current.hot_reset(functions.group(address) or 0, str(address))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "reset of its bus") from error
 
 
 def _rebind(target: BindTarget) -> None:

@@ -157,8 +157,8 @@ def _teach(tree: Transaction, function: FunctionSpec) -> None:
     pf, sr = function.driver, function.sriov
     if pf:
         can_make = sr is not None and sr.configurable
-        bridge = function.is_bridge
-        driver = DriverSpec(pf, (function.ids,), can_make, manages_dma=bridge)
+        harmless = pf in drivers.MANAGE_DMA
+        driver = DriverSpec(pf, (function.ids,), can_make, manages_dma=harmless)
         drivers.register(tree, driver)
     if sr is not None and sr.driver:
         vf_ids = (function.vendor, sr.product)

@@ -25,6 +25,8 @@ from os_acc.testing.tree import PRIVATE, Transaction, serial
 
 DRIVERS = "sys/bus/pci/drivers"
 VFIO = "vfio-pci"
+#: Drivers of the kernel that set driver_managed_dma, besides those of VFIO.
+MANAGE_DMA = frozenset({"pcieport", "shpchp", "pci-stub"})
 _LEAVING = f"{PRIVATE}/leaving"
 _TABLE = f"{PRIVATE}/drivers"
 _REGISTERED = f"{PRIVATE}/registered"
@@ -222,6 +224,22 @@ def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
         int(tree.read(f"{path}/device"), 16),
     )
     return ids in driver.ids
+
+
+def check_open(tree: Transaction, address: str) -> None:
+    """Check that a guest can open a function.
+
+    :raises OSError: ENODEV: VFIO does not offer it; EPERM: the driver of a member
+        keeps its group from a guest (iommu_device_claim_dma_owner() in
+        drivers/iommu/iommu.c).
+    """
+    if not vfio.is_registered(tree, address) or is_leaving(tree, address):
+        raise refuse(errno.ENODEV, address)
+    group = functions.group_of(tree, address)
+    for each in () if group is None else functions.members(tree, group):
+        name = owner(tree, each)
+        if name is not None and not load(tree, name).manages_dma:
+            raise refuse(errno.EPERM, each)
 
 
 def _owner_allows(tree: Transaction, address: str, driver: DriverSpec) -> bool:

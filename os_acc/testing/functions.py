@@ -187,6 +187,9 @@ def _attributes(function: FunctionSpec) -> Iterator[tuple[str, str]]:
     )
     if function.class_code >> 8 == 0x0300:
         yield "boot_vga", f"{function.boot_vga:d}\n"
+    if function.is_bridge:
+        bus = pci.PciAddress.parse(function.address).bus
+        yield "secondary_bus_number", f"{bus + 1}\n"
     yield from function.attributes
 
 

@@ -61,8 +61,8 @@ _NOT_THE_DRIVERS: Final = re.compile(
     r"consistent_dma_mask_bits|(current|max)_link_.*|d3cold_allowed|device|devspec|"
     r"dma_mask_bits|driver_override|enable|index|acpi_index|label|irq|"
     r"local_cpu(list|s)|modalias|msi_bus|numa_node|power_state|remove|rescan|reset|"
-    r"reset_method|resource.*|revision|rom|serial_number|sriov_.*|subsystem_.*|"
-    r"uevent|vendor|vpd|waiting_for_supplier"
+    r"reset_method|resource.*|revision|rom|(secondary|subordinate)_bus_number|"
+    r"serial_number|sriov_.*|subsystem_.*|uevent|vendor|vpd|waiting_for_supplier"
 )
 _NO_GROUP_OF_THE_DRIVER: Final = frozenset({"power", "msi_irqs", "link", "iommu"})
 #: Names of attributes that identify one device, or its owner.

@@ -78,6 +78,36 @@ def gpu(
     return display, audio
 
 
+def chipset(slot: str) -> tuple[FunctionSpec, FunctionSpec, FunctionSpec]:
+    """Return the ISA bridge, the SATA and the SMBus controller of an Intel chipset.
+
+    They share a group, and the bridge has the header of an endpoint.
+
+    :param slot: domain, bus and slot, such as ``0000:00:1f``.
+    """
+    bridge = FunctionSpec(
+        f"{slot}.0", _INTEL, 0x2918, 0x060100, "lpc_ich", reset_methods=()
+    )
+    disks = FunctionSpec(
+        *(f"{slot}.2", _INTEL, 0x2922, 0x010601, "ahci"),
+        group_of=bridge.address,
+        reset_methods=(),
+    )
+    smbus = FunctionSpec(
+        *(f"{slot}.3", _INTEL, 0x2930, 0x0C0500, "i801_smbus"),
+        group_of=bridge.address,
+        reset_methods=(),
+    )
+    return bridge, disks, smbus
+
+
+def nvswitch(bus: str) -> FunctionSpec:
+    """Return an NVSwitch of an HGX baseboard: a bridge by its class alone."""
+    return FunctionSpec(
+        f"{bus}:00.0", _NVIDIA, 0x22A3, 0x068000, "nvidia-nvswitch", revision=0xA1
+    )
+
+
 def vgpu_card(bus: str, *, vfs: int = 4) -> FunctionSpec:
     """Return a GPU on NVIDIA's driver whose VFs can be vGPUs (:mod:`.nvidia`)."""
     return FunctionSpec(

@@ -25,10 +25,10 @@ from os_acc.testing import (
     holders,
     mdevs,
     pending,
-    vfio,
 )
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.heartbeat import HeartbeatFiles
+from os_acc.testing.resets import HotResets
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
@@ -66,7 +66,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(HeartbeatFiles):
+class FakeKernel(HeartbeatFiles, HotResets):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.
@@ -165,7 +165,7 @@ class FakeKernel(HeartbeatFiles):
         :param address: the function whose attribute is written; None: any.
         :param attribute: ``driver_override``, ``bind``, ``unbind``,
             ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``,
-            ``reset`` or ``reset_method``; of a card on the DFL driver
+            ``reset``, ``reset_method`` or ``hot_reset``; of a card on the DFL driver
             ``program``, ``release`` or ``assign``; empty for any.
         :param times: number of writes that it strikes; None: all.
         :param nth: the first write that it strikes, counted from 1.
@@ -236,16 +236,13 @@ class FakeKernel(HeartbeatFiles):
         from vfio-pci blocks.
 
         :param address: of a function, or the UUID of a mediated device.
-        :raises OSError: ENODEV: VFIO does not offer it.
+        :raises OSError: ENODEV: VFIO does not offer it; EPERM: its group is not
+            viable.
         """
         function = str(address)
         with self._tree.transaction() as tree:
-            is_mdev = mdevs.exists(tree, function)
-            is_offered = vfio.is_registered(tree, function) and not drivers.is_leaving(
-                tree, function
-            )
-            if not is_mdev and not is_offered:
-                raise drivers.refuse(errno.ENODEV, function)
+            if not mdevs.exists(tree, function):
+                drivers.check_open(tree, function)
             holders.hold(tree, function, pid, command)
 
     def let_go(self, address: Address) -> None:

@@ -6,9 +6,37 @@ from __future__ import annotations
 
 import errno
 
-from os_acc.testing import functions
+from os_acc.privsep.kernel import Kernel
+from os_acc.testing import drivers, functions, vfio
 from os_acc.testing.drivers import refuse
 from os_acc.testing.tree import Transaction
+
+
+class HotResets(Kernel):
+    """The hot resets of VFIO; each is logged as a write of the group's node."""
+
+    def hot_reset(self, group: int, function: str) -> None:
+        if number := self.probe_vfio_group(group):
+            raise refuse(number, f"/dev/vfio/{group}")
+        self.write(self.path("dev/vfio", str(group)), function)
+
+
+def hot_reset(tree: Transaction, address: str, _text: str) -> None:
+    """Do as vfio_pci_ioctl_pci_hot_reset() with the group of a function."""
+    drivers.check_open(tree, address)
+    group = functions.group_of(tree, address)
+    bus = address.rpartition(":")[0]
+    together = [
+        each for each in tree.list(functions.DEVICES) if each.rpartition(":")[0] == bus
+    ]
+    specs = [functions.spec(tree, each) for each in together]
+    if any(each.no_bus_reset or not each.parent for each in specs):
+        raise refuse(errno.ENODEV, address)
+    for each in together:
+        if functions.group_of(tree, each) != group or not vfio.is_registered(
+            tree, each
+        ):
+            raise refuse(errno.EINVAL, each)
 
 
 def reset(tree: Transaction, address: str, text: str) -> None:

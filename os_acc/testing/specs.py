@@ -188,6 +188,8 @@ class FunctionSpec:
     :ivar isolated: False puts it in no IOMMU group.
     :ivar reserved: further lines of its group's ``reserved_regions``.
     :ivar reset_methods: empty: it cannot be reset alone.
+    :ivar no_bus_reset: whether the kernel never resets its bus
+        (PCI_DEV_FLAGS_NO_BUS_RESET).
     :ivar devices: the devices that its host driver makes.
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
@@ -223,6 +225,7 @@ class FunctionSpec:
     mdevs: MdevParentSpec | None = None
     driver_attributes: tuple[AttributeSpec, ...] = ()
     nvme: NvmeSpec | None = None
+    no_bus_reset: bool = False
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
@@ -237,7 +240,8 @@ class FunctionSpec:
 
     @property
     def is_bridge(self) -> bool:
-        return self.class_code >> 16 == 0x06
+        """Whether it has the header of a PCI or CardBus bridge."""
+        return self.class_code >> 8 in (0x0604, 0x0607, 0x0609)
 
     @property
     def serial(self) -> str:

@@ -30,6 +30,7 @@ _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
 _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/(.+)")
 _CONTROLLER_RESET = re.compile(r"nvme/nvme[0-9]+/reset_controller")
 _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/create")
+_GROUP = re.compile(r"dev/vfio/[0-9]+")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
 #: No attribute and no write, but it ends like one: see Pending.
@@ -111,6 +112,8 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
         return WriteTarget("create", f"{match[1]}/{match[2]}")
     if match := _MDEV.fullmatch(inside):
         return WriteTarget("remove", match[1])
+    if _GROUP.fullmatch(inside):
+        return WriteTarget("hot_reset", line)
     match = _DEVICE_FILE.fullmatch(inside)
     if match is None:
         raise drivers.refuse(errno.EACCES, path)
@@ -189,5 +192,6 @@ _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
     "reset": resets.reset,
     "reset_controller": nvme_resources.reset,
     "reset_method": resets.set_methods,
+    "hot_reset": resets.hot_reset,
     HOT_UNPLUG: _hot_unplug,
 }

@@ -42,9 +42,9 @@ PLACES = Places(
     no_reset="0000:00:10.0",
     card=("0000:00:11.0", "0000:00:11.1"),
     bridge="0000:80:00.0",
+    chipset=("0000:00:1f.0", "0000:00:1f.2", "0000:00:1f.3"),
     slot="0000:01:00.0",
 )
-_STUB = DriverSpec("pci-stub", manages_dma=True)
 _NODES = (
     NodeSpec("0", 984, distances=(10, 20)),
     NodeSpec("1", 1003, distances=(20, 10)),
@@ -90,6 +90,7 @@ def machine() -> HostSpec:
             disk,
             hosts.root_port("0000:00:12.0"),
             _edu(PLACES.slot, -1, "bus", port="0000:00:12.0"),
+            *hosts.chipset("0000:00:1f"),
             hosts.root_port("0000:40:00.0", 0),
             dataclasses.replace(near, parent="0000:40:00.0"),
             hosts.root_port(PLACES.bridge, 1),
@@ -161,12 +162,13 @@ class FakeHost(HostUnderTest):
     def wait_until_running(self, address: str) -> None:
         assert self.driver(address) == "nvme"
 
-    def load_stub(self, loaded: bool) -> None:
+    def load(self, driver: str, loaded: bool = True) -> None:
+        harmless = driver in drivers.MANAGE_DMA
         with Tree(self.root).transaction() as tree:
             if loaded:
-                drivers.register(tree, _STUB)
+                drivers.register(tree, DriverSpec(driver, manages_dma=harmless))
             else:
-                drivers.unregister(tree, _STUB.name)
+                drivers.unregister(tree, driver)
 
     def swap_to_disk(self, on: bool) -> None:
         line = "/dev/nvme2n1 partition 65532 0 -2\n" if on else ""

@@ -40,6 +40,8 @@ class Places:
     :ivar card: two functions of one card and one IOMMU group: the first has
     no driver, the second has nvme and is a disk.
     :ivar bridge: a root port.
+    :ivar chipset: three functions of one group: an ISA bridge (lpc_ich can drive it), a
+        controller of disks without any, and one that cannot be reset.
     :ivar slot: as ``single``, but removable, and on no node.
     """
 
@@ -49,6 +51,7 @@ class Places:
     no_reset: str
     card: tuple[str, str]
     bridge: str
+    chipset: tuple[str, str, str]
     slot: str
 
 
@@ -266,8 +269,8 @@ class HostUnderTest(abc.ABC):
         """Write an attribute as root."""
 
     @abc.abstractmethod
-    def load_stub(self, loaded: bool) -> None:
-        """Load pci-stub, a driver that binds to a device by its override."""
+    def load(self, driver: str, loaded: bool = True) -> None:
+        """Load or unload a driver of the kernel, such as pci-stub."""
 
     @abc.abstractmethod
     def swap_to_disk(self, on: bool) -> None:

@@ -90,8 +90,8 @@ class RealHost(HostUnderTest):
     def wait_until_running(self, address: str) -> None:
         self.wait_until(lambda: self._nvme_state(address) == "live")
 
-    def load_stub(self, loaded: bool) -> None:
-        self.root_side.load("pci-stub", loaded)
+    def load(self, driver: str, loaded: bool = True) -> None:
+        self.root_side.load(driver, loaded)
 
     def swap_to_disk(self, on: bool) -> None:
         swaps = [line.split()[0] for line in _lines("/proc/swaps")[1:]]

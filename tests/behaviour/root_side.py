@@ -53,6 +53,7 @@ class RootSide:
             no_reset=self._machine.edu,
             card=self._machine.card,
             bridge=lane.PORT_NVME_NODE1,
+            chipset=lane.CHIPSET,
             slot=self._machine.hotplug,
         )
 

@@ -73,6 +73,8 @@ def _card(root: str, card: Card) -> None:
         "class": "0x060400\n" if card.is_bridge else "0x030000\n",
         "driver_override": "(null)\n",
     }
+    if card.is_bridge:
+        texts["secondary_bus_number"] = "1\n"
     if card.is_nvme:
         texts["class"] = "0x010802\n"
     # Each may be a VF of NVIDIA's: few calls of a share name the same card.

@@ -46,7 +46,7 @@ def host_of(fake: FakeKernel) -> Host:
             function.revision,
         )
         group = fake.group(function.address)
-        is_bridge = function.class_code >> 16 == 0x06
+        is_bridge = function.is_bridge
         is_nvme = function.class_code == 0x010802
         assert group is not None
         driver = function.driver

@@ -10,11 +10,15 @@ from ..host import VFIO, HostUnderTest
 from .common import (
     FOUR_VFS,
     card,
+    devices,
+    instance,
     offered,
     only_provider,
+    plug,
     refusals,
     scenario,
     single,
+    unplug,
     vfs,
 )
 
@@ -98,6 +102,31 @@ def a_bridge_is_not_offered(host: HostUnderTest) -> None:
     host.start({"address": host.places.bridge})
     assert offered() == set()
     assert refusals()[host.places.bridge] == "a bridge"
+
+
+@scenario
+def a_group_whose_isa_bridge_the_host_drives_waits_for_that(
+    host: HostUnderTest,
+) -> None:
+    """VFIO exempts neither its class nor its header, which is that of an endpoint."""
+    isa, _disks, smbus = host.places.chipset
+    first = host.binding(isa)
+    host.load("lpc_ich")
+    host.bind(isa, "lpc_ich")
+    tags = {"allow_no_reset": True, "allow_no_erase": True}
+    host.start({"address": smbus, **tags}, {"address": isa, **tags})
+    assert offered() == set()
+    assert f"{isa} (lpc_ich) shares its group" in refusals()[smbus]
+    assert refusals()[isa] == "a bridge"
+    host.bind(isa, None)
+    assert offered() == {smbus}
+    guest = instance()
+    assert devices(plug(guest)) == [smbus]
+    host.hold(smbus)
+    assert host.driver(isa) is None
+    host.let_go()
+    assert unplug(guest) == 1
+    host.bind(isa, first.driver, first.override)
 
 
 @scenario

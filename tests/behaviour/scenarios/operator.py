@@ -23,12 +23,12 @@ def a_device_that_cannot_go_back_is_quarantined_until_released(
 ) -> None:
     """The device's previous driver is no longer loaded."""
     address = host.places.single
-    host.load_stub(True)
+    host.load("pci-stub")
     host.bind(address, "pci-stub", "pci-stub")
     host.start(single(host))
     guest = instance()
     plug(guest)
-    host.load_stub(False)
+    host.load("pci-stub", False)
     with pytest.raises(exception.DevicesUnreleased) as left:
         os_acc.unplug(guest)
     assert left.value.unreleased[0][1].reason is exception.StepReason.BIND
@@ -40,7 +40,7 @@ def a_device_that_cannot_go_back_is_quarantined_until_released(
         os_acc.plug(guest)
     assert os_acc.unplug(guest) == 0
 
-    host.load_stub(True)
+    host.load("pci-stub")
     operations.release_device(service.get(), PciAddress.parse(address), None)
     assert host.binding(address) == Binding("pci-stub", "pci-stub")
     assert plug(guest)

@@ -55,7 +55,7 @@ def unplug_restores_a_driver_that_only_an_override_gives(
     host: HostUnderTest,
 ) -> None:
     address = host.places.single
-    host.load_stub(True)
+    host.load("pci-stub")
     host.bind(address, "pci-stub", "pci-stub")
     host.start(single(host))
     guest = instance()
@@ -70,7 +70,7 @@ def unplug_restores_a_driver_whose_override_was_taken_away(
     host: HostUnderTest,
 ) -> None:
     address = host.places.single
-    host.load_stub(True)
+    host.load("pci-stub")
     host.bind(address, "pci-stub", None)
     host.start(single(host))
     guest = instance()

@@ -68,6 +68,8 @@ PORT_DRIVE = "0000:00:16.0"
 PORT_VF_DRIVE = "0000:00:17.0"
 #: Only in the machine of a kernel that :attr:`.kernels.Kernel.has_nic`.
 PORT_NIC = "0000:00:15.0"
+#: The ISA bridge, the SATA controller and the SMBus controller of q35: one group.
+CHIPSET = ("0000:00:1f.0", "0000:00:1f.2", "0000:00:1f.3")
 #: Functions that sit on the root bus, which has no NUMA node.
 PLAIN_EDU = "0000:00:10.0"
 CARD_EDU = "0000:00:11.0"

@@ -39,6 +39,7 @@ def function(place: str | PciAddress, node: int | None = 0, **more: Any) -> PciF
         "physfn": None,
         "total_vfs": 0,
         "vfs": (),
+        "has_bridge_header": more.get("class_code") == BRIDGE,
         **more,
     }
     own = place if isinstance(place, PciAddress) else address(place)

@@ -136,4 +136,33 @@ def test_a_function_has_one_role(physfn, total, role):
         vfs=(),
     )
     assert function.role is role
-    assert function.is_bridge
+
+
+@pytest.mark.parametrize(
+    ("class_code", "header", "expected"),
+    [
+        (0x060400, True, True),
+        (0x088000, True, True),
+        (0x060000, False, True),
+        (0x060100, False, True),
+        (0x068000, False, False),
+        (0x030000, False, False),
+    ],
+)
+def test_the_header_makes_a_bridge_and_the_class_the_chipset(
+    class_code, header, expected
+):
+    function = PciFunction(
+        address=PciAddress(0, 1, 0, 0),
+        identity=IDENTITY,
+        class_code=class_code,
+        driver=None,
+        iommu_group=None,
+        numa_node=None,
+        reset_methods=(),
+        physfn=None,
+        total_vfs=0,
+        vfs=(),
+        has_bridge_header=header,
+    )
+    assert function.is_bridge is expected

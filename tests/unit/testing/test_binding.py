@@ -182,8 +182,9 @@ def test_vfio_refuses_a_pf_with_vfs(kernel, tmp_path_factory):
 
 def test_a_host_driver_stays_out_of_a_group_that_a_guest_owns(kernel, sysfs):
     sysfs.to_vfio(GPU)
-    kernel.hold(GPU)
+    assert refusal(kernel.hold, GPU) == errno.EPERM
     sysfs.unbind(AUDIO)
+    kernel.hold(GPU)
     assert refusal(sysfs.driver, "snd_hda_intel", "bind", AUDIO) == errno.EBUSY
     assert refusal(sysfs.probe, AUDIO) == errno.EINVAL
     kernel.let_go(GPU)
