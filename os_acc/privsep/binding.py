@@ -89,7 +89,7 @@ def take(
         lambda each: guarded(_take, each, lease, _Debt(eraser, releaser), parsed),
         lambda each: (
             _claim(parsed, each, lease, "")
-            or guarded(_check_take, each, lease, allows, claims)
+            or guarded(_check_take, each, lease, allows, claims, parsed)
         ),
     )
 
@@ -294,16 +294,21 @@ def _is_taken(target: BindTarget, lease: str) -> bool:
 
 
 def _check_take(
-    target: BindTarget, lease: str, allows: Permission, claims: contextlib.ExitStack
+    target: BindTarget,
+    lease: str,
+    allows: Permission,
+    claims: contextlib.ExitStack,
+    targets: Sequence[BindTarget],
 ) -> CallResult:
     """Check that a function can be taken, before the first one is changed.
 
     :param claims: keeps the disks of the functions open.
+    :param targets: all functions of the call.
     """
     # A function that is already taken stays so after leaving device_spec.
     if _is_taken(target, lease):
         return CallResult(Outcome.OK)
-    if is_denied(target, allows):
+    if is_denied(target, allows) or not _is_named_driver(target, targets):
         return rootconf.denied()
     address, driver = target.address, _requested(target)
     # Also of a function on its driver: the kernel has no lock against new ones.
@@ -320,6 +325,22 @@ def _check_take(
         return CallResult(Outcome.REFUSED, errno.ENODEV, "driver", found)
     claims.enter_context(disks.claimed(functions.directory(address)))
     return CallResult(Outcome.OK)
+
+
+def _is_named_driver(target: BindTarget, targets: Sequence[BindTarget]) -> bool:
+    """Return whether root's configuration allows the driver that is requested.
+
+    A function beside the one that a guest gets is on vfio-pci.
+    """
+    root, driver = rootconf.last_read(), _requested(target)
+    return root.names_driver(target.address, driver) or (
+        driver == VFIO_PCI
+        and any(
+            root.names_driver(each.address, _requested(each))
+            for each in targets
+            if each is not target
+        )
+    )
 
 
 def _reserve_allowed(

@@ -29,6 +29,7 @@ from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.qat import QatServices, services_text
+from os_acc.objects.vfio_driver import AUTO, NVIDIA, is_vfio_driver
 from os_acc.privsep import functions, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
@@ -97,12 +98,34 @@ class RootConf:
         )
 
     def is_in_parts(self, address: PciAddress) -> bool:
-        """Return whether a function is a PF with VFs, present or configured."""
+        """Return whether a function is offered in parts, which exist or are named.
+
+        They are VFs, or mediated devices.
+        """
         if functions.count_vfs(address):
             return True
         tags = self.tags(address)
-        asks = tags is not None and tags.num_vfs is not None
-        return asks and functions.total_vfs(address) > 0
+        if tags is None or tags.mdev_types:
+            return tags is not None
+        return tags.num_vfs is not None and functions.total_vfs(address) > 0
+
+    def names_driver(self, address: PciAddress, driver: str) -> bool:
+        """Return whether a function is allowed, and has this driver for a guest."""
+        if self.is_open:
+            return True
+        tags = self.tags(address)
+        if tags is None or tags.vgpu_type:
+            return tags is not None and driver == NVIDIA
+        if tags.vfio_driver == AUTO:
+            return is_vfio_driver(driver)
+        return driver == tags.vfio_driver
+
+    def allows_vgpu(self, address: PciAddress, kind: int) -> bool:
+        """Return whether a VF may become a vGPU of a type."""
+        if self.is_open:
+            return True
+        tags = self.tags(address)
+        return tags is not None and tags.vgpu_type == kind
 
     def allows_vfs(self, address: PciAddress, count: int) -> bool:
         """Return whether a PF may have this many VFs."""

@@ -20,7 +20,8 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, state_files, worker
+from os_acc.privsep import functions, kernel, record, rootconf, state_files, worker
+from os_acc.privsep.outcome import CallRefused
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
@@ -36,12 +37,15 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     :param kind: the number of its type.
     :raises OSError: EBUSY: the VF is a vGPU that is not the lease's; EIO: the driver
         has not accepted the type; or the driver's refusal.
+    :raises CallRefused: root's configuration names another type, or none.
     """
     address = _address(target)
     found = _current(target, address)
     owner, marked = _mark_of(address)
     if found == kind == marked and owner in _leases(target, address):
         return
+    if not rootconf.last_read().allows_vgpu(address, kind):
+        raise CallRefused(rootconf.denied(kind))
     if found:
         if not owner:
             _mark(address, target.lease, _NOT_OURS)
