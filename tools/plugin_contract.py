@@ -32,11 +32,11 @@ BASE: Final = "os_acc.plugins.base"
 #: not belong to it.
 OTHERS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("os_acc.objects.device", "Provider"): ("device",),
-    ("os_acc.privsep", "Context"): ("__init__", "health_step", "step"),
+    ("os_acc.privsep", "Context"): ("__init__", "health_step", "parent_step", "step"),
     ("os_acc.privsep", "Step"): ("function",),
     ("os_acc.privsep", "StepTarget"): (
-        *("__init__", "address", "card", "functions", "lease", "root"),
-        *("directory", "read", "set", "write"),
+        *("__init__", "address", "card", "functions", "lease", "parent", "root"),
+        *("directory", "read", "set", "siblings", "write"),
     ),
     ("os_acc.testing", "AttributeSpec"): (),
     ("os_acc.testing", "FunctionSpec"): (),

@@ -232,8 +232,9 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 errno=result.errno,
             )
         case Outcome.BUSY:
+            earlier = f"step for {result.observed}" if result.observed else "write"
             return exception.DeviceStuck(
-                f"{address}: an earlier write has not ended",
+                f"{address}: an earlier {earlier} has not ended",
                 address=address,
                 errno=result.errno,
             )

@@ -91,13 +91,29 @@ class Context(priv_context.PrivContext):
 
         :raises TypeError: a parameter has no plain type.
         """
+        return self._step(function, of_parent=False)
+
+    def parent_step(self, function: Callable[[StepTarget, *_Ts], _T]) -> Step[_T, *_Ts]:
+        """Make a function a step that uses the parent of its device; a decorator.
+
+        It is a step as of :meth:`step`. In addition no two of these steps run at once
+        whose devices have the same :attr:`StepTarget.parent`, also of other leases,
+        plugins and processes. A step waits for the others until its deadline.
+
+        :raises TypeError: a parameter has no plain type.
+        """
+        return self._step(function, of_parent=True)
+
+    def _step(
+        self, function: Callable[[StepTarget, *_Ts], _T], *, of_parent: bool
+    ) -> Step[_T, *_Ts]:
         # steps needs the contexts below, and a call of the helper may import nothing.
         from os_acc.privsep import steps
 
         parameters = Parameters.of(function)
-        entry = self.entrypoint(steps.entry_point(function, parameters))
+        serve = steps.entry_point(function, parameters, of_parent=of_parent)
         name = f"{function.__module__}.{function.__name__}"
-        return Step(self, name, function, parameters, entry)
+        return Step(self, name, function, parameters, self.entrypoint(serve))
 
     def health_step(
         self, function: Callable[[StepTarget], HealthReading]

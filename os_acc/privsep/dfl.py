@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterator
 
-from os_acc.exception import InvalidInput
 from os_acc.objects.dfl import DRIVER, FME, MANAGER, PORT, REGION, canonical
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel
@@ -44,7 +43,7 @@ def own_ports(function: PciAddress) -> list[str]:
 
 def port(card: PciAddress, number: int) -> DflPortNode | None:
     """Return the port of this number, on the card or on one of its VFs."""
-    for function in (card, *vfs(card)):
+    for function in (card, *functions.vfs(card)):
         for path in own_ports(function):
             if _read(path, "id") == str(number):
                 return DflPortNode(function, path)
@@ -112,18 +111,6 @@ def held(function: PciAddress) -> str | None:
                 return os.path.basename(device)
             raise
     return None
-
-
-def vfs(card: PciAddress) -> Iterator[PciAddress]:
-    """Yield the current VFs of a card."""
-    path = functions.directory(card)
-    for name in sorted(_list(path)):
-        if name.startswith("virtfn"):
-            try:
-                link = os.readlink(os.path.join(path, name))
-                yield PciAddress.parse(os.path.basename(link))
-            except (FileNotFoundError, InvalidInput):
-                continue
 
 
 def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:

@@ -170,7 +170,7 @@ def _program(
     task: _Task, image: Sealed, locked: list[PciAddress], root: RootConf
 ) -> CallResult:
     _check_card(task.card, task.identity)
-    if not root.allows(task.card, *dfl.vfs(task.card)):
+    if not root.allows(task.card, *functions.vfs(task.card)):
         return rootconf.denied()
     fme = _fme(task.card)
     found = dfl.interface_id(fme)

@@ -8,6 +8,7 @@ immediately before and after every write.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -258,15 +259,26 @@ def rebind(address: PciAddress, name: str) -> None:
 
 
 def count_vfs(address: PciAddress) -> int:
-    """Return the number of existing VFs, by their links.
+    """Return the number of existing VFs; see :func:`vfs`."""
+    return len(vfs(address))
+
+
+def vfs(address: PciAddress) -> list[PciAddress]:
+    """Return the existing VFs of a function by their links, sorted.
 
     Reading ``sriov_numvfs`` would take the lock that a stuck write holds.
     """
     try:
         names = os.listdir(directory(address))
     except FileNotFoundError:
-        return 0
-    return sum(name.startswith("virtfn") for name in names)
+        return []
+    found = []
+    for name in names:
+        if name.startswith("virtfn"):
+            # One may be removed meanwhile.
+            with contextlib.suppress(exception.InvalidInput):
+                found.append(PciAddress.parse(_link(address, name)))
+    return sorted(found)
 
 
 def mediated_devices(address: PciAddress) -> list[str]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lock files of devices, one for each function and slot of this host.
+"""Lock files of devices, one for each function, slot and parent of this host.
 
 A lock file stays until a reboot, since it has the device's epoch. A caller that could
 name anything and get one would fill ``/run``, and no record could be written any more.
@@ -34,8 +34,28 @@ def open_lock(address: DeviceAddress) -> int:
     """
     if (refused := refusal(address)) is not None:
         raise CallRefused(refused)
-    os.makedirs(kernel.current.path(state_files.LOCKS), mode=0o700, exist_ok=True)
-    return os.open(_path(address), _FLAGS | os.O_CREAT, 0o600)
+    return _open(_path(address))
+
+
+def open_parent(parent: PciAddress | str) -> int:
+    """Open the lock file that steps for the devices of a parent share.
+
+    It is none of the parent itself, whose own calls go on.
+
+    :param parent: a function, or the name of a virtual parent of mediated devices.
+    :raises CallRefused: it does not exist.
+    :raises OSError: it cannot be opened or made.
+    """
+    of_pci = isinstance(parent, PciAddress)
+    above = "sys/bus/pci/devices" if of_pci else "sys/class/mdev_bus"
+    if not os.path.isdir(kernel.current.path(above, str(parent))):
+        raise CallRefused(CallResult(Outcome.GONE, errno.ENODEV, "identity"))
+    return _open(kernel.current.path(state_files.LOCKS, f"parent@{parent}"))
+
+
+def _open(path: str) -> int:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    return os.open(path, _FLAGS | os.O_CREAT, 0o600)
 
 
 def refusal(address: DeviceAddress) -> CallResult | None:

@@ -27,7 +27,7 @@ from typing import (
     TypeVarTuple,
 )
 
-from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel
 
@@ -74,7 +74,7 @@ class StepTarget:
         device.
     :ivar functions: all functions that the lease takes from the host, sorted; of a
         mediated device, its parent if that is a PCI function. A parent is not locked:
-        its other mediated devices have leases of their own.
+        its other mediated devices have leases of their own; see :attr:`parent`.
     :ivar card: the function that programs the region in ``PluginBase.program``, locked
         as well; None in other calls.
     """
@@ -88,6 +88,22 @@ class StepTarget:
     def root(self) -> str:
         """The directory with ``sys``, ``proc`` and ``dev``; ``/`` except in tests."""
         return kernel.current.root
+
+    @property
+    def parent(self) -> PciAddress | None:
+        """The PF of a VF, else the function; None: it is a device of a virtual parent.
+
+        Of a mediated device that of its parent. Only a step that
+        :meth:`os_acc.privsep.Context.parent_step` has made may change it.
+        """
+        slot = self.address
+        function = slot.type.function if isinstance(slot, MdevSlot) else slot
+        return None if function is None else parent_of(function)
+
+    @property
+    def siblings(self) -> tuple[PciAddress, ...]:
+        """The existing VFs of :attr:`parent`, sorted, with its own function."""
+        return () if self.parent is None else tuple(functions.vfs(self.parent))
 
     def directory(self, function: PciAddress) -> str:
         """Return the directory of a function in sysfs."""
@@ -205,6 +221,11 @@ class Step(Generic[_T, *_Ts]):
     def __call__(self, *arguments: object) -> Any:
         """Serve a call of the helper's client; :mod:`.steps` checks the arguments."""
         return self.entry(*arguments)
+
+
+def parent_of(function: PciAddress) -> PciAddress:
+    """Return the PF of a VF, otherwise the function itself."""
+    return functions.physical_function(function) or function
 
 
 def is_plain(value: object, depth: int = _DEEPEST) -> bool:

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
-from os_acc.privsep import dfl, functions, mdev, record, rootconf, targets, worker
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, mdev, record, rootconf, targets, worker
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.rootconf import RootConf
@@ -28,6 +29,7 @@ from os_acc.privsep.step import (
     StepPurpose,
     StepTarget,
     is_plain,
+    parent_of,
 )
 from os_acc.privsep.targets import BindTarget
 
@@ -40,12 +42,13 @@ _LONGEST_TEXT: Final = 500
 
 
 def entry_point(
-    function: Callable[..., Any], parameters: Parameters
+    function: Callable[..., Any], parameters: Parameters, *, of_parent: bool = False
 ) -> Callable[..., CallResult]:
     """Return the function that serves the calls of a step.
 
     :param function: the vendor's.
     :param parameters: its parameters behind the target.
+    :param of_parent: whether it holds the lock of the parent as well.
     """
 
     @functools.wraps(function)
@@ -79,7 +82,9 @@ def entry_point(
                 return CallResult(Outcome.OK)
             return _guarded(call, permits, function, arguments)
 
-        return worker.run(call.locks, epoch, milliseconds / 1000, job)[0]
+        parents = call.parents if of_parent else ()
+        seconds = milliseconds / 1000
+        return worker.run(call.locks, epoch, seconds, job, parents=parents)[0]
 
     return serve
 
@@ -105,7 +110,7 @@ def health_entry_point(
 
         def allows() -> bool:
             # A PF reports the health of its VFs.
-            return root.allows(address, *dfl.vfs(address))
+            return root.allows(address, *functions.vfs(address))
 
         # Without an epoch: that of a reading could outdate the call of a plug.
         return worker.run(
@@ -155,6 +160,14 @@ class _StepCall:
         return own if self.card is None else (*own, self.card.address)
 
     @property
+    def parents(self) -> frozenset[PciAddress | str]:
+        """The parents of its functions, or the name of its virtual parent."""
+        slot = self.target.address
+        if isinstance(slot, MdevSlot) and not self.members:
+            return frozenset({slot.type.parent})
+        return frozenset(parent_of(each.address) for each in self.all_functions)
+
+    @property
     def all_functions(self) -> tuple[BindTarget, ...]:
         """The functions whose identity is checked."""
         return self.members if self.card is None else (*self.members, self.card)
@@ -184,7 +197,7 @@ class _StepCall:
     def _allows_card(self, root: RootConf) -> bool:
         if self.card is None:
             return True
-        return root.allows(self.card.address, *dfl.vfs(self.card.address))
+        return root.allows(self.card.address, *functions.vfs(self.card.address))
 
     def is_recorded(self) -> bool:
         """Return whether the helper has the whole device on record for the lease."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import json
 import math
 import os
@@ -33,15 +32,17 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from oslo_privsep import capabilities
 
 from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record, state_files
-from os_acc.privsep.locks import open_lock
+from os_acc.privsep.locks import open_lock, open_parent
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 LOCKS = state_files.LOCKS
@@ -104,6 +105,7 @@ def run(
     job: Job,
     files: Sequence[int] = (),
     check: Job | None = None,
+    parents: Collection[PciAddress | str] = (),
 ) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
@@ -113,15 +115,23 @@ def run(
     :param files: descriptors that the job needs; all others are closed.
     :param check: runs for all devices before the first job, in the same child; if it
         fails for one of them, no job runs.
+    :param parents: functions, or virtual parents, whose devices get no other such call
+        meanwhile. Their locks carry no epoch: those of other devices are unrelated.
     :returns: one :class:`CallResult` for each address.
     """
     deadline = time.monotonic() + seconds
     _reap()
     locks: list[int] = []
+    outer: list[int] = []
     try:
+        # One order for all calls. A call that waits for others holds no device.
+        for parent in sorted(parents, key=str):
+            refusal = _lock(partial(open_parent, parent), deadline, outer)
+            if refusal is not None:
+                return (refusal._replace(observed=str(parent)),) * len(addresses)
         for address in sorted(addresses, key=record.name_of):
             patience = min(deadline, time.monotonic() + _LOCK_SECONDS)
-            refusal = _lock(address, patience, locks)
+            refusal = _lock(partial(open_lock, address), patience, locks)
             if refusal is not None:
                 return (refusal,) * len(addresses)
         refusal = None if epoch is None else _enter(epoch, locks)
@@ -129,14 +139,14 @@ def run(
             return (refusal,) * len(addresses)
         try:
             count = len(addresses)
-            timed = functools.partial(_timed, deadline, job)
-            results = functools.partial(_results, count, timed, check)
-            return _in_child(count, deadline, results, (*locks, *files))
+            timed = partial(_timed, deadline, job)
+            results = partial(_results, count, timed, check)
+            return _in_child(count, deadline, results, (*outer, *locks, *files))
         except ChildRefused as error:
             refusal = CallResult(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
             return (refusal,) * len(addresses)
     finally:
-        for fd in locks:
+        for fd in (*outer, *locks):
             os.close(fd)
 
 
@@ -175,10 +185,10 @@ def _timed(deadline: float, job: Job, index: int) -> CallResult:
 
 
 def _lock(
-    address: DeviceAddress, deadline: float, locks: list[int]
+    opened: Callable[[], int], deadline: float, locks: list[int]
 ) -> CallResult | None:
     try:
-        fd = open_lock(address)
+        fd = opened()
     except CallRefused as refused:
         return refused.result
     except OSError as error:

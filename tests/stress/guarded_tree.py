@@ -85,6 +85,7 @@ class GuardedTree:
     def _private(self, cards: list[Card]) -> set[str]:
         """Return the helper's own files that a call for these cards may make."""
         locks = [self._real(f"{_LOCKS}/{card.name}") for card in cards]
+        shared = [self._real(f"{_LOCKS}/parent@{card.name}") for card in cards]
         notes = [
             f"{lock}{suffix}"
             for lock in locks
@@ -101,7 +102,8 @@ class GuardedTree:
             for suffix in ("", ".new")
         ]
         directories = self._directories(cards)
-        return {*directories, *locks, *notes, *of_nvme} if cards else set()
+        found = {*directories, *locks, *shared, *notes, *of_nvme}
+        return found if cards else set()
 
     def _directories(self, cards: list[Card]) -> list[str]:
         """Return the helper's own directories, those within others first."""

@@ -238,7 +238,8 @@ OWN: Mapping[str, EntryPoint] = {
         *(nvme.erase, _methods, (_ARE_METHODS,), _binding_nvme, _record_for_erasure)
     ),
 }
-#: The steps of a vendor: one that writes, and one with a parameter of each type.
+#: The steps of a vendor: one that writes, one that takes the lock of its parent, and
+#: one with a parameter of each type.
 VENDOR: Mapping[str, EntryPoint] = {
     "vendor set_node": _row(
         vendor_steps.set_node,
@@ -246,6 +247,7 @@ VENDOR: Mapping[str, EntryPoint] = {
         (_is_integer,),
         _setting_the_node,
     ),
+    "vendor describe_parent": _row(vendor_steps.describe_parent, lambda _rng: (), ()),
     "vendor echo": _row(
         vendor_steps.echo,
         _values_of_each_type,

@@ -89,7 +89,8 @@ def _vendor_step(rng: RandomValues, host: Host, epoch: int) -> Any:
     parent = [each for each in host.cards.values() if each.name == slot[0]]
     members = tuple((each.place, each.identity) for each in parent)
     call = (slot, members, (), epoch, 30_000, _uuid(rng), (), purpose, "acme")
-    return vendor_steps.describe(*call)
+    step = rng.pick((vendor_steps.describe, vendor_steps.describe_parent))
+    return step(*call)
 
 
 def _forget(rng: RandomValues, host: Host, epoch: int) -> Any:

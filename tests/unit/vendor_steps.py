@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from oslo_config import cfg
 from os_acc import privsep
 from os_acc.plugins import base
 from os_acc.privsep import worker
+from os_acc.testing.attribute_specs import SimulatedFunction, keep
 from tests.unit import acme
 
 context = privsep.Context("tests.unit.vendor_steps.context", "vendor_steps", [])
@@ -50,6 +52,56 @@ def echo(
 ) -> tuple[int, str, bytes, tuple[int, ...], tuple[str, bool], int | None]:
     """Return the arguments."""
     return number, text, data, parts, pair, choice
+
+
+#: A number of the card that the steps of all its VFs change.
+USERS = "acme_users"
+
+
+def set_users(function: SimulatedFunction, text: str) -> None:
+    """Do as the driver of the card."""
+    keep(function, USERS, text)
+
+
+def overlap(target: privsep.StepTarget) -> None:
+    """Wait until two steps are here at once, or none has come for a moment."""
+    place = os.path.join(target.root, "waiting")
+    os.makedirs(place, exist_ok=True)
+    own = os.path.join(place, str(os.getpid()))
+    with open(own, "w", encoding="utf-8"):
+        for _ in range(40):
+            if len(os.listdir(place)) > 1:
+                break
+            time.sleep(0.005)
+    # The other step has to see this one as well.
+    time.sleep(0.01)
+    os.unlink(own)
+
+
+@context.parent_step
+def add_users(target: privsep.StepTarget, number: int) -> int:
+    """Add a number of users to that of the card."""
+    assert target.parent is not None
+    found = int(target.read(target.parent, USERS))
+    overlap(target)
+    target.write(target.parent, USERS, str(found + number))
+    return found + number
+
+
+#: The same without the lock of the parent.
+add_users_alone = context.step(add_users.function)
+
+
+@context.parent_step
+def describe_parent(target: privsep.StepTarget) -> tuple[str, tuple[str, ...]]:
+    """Return the parent and the siblings of the target."""
+    return str(target.parent or ""), tuple(map(str, target.siblings))
+
+
+@context.health_step
+def users(target: privsep.StepTarget) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Return the users of the card."""
+    return "", (("users", int(target.read(target.address, USERS))),)
 
 
 @context.step
@@ -107,6 +159,22 @@ class Stepping(acme.Acme):
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         self.results.append(steps.run(*self.to_release))
+
+
+class Meeting(Stepping):
+    """Changes the number of users of a card for two devices at once."""
+
+    meeting = threading.Barrier(2)
+    to_prepare = (add_users, 1)
+    to_release = (add_users, -1)
+
+    def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.meeting.wait(120)
+        super().prepare(handle, steps)
+
+    def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
+        self.meeting.wait(120)
+        super().release(handle, steps)
 
 
 class SteppingIntel(Stepping):
