@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from oslo_log import log
 
@@ -32,6 +33,9 @@ from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
+
+#: Hours without progress after which an erasure has stalled.
+_STALLED_HOURS: Final = 6
 
 
 class Eraser:
@@ -114,12 +118,20 @@ class Eraser:
         return None
 
     def restart(self, lease: Lease, deadline: float) -> Lease | None:
-        """Erase a quarantined device again, from the start; see :meth:`advance`."""
+        """Erase a quarantined device again, from the start; see :meth:`advance`.
+
+        An erasure that had stalled is quarantined again if the part done is the same.
+        """
         again = dataclasses.replace(
             lease, state=LeaseState.ERASING, reason="", erased=0.0
         )
-        self._store.until(deadline).replace([again])
-        return self.advance(lease.uuid, deadline)
+        store, error = self._store.until(deadline), _stalled(lease)
+        store.replace([again])
+        now = self.advance(lease.uuid, deadline)
+        if now is None or now.erased != lease.erased or lease.reason != str(error):
+            return now
+        record_failures([(now, error)], store)
+        raise error
 
     def _advance(self, lease: Lease, deadline: float) -> Lease | None:
         store = self._store.until(deadline)
@@ -133,8 +145,14 @@ class Eraser:
             record_failures([(lease, error)], store)
             raise
         now = dataclasses.replace(lease, erased=done, reason="")
+        if done < 1.0 and now != lease:
+            return store.replace([now])[0]
         if done < 1.0:
-            return now if now == lease else store.replace([now])[0]
+            # The epoch is the time of the last change, in microseconds.
+            if time.time_ns() // 1000 - lease.epoch < _STALLED_HOURS * 3_600_000_000:
+                return lease
+            record_failures([(lease, error := _stalled(lease))], store)
+            raise error
         # 3. Record the end: a crash in the next steps does not repeat the erasure.
         (now,) = store.replace([now])
         # 4. Give the device free.
@@ -222,3 +240,13 @@ def _still_owing(
 
 def _may_be_untouched(lease: Lease) -> bool:
     return lease.owes_erase and lease.state is LeaseState.PREPARING
+
+
+def _stalled(lease: Lease) -> exception.HostStepFailed:
+    return exception.HostStepFailed(
+        f"{lease.address}: its erasure has stood at {lease.erased:.1%} for "
+        f"{_STALLED_HOURS} hours",
+        address=str(lease.address),
+        hint="switch the host off and on, or replace the device; with --force it is "
+        "free with the data of its last guest",
+    )

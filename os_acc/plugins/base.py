@@ -364,8 +364,8 @@ class PluginBase(abc.ABC):
         A call continues what an earlier one has begun, also in another process, after a
         crash, or after a reboot in the middle; if the device cannot tell how far it has
         come, the erasure begins again. After an exception from which the library
-        repeats :meth:`release`, it repeats this call as well; after any other one the
-        device is quarantined.
+        repeats :meth:`release`, it repeats this call as well; after any other one, or
+        if it returns the same part for 6 hours, the device is quarantined.
 
         :returns: the part that is done, from 0.0 to 1.0.
         """

@@ -265,6 +265,8 @@ class NvmeNodes(DflNodes):
                 return nvme_resources.manage(tree, address, cdw10, cdw11)
         if state.sanitize == _RUNNING:
             return _SANITIZING
+        if spec.refusal and opcode in (_FORMAT, _SANITIZE):
+            return spec.refusal
         if opcode == _FORMAT:
             return self._format(address, spec, number, cdw10 >> 9 & 0b111)
         if opcode == _SANITIZE and spec.sanicap:

@@ -29,6 +29,7 @@ class NvmeSpec:
     :ivar vq_flexible: the flexible queue resources, which VFs have to be given; 0: a VF
         has resources of its own. So too ``vi_flexible``, of interrupts.
     :ivar is_greedy: the primary controller has all of them at first.
+    :ivar refusal: the status with which Format NVM and Sanitize end; 0: they succeed.
     :ivar dlfeat: 0: unknown contents of deallocated blocks; 1: zeroes; 2: ones.
     """
 
@@ -48,3 +49,4 @@ class NvmeSpec:
     is_greedy: bool = False
     dlfeat: int = 1
     serial: str = ""
+    refusal: int = 0

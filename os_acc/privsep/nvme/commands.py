@@ -55,6 +55,18 @@ class VirtualizationAction(enum.IntEnum):
     ONLINE = 0x9
 
 
+_LOCKED = "the drive is locked (TCG Opal): unlock it or revert it, with its PSID"
+# Status codes of a drive that does not let itself be erased (sections 3.3.3.2.1, .3).
+_MEANINGS = {
+    0x15: _LOCKED,
+    0x286: _LOCKED,
+    0x1C: "its last sanitize operation failed: only another one makes it usable",
+    0x1D: "a sanitize operation is running in it: wait until it has ended",
+    0x20: "the namespace is write protected: end that with Set Features 84h",
+    0x23: "the command is locked down (Command and Feature Lockdown)",
+}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class AdminCommand:
     """One admin command.
@@ -248,5 +260,7 @@ class AdminQueue:
         if status:
             # Status code type and status code (section 3.3.3.2).
             text = f"command {command.opcode:02x}h ended with NVMe status {status:#x}"
+            if meaning := _MEANINGS.get(status & 0x7FF):
+                text = f"{text}: {meaning}"
             raise OSError(errno.EREMOTEIO, text, self.node)
         return data

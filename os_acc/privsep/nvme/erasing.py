@@ -50,7 +50,12 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
         return
     with _on_driver_for(function, lease):
         queue = survey.wait_for_queue(function)
-        _choose(survey.survey(function, queue), methods)
+        device = survey.survey(function, queue)
+        _choose(device, methods)
+        if device.controller.sanitizes and queue.sanitize_status().is_running:
+            # An erasure that was given up: until its end the drive does no I/O.
+            text = "a sanitize operation is running in the drive"
+            raise OSError(errno.EBUSY, text, "sanitize status")
         if manager is None:
             _note_drive(function, queue, note)
 

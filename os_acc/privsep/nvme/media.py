@@ -61,7 +61,8 @@ class HeldDisk:
                 continue
             same = before == after and before is not None and not _is_constant(before)
             if after is None or same or not _fits(after, expected):
-                text = f"still shows data after {method}"
+                what = "cannot be read" if after is None else "still shows data"
+                text = f"{what} after {method}"
                 raise OSError(errno.EIO, text, f"namespace {self.namespace.number}")
 
 
