@@ -151,8 +151,9 @@ class Eraser:
             # The epoch is the time of the last change, in microseconds.
             if time.time_ns() // 1000 - lease.epoch < _STALLED_HOURS * 3_600_000_000:
                 return lease
-            record_failures([(lease, error := _stalled(lease))], store)
-            raise error
+            stalled = _stalled(lease)
+            record_failures([(lease, stalled)], store)
+            raise stalled
         # 3. Record the end: a crash in the next steps does not repeat the erasure.
         (now,) = store.replace([now])
         # 4. Give the device free.

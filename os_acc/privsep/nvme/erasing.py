@@ -39,6 +39,8 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     """
     # The host's disks of it may have data of an earlier guest.
     notes.mark(function)
+    # That of an erasure that was given up.
+    keeper.end(function)
     note = notes.read(function, lease)
     manager = survey.manager_of(function)
     if manager is not None:
