@@ -80,18 +80,18 @@ def take(
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
-    # Of the worker's child, which ends with the call.
-    claims = contextlib.ExitStack()
-    return _run(
-        parsed,
-        epoch,
-        milliseconds,
-        lambda each: guarded(_take, each, lease, _Debt(eraser, releaser), parsed),
-        lambda each: (
-            _claim(parsed, each, lease, "")
-            or guarded(_check_take, each, lease, allows, claims, parsed)
-        ),
-    )
+    # The worker's child opens the disks, and ends with the call.
+    with contextlib.ExitStack() as claims:
+        return _run(
+            parsed,
+            epoch,
+            milliseconds,
+            lambda each: guarded(_take, each, lease, _Debt(eraser, releaser), parsed),
+            lambda each: (
+                _claim(parsed, each, lease, "")
+                or guarded(_check_take, each, lease, allows, claims, parsed)
+            ),
+        )
 
 
 @privsep.base.entrypoint

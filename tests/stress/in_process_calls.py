@@ -19,7 +19,7 @@ import pytest
 
 from os_acc import deadlines
 from os_acc.privsep import worker
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.outcome import CallResult
 
 
 @contextlib.contextmanager
@@ -31,17 +31,10 @@ def for_workers() -> Iterator[None]:
 
 
 def _in_thread(
-    count: int, deadline: float, job: worker.Job, _locks: Sequence[int]
+    count: int, deadline: float, results: worker.Results, _locks: Sequence[int]
 ) -> tuple[CallResult, ...]:
     answers: list[CallResult] = []
-    ended = deadlines.begin(_work, count, job, answers)
+    ended = deadlines.begin(lambda: answers.extend(results()))
     left = max(0.0, deadline - time.monotonic())
     _, late = futures.wait([ended], left)
     return worker._complete(list(answers), count, not late)
-
-
-def _work(count: int, job: worker.Job, answers: list[CallResult]) -> None:
-    for index in range(count):
-        answers.append(worker._outcome(job, index))
-        if answers[-1].outcome != Outcome.OK:
-            return

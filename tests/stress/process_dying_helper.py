@@ -50,8 +50,8 @@ def _set_trap(point: str, flag: str) -> None:
     if point == "before answer":
         run = worker.run
 
-        def run_and_die(*args: Any) -> Any:
-            answers = run(*args)
+        def run_and_die(*args: Any, **more: Any) -> Any:
+            answers = run(*args, **more)
             die()
             return answers
 

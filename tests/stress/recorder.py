@@ -135,6 +135,7 @@ class Recorder:
             seconds: float,
             job: worker.Job,
             files: Sequence[int] = (),
+            **more: Any,
         ) -> Any:
             def answered(index: int) -> CallResult:
                 result = job(index)
@@ -148,10 +149,10 @@ class Recorder:
                 with self.quiet():
                     self._on_call(
                         Point(self._local.call, False, 0),
-                        lambda: run(addresses, epoch, seconds, job, files),
+                        lambda: run(addresses, epoch, seconds, job, files, **more),
                         files,
                     )
-                return run(addresses, epoch, seconds, answered, files)
+                return run(addresses, epoch, seconds, answered, files, **more)
             finally:
                 self._local.call = ""
 
