@@ -559,6 +559,10 @@ class StepReason(ErrorReason):
         "see the kernel's log, and the power of its slot; it is reserved meanwhile",
     )
     DENIED = "not allowed by root's configuration"
+    UNSUITABLE = (
+        "cannot serve a guest until it changes",
+        "its unit is reserved until it changes, or 'os-acc device release' clears this",
+    )
     NO_CAPACITY = (
         "no capacity left for the device",
         "its unit is reserved until another guest has released what it needs",

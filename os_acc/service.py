@@ -55,8 +55,7 @@ _REPLAY_SHARE = 0.5
 _VFS_SHARE = 0.75
 
 #: The first and the longest pause in seconds between two attempts to publish.
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 #: The directory with ``sys`` and ``proc``; :mod:`os_acc.testing` replaces it.
 default_root = "/"
@@ -366,7 +365,7 @@ def _build(
     helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
     helper.start(deadline)
     vendor_steps.begin(helper, loaded.contexts())
-    services = Services(root, store, locks, helper, loaded)
+    services = Services(root, store, locks, helper, loaded, settings.state_path)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)
     reconciler = reconciliation.Reconciler(helper)
@@ -497,4 +496,5 @@ def _rules(settings: conf.Settings, unmanaged: bool) -> discovery.OperatorRules:
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
         unmanaged=unmanaged,
+        state_path=settings.state_path,
     )

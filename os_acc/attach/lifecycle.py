@@ -61,7 +61,7 @@ class Lifecycle:
         programmer: programming.Programmer,
         offered: Callable[[float], Iterable[Provider]],
     ) -> None:
-        self._root = services.root
+        self._root, self._state_path = services.root, services.state_path
         self._store = services.store
         self._locks = services.locks
         self._helper = services.helper
@@ -173,7 +173,8 @@ class Lifecycle:
         return lease
 
     def _prepare_by_plugin(self, lease: Lease, deadline: float) -> None:
-        plugin_steps.prepare(self._plugins, self._helper, lease, deadline)
+        where = self._state_path, self._root
+        plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
 
     def _roll_back(
         self, intents: Sequence[Lease], cause: BaseException, deadline: float

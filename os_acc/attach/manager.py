@@ -59,6 +59,7 @@ _PASSING: Final = (
     verification.Unsettled,
     client.DeviceClaimed,
     client.DeviceInParts,
+    exception.HostStepFailed,
     exception.NoDeviceAvailable,
     exception.RegionUnusable,
 )
@@ -474,6 +475,12 @@ class Manager:
                 fresh = self.catalog.look(deadline)
                 if planning.has_others(inventory, fresh, providers, error.address):
                     return planner, fresh
+            case exception.HostStepFailed(reason=exception.StepReason.UNSUITABLE):
+                fresh = self.catalog.look(deadline)
+                left = planning.free(fresh, providers)
+                # It is refused now, unless that could not be recorded.
+                if left and planning.free(inventory, providers) - left and not is_late:
+                    return planner.among({}), fresh
             case exception.NoDeviceAvailable() | exception.RegionUnusable():
                 # A region that is programmed without a guest is free soon.
                 if self.regions.await_programming(inventory, providers, deadline):

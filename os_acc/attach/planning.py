@@ -22,7 +22,7 @@ from os_acc.numa.policies import Policies
 from os_acc.objects.device import Erasure
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
@@ -303,3 +303,16 @@ def has_others(
     places = {str(member) for handle in now for member in handle.members}
     known = {handle.address for handle in before}
     return divided not in places and {handle.address for handle in now} <= known
+
+
+def free(
+    inventory: discovery.Inventory, providers: Collection[str]
+) -> frozenset[DeviceAddress]:
+    """Return the free devices of these providers."""
+    taken = inventory.recorded_state.taken
+    return frozenset(
+        handle.address
+        for uuid in providers & inventory.providers.keys()
+        for handle in inventory.providers[uuid].device.handles
+        if not handle.fault and taken.isdisjoint(handle.members)
+    )

@@ -25,6 +25,7 @@ from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base, values
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
+from os_acc.store import refusals
 
 LOG = log.getLogger(__name__)
 
@@ -220,15 +221,29 @@ def check_loaded(plugins: Plugins, leases: Iterable[Lease]) -> None:
         _plugin_of(plugins, lease)
 
 
-def prepare(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> None:
+def prepare(
+    plugins: Plugins,
+    helper: Helper,
+    lease: Lease,
+    deadline: float,
+    where: tuple[str, str],
+) -> None:
     """Let the plugin prepare a lease's device; skip a missing one to which the lease
     owes nothing.
 
+    :param where: the state directory, in which a lasting refusal is recorded, and the
+        directory with ``sys``.
     :raises PluginFailed: NOT_LOADED: the lease owes it a release.
     :raises OsAccError: see :func:`call`.
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.PREPARE)
-    _for_lease(plugins, steps, lambda plugin: plugin.prepare)
+    try:
+        _for_lease(plugins, steps, lambda plugin: plugin.prepare)
+    except exception.HostStepFailed as error:
+        if error.reason is exception.StepReason.UNSUITABLE:
+            options = plugins.options_of(lease.plugin)
+            refusals.record(*where, lease.address, options, error)
+        raise
 
 
 def release(

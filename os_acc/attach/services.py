@@ -28,3 +28,4 @@ class Services:
     locks: Locks
     helper: Helper
     plugins: Plugins
+    state_path: str

@@ -304,7 +304,8 @@ class Helper:
         """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
         turn = self._turn(step.context, deadline)
         target = (function.address.parts, function.identity.numbers)
-        return CallResult(*turn.ask(step.entry, target, turn.milliseconds))
+        call = target, turn.milliseconds, step.arguments
+        return CallResult(*turn.ask(step.entry, *call))
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Iterable
 from concurrent import futures
@@ -98,6 +99,13 @@ def _error(
             hint="this is a defect of the plugin: report it to its vendor",
         )
     if result.outcome == Outcome.REFUSED and result.step != "worker":
+        if result.errno == errno.EOPNOTSUPP:
+            return exception.HostStepFailed(
+                f"{address}: {result.observed or errors.reason(result)}",
+                address=address,
+                errno=result.errno,
+                reason=exception.StepReason.UNSUITABLE,
+            )
         detail = f": {result.observed}" if result.observed else ""
         return exception.HostStepFailed(
             f"{address}: the privileged step {step.name} failed at "

@@ -18,7 +18,7 @@ from os_acc import exception
 from os_acc.objects.pci import PciAddress
 
 #: Subsystems that affect the inventory of this host: functions, the devices of
-#: FPGA drivers, mediated devices.
+#: FPGA drivers, mediated devices. The namespaces of a drive are block devices.
 _SUBSYSTEMS: Final = frozenset({"pci", "dfl", "fpga_region", "fpga_manager", "mdev"})
 # The parent of mediated devices, in any subsystem, whose types come or go
 # (mdev_register_parent() and mdev_unregister_parent() in drivers/vfio/mdev).
@@ -89,7 +89,8 @@ class Monitor:
         if device is None:
             return None
         properties = dict(device.properties)
-        if device.subsystem not in _SUBSYSTEMS and _OF_PARENT not in properties:
+        is_disk = device.subsystem == "block" and device.sys_name.startswith("nvme")
+        if not (device.subsystem in _SUBSYSTEMS or is_disk or _OF_PARENT in properties):
             return None
         slot = properties.get("PCI_SLOT_NAME")
         return Uevent(

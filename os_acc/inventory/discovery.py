@@ -48,6 +48,7 @@ from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
 from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import answers, base
+from os_acc.store import refusals
 
 LOG = log.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class OperatorRules:
     :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
         number.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
+    :ivar state_path: the directory with the refusals of plugins.
     """
 
     named: device_spec.DeviceSpec
@@ -128,6 +130,7 @@ class OperatorRules:
     nova_mdev_types: frozenset[str]
     max_uncorrectable_errors: int = -1
     unmanaged: bool = True
+    state_path: str = ""
 
     @property
     def nova_mdev_parents(self) -> frozenset[PciAddress]:
@@ -200,9 +203,15 @@ def discover(
     found = _discover(root, loaded, candidates, recorded, offered, host, deadline)
     recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
+    refused_before = refusals.recorded(rules.state_path)
     devices = [
         cell_traits.described(
-            region_traits.described(_with_faults(device, faults), recorded)
+            region_traits.described(
+                _with_refusals(
+                    root, rules, loaded, _with_faults(device, faults), refused_before
+                ),
+                recorded,
+            )
         )
         for device in kept_capacity.keep(host, found.devices, recorded, absent)
     ]
@@ -290,6 +299,28 @@ def _with_fault(handle: AttachHandle, faults: Mapping[PciAddress, str]) -> Attac
         return handle
     own = [handle.fault] if handle.fault else []
     return dataclasses.replace(handle, fault="; ".join([*own, *found]))
+
+
+def _with_refusals(
+    root: str,
+    rules: OperatorRules,
+    loaded: plugins.Plugins,
+    device: Device,
+    names: frozenset[str],
+) -> Device:
+    """Return the device, its refused handles marked faulty.
+
+    :param names: see :func:`.refusals.recorded`.
+    """
+    if names.isdisjoint(refusals.name_of(each.address) for each in device.handles):
+        return device
+    options = loaded.options_of(device.plugin)
+    handles = []
+    for each in device.handles:
+        why = refusals.reason_of(rules.state_path, root, each.address, options)
+        fault = "; ".join(filter(None, (each.fault, why)))
+        handles.append(dataclasses.replace(each, fault=fault))
+    return dataclasses.replace(device, handles=tuple(handles))
 
 
 def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, DeviceTags]:

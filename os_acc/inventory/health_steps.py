@@ -51,7 +51,7 @@ ROUND_SECONDS: Final = 40.0
 STUCK: Final = "does not answer when its health is read, and stays locked"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _MOST_READINGS: Final = 64
-_LONGEST_FAULT: Final = 200
+_LONGEST_FAULT: Final = 400
 
 #: The name of a plugin, and the function that it reads.
 _Place: TypeAlias = tuple[str, PciAddress]
@@ -137,16 +137,23 @@ class HealthStepReader:
 
         Only one thread at a time may call this.
         """
+        found, certain = self.examine()
+        changed = self._tracker.note_steps(found, certain)
+        self._record()
+        return changed
+
+    def examine(self) -> tuple[dict[PciAddress, str], set[PciAddress]]:
+        """Read, and note nothing; return the fault of each function that has one.
+
+        The second value has those whose fault is sure.
+        """
         reads = self._reads()
         for known in (self._known, self._logged, self.defects):
             for gone in known.keys() - reads.keys():
                 del known[gone]
         self._stuck &= reads.keys()
         self._read_each(reads)
-        found, certain = self._faults(reads)
-        changed = self._tracker.note_steps(found, certain)
-        self._record()
-        return changed
+        return self._faults(reads)
 
     def _reads(self) -> dict[_Place, set[PciAddress]]:
         """Return the functions to read, with those whose health each one reports."""

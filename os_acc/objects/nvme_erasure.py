@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from os_acc import exception
 from os_acc.objects.nvme import (
@@ -98,25 +98,26 @@ class EraseChoice:
     """The method for a device, or why there is none.
 
     :ivar method: None: no method is allowed.
-    :ivar reasons: the rule that forbids each method before it, for operators.
+    :ivar reasons: the methods before it that each rule forbids, for operators.
     """
 
     method: EraseMethod | None
-    reasons: tuple[str, ...] = ()
+    reasons: Mapping[str, Sequence[EraseMethod]]
 
     def __str__(self) -> str:
-        return "; ".join(self.reasons) or "no method is configured"
+        found = (f"{', '.join(each)}: {why}" for why, each in self.reasons.items())
+        return "; ".join(found) or "no method is configured"
 
 
 def choose(device: NvmeDevice, methods: Iterable[EraseMethod]) -> EraseChoice:
     """Return the first of the operator's methods that the rules allow."""
-    reasons: list[str] = []
+    reasons: dict[str, list[EraseMethod]] = {}
     for method in methods:
         why = refusal(device, method)
         if not why:
-            return EraseChoice(method, tuple(reasons))
-        reasons.append(f"{method}: {why}")
-    return EraseChoice(None, tuple(reasons))
+            return EraseChoice(method, reasons)
+        reasons.setdefault(why, []).append(method)
+    return EraseChoice(None, reasons)
 
 
 def refusal(device: NvmeDevice, method: EraseMethod) -> str:

@@ -124,6 +124,11 @@ class Plugins:
         """
         return self._calls[plugin.name].call(seconds, function, *args)
 
+    def options_of(self, name: str) -> str:
+        """Return the name and the options of a plugin as text, to be compared."""
+        plugin = self.get(name)
+        return repr((name, sorted(plugin.conf.items()) if plugin else None))
+
     def contexts(self) -> tuple[tuple[str, Context], ...]:
         """Return the privileged contexts of the plugins, each with its plugin."""
         return self._contexts
@@ -266,6 +271,8 @@ def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
     step = plugin.health_step
     if step is not None and not (isinstance(step, Step) and step.is_health):
         raise TypeError(f"its health_step is {step!r}, which no health_step() made")
+    if step is not None and not step.parameters.accept(step.arguments):
+        raise TypeError("its health_step lacks arguments: see with_arguments()")
     contexts = tuple(plugin.contexts)
     for context in contexts:
         if not isinstance(context, Context):

@@ -250,7 +250,7 @@ class PluginBase(abc.ABC):
     #: minute, in a thread of the service, for each function that a device consists of
     #: or, in place of a VF, its PF: not for one that a lease has taken. Guests may have
     #: VFs of the PF.
-    health_step: ClassVar[Step[HealthReading] | None] = None
+    health_step: Step[HealthReading] | None = None
     #: Drivers of the host that offer a function to VFIO themselves, without the word
     #: vfio in their names: a function stays on such a driver while a guest has it.
     #: ``device_spec`` names the driver with ``vfio_driver``, and no plugin but those

@@ -45,7 +45,11 @@ class NvmePlugin(base.PluginBase):
     contract_version: ClassVar[tuple[int, int]] = (1, 0)
     is_fallback: ClassVar[bool] = True
     options: ClassVar[Sequence[cfg.Opt]] = (_METHODS,)
-    health_step = privileged.health
+
+    def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
+        super().__init__(name, conf, root)
+        # It says before the first guest that a drive could not be erased after it.
+        self.health_step = privileged.health.with_arguments(self._methods)
 
     @property
     def _methods(self) -> tuple[str, ...]:

@@ -116,24 +116,23 @@ class Context(priv_context.PrivContext):
         return Step(self, name, function, parameters, self.entrypoint(serve))
 
     def health_step(
-        self, function: Callable[[StepTarget], HealthReading]
-    ) -> Step[HealthReading]:
+        self, function: Callable[[StepTarget, *_Ts], HealthReading]
+    ) -> Step[HealthReading, *_Ts]:
         """Make a function the health step of a plugin; a decorator.
 
-        The plugin names it in :attr:`os_acc.plugins.base.PluginBase.health_step`. It
+        The plugin names it in :attr:`os_acc.plugins.base.PluginBase.health_step`, with
+        :meth:`.Step.with_arguments` if it has parameters behind its target. It
         only reads: it is called without a lease, for one function, and returns the
         fault, which is a phrase for the operator or '', and readings for
         ``os-acc metrics``, each a name in snake case and an integer. An OSError states
         that the health is unknown. In all else it is a step as of :meth:`step`.
 
-        :raises TypeError: it has a parameter besides its target.
+        :raises TypeError: a parameter has no plain type.
         """
         from os_acc.privsep import steps
 
         parameters = Parameters.of(function)
-        if parameters.kinds:
-            raise TypeError(f"{function.__qualname__} takes more than a StepTarget")
-        entry = self.entrypoint(steps.health_entry_point(function))
+        entry = self.entrypoint(steps.health_entry_point(function, parameters))
         name = f"{function.__module__}.{function.__name__}"
         return Step(self, name, function, parameters, entry, is_health=True)
 

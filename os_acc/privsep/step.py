@@ -209,6 +209,7 @@ class Step(Generic[_T, *_Ts]):
     :ivar parameters: those of ``function`` behind the target.
     :ivar entry: the entry point of oslo.privsep.
     :ivar is_health: whether :meth:`os_acc.privsep.Context.health_step` has made it.
+    :ivar arguments: of a health step, see :meth:`with_arguments`.
     """
 
     context: Context
@@ -217,6 +218,12 @@ class Step(Generic[_T, *_Ts]):
     parameters: Parameters
     entry: Callable[..., Any]
     is_health: bool = False
+    arguments: tuple[Plain, ...] = ()
+
+    def with_arguments(self, *arguments: *_Ts) -> Step[_T]:
+        """Return a health step with the arguments behind its target."""
+        plain = typing.cast(tuple[Plain, ...], arguments)
+        return typing.cast(Step[_T], dataclasses.replace(self, arguments=plain))
 
     def __call__(self, *arguments: object) -> Any:
         """Serve a call of the helper's client; :mod:`.steps` checks the arguments."""

@@ -90,17 +90,21 @@ def entry_point(
 
 
 def health_entry_point(
-    function: Callable[[StepTarget], Any],
+    function: Callable[..., Any], parameters: Parameters
 ) -> Callable[..., CallResult]:
     """Return the function that serves the calls of a health step.
 
     :param function: the vendor's.
+    :param parameters: its parameters behind the target.
     """
 
     @functools.wraps(function)
-    def serve(member: object, milliseconds: int) -> CallResult:
+    def serve(
+        member: object, milliseconds: int, arguments: tuple[Plain, ...]
+    ) -> CallResult:
         parsed = targets.parse_each(0, (member,), 2)
-        if not parsed or not functions.is_deadline(milliseconds):
+        is_valid = functions.is_deadline(milliseconds) and parameters.accept(arguments)
+        if not parsed or not is_valid:
             return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
         address = parsed[0].address
         call = _StepCall(StepTarget("", address, (address,)), parsed, None)
@@ -117,7 +121,7 @@ def health_entry_point(
             call.locks,
             None,
             milliseconds / 1000,
-            lambda _index: _guarded(call, allows, function, ()),
+            lambda _index: _guarded(call, allows, function, arguments),
         )[0]
 
     return serve

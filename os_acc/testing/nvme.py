@@ -260,7 +260,7 @@ class NvmeNodes(DflNodes):
             return _log_page(spec, state, cdw10 & 0xFF)
         if opcode == _IDENTIFY:
             return self._identify(address, spec, cdw10 & 0xFF, number)
-        if opcode == _MANAGE and spec.oacs & VIRTUALIZES:
+        if opcode == _MANAGE and _virtualizes(spec):
             with self._tree.transaction() as tree:
                 return nvme_resources.manage(tree, address, cdw10, cdw11)
         if state.sanitize == _RUNNING:
@@ -313,7 +313,7 @@ class NvmeNodes(DflNodes):
             return _controller(spec, vfs.get(address, 0), self._drive(address))
         if cns == 0x02:
             return struct.pack(f"<{len(spec.namespaces)}I", *spec.namespaces)
-        if cns in (0x14, 0x15) and address == pf and primary.oacs & VIRTUALIZES:
+        if cns in (0x14, 0x15) and address == pf and _virtualizes(primary):
             with self._tree.transaction() as tree:
                 return _of_vfs(tree, pf, cns)
         if not primary.oacs & MANAGES or address != pf:
@@ -335,6 +335,10 @@ def _of_subsystem(spec: NvmeSpec, cns: int, number: int, vfs: int) -> bytes | in
     if cns == 0x13:
         return _controller_list([0, *range(1, vfs + 1), *spec.others])
     return _INVALID_FIELD
+
+
+def _virtualizes(spec: NvmeSpec) -> bool:
+    return bool(spec.oacs & VIRTUALIZES or spec.vq_flexible)
 
 
 def _of_vfs(tree: Transaction, pf: str, cns: int) -> bytes:

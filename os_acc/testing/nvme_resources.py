@@ -3,8 +3,8 @@
 """Flexible resources of an NVMe drive with VFs (Virtualization Management).
 
 NVM Express Base Specification 2.0, sections 5.26 and 8.26. VFs are offline, without
-resources, whenever they are made, and after a reset of the primary controller. The
-nvme driver leaves one that is offline.
+resources, whenever they are made, and after a reset of the PF. The nvme driver leaves
+one that is offline. QEMU has all this without bit 7 of OACS.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def make_vfs(tree: Transaction, pf: str, count: int) -> None:
         )
 
 
-def reset(tree: Transaction, pf: str, _text: str) -> None:
-    """Do as nvme_sysfs_reset()."""
-    found = read(tree, pf)
-    fresh = dataclasses.replace(found, primary=found.pending)
-    _write(tree, pf, fresh)
-    make_vfs(tree, pf, len(found.vfs))
+def reset(tree: Transaction, address: str) -> None:
+    """Reset a function: that of a PF activates an allocation, and ends its VFs."""
+    if functions.physfn(tree, address) is None and _total(tree, address) != (0, 0):
+        found = read(tree, address)
+        _write(tree, address, dataclasses.replace(found, primary=found.pending))
+        make_vfs(tree, address, len(found.vfs))
 
 
 def runs(tree: Transaction, address: str) -> bool:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reset methods, and resets, which leave no trace here (drivers/pci/pci.c)."""
+"""Reset methods, and resets (drivers/pci/pci.c)."""
 
 from __future__ import annotations
 
 import errno
 
 from os_acc.privsep.kernel import Kernel
-from os_acc.testing import drivers, functions, vfio
+from os_acc.testing import drivers, functions, nvme_resources, vfio
 from os_acc.testing.drivers import refuse
 from os_acc.testing.tree import Transaction
 
@@ -46,6 +46,7 @@ def reset(tree: Transaction, address: str, text: str) -> None:
         raise refuse(errno.EINVAL, address)
     if not tree.read(f"{path}/reset_method"):
         raise refuse(errno.ENOTTY, address)
+    nvme_resources.reset(tree, address)
 
 
 def set_methods(tree: Transaction, address: str, text: str) -> None:

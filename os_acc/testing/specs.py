@@ -73,11 +73,7 @@ def nvme(
     return ClassDeviceSpec(
         "nvme",
         controller,
-        (
-            *_node(242, number, controller),
-            ("serial", f"{serial:<20}"),
-            ("reset_controller", ""),
-        ),
+        (*_node(242, number, controller), ("serial", f"{serial:<20}")),
         tuple(
             ClassDeviceSpec(
                 "block",

@@ -17,7 +17,6 @@ from os_acc.testing import (
     drivers,
     functions,
     mdevs,
-    nvme_resources,
     resets,
     sriov,
     vendor_attributes,
@@ -28,7 +27,6 @@ from os_acc.testing.tree import Transaction
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
 _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/(.+)")
-_CONTROLLER_RESET = re.compile(r"nvme/nvme[0-9]+/reset_controller")
 _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/create")
 _GROUP = re.compile(r"dev/vfio/[0-9]+")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
@@ -117,8 +115,6 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
     match = _DEVICE_FILE.fullmatch(inside)
     if match is None:
         raise drivers.refuse(errno.EACCES, path)
-    if _CONTROLLER_RESET.fullmatch(match[2]):
-        return WriteTarget("reset_controller", match[1])
     return WriteTarget(match[2], match[1])
 
 
@@ -190,7 +186,6 @@ _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
     "create": mdevs.create,
     "remove": mdevs.remove,
     "reset": resets.reset,
-    "reset_controller": nvme_resources.reset,
     "reset_method": resets.set_methods,
     "hot_reset": resets.hot_reset,
     HOT_UNPLUG: _hot_unplug,

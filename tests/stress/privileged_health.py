@@ -15,10 +15,12 @@ from tests.stress.privileged_host import Card, Host
 
 _T = TypeVar("_T")
 
-STEPS: Final[Mapping[str, Step[HealthReading]]] = {
+STEPS: Final[Mapping[str, Step[HealthReading, *tuple[Any, ...]]]] = {
     "qat.heartbeat": qat.heartbeat,
     "nvme.steps.health": nvme.health,
 }
+#: The steps that take the names of the operator's methods.
+WITH_METHODS: Final = frozenset({"nvme.steps.health"})
 
 
 def rows(
@@ -32,22 +34,33 @@ def rows(
     :param patience: returns a time limit in milliseconds.
     """
 
-    def invent(rng: RandomValues, host: Host) -> tuple[Any, ...]:
-        card = some(rng, host)
-        return (card.place, card.identity), patience(rng)
+    def row(name: str) -> _T:
+        methods = name in WITH_METHODS
 
-    return {
-        name: entry_point(
-            step.entry,
+        def invent(rng: RandomValues, host: Host) -> tuple[Any, ...]:
+            card = some(rng, host)
+            arguments = (rng.pick(((), ("format",), ("none",))),) if methods else ()
+            return (card.place, card.identity), patience(rng), arguments
+
+        def are_right(member: Any, milliseconds: object, arguments: Any) -> bool:
+            return (
+                are_targets((member,), 0)
+                and is_number(milliseconds, 1, 600_000)
+                and isinstance(arguments, tuple | list)
+                and len(arguments) == methods
+                and all(map(_are_texts, arguments))
+            )
+
+        return entry_point(
+            STEPS[name].entry,
             invent,
             are_right,
             lambda given: [given[0]],
             lambda *_: frozenset(),
         )
-        for name, step in STEPS.items()
-    }
+
+    return {name: row(name) for name in STEPS}
 
 
-def are_right(member: Any, milliseconds: object) -> bool:
-    """Return whether a health step takes these arguments."""
-    return are_targets((member,), 0) and is_number(milliseconds, 1, 600_000)
+def _are_texts(value: Any) -> bool:
+    return type(value) is tuple and all(type(each) is str for each in value)

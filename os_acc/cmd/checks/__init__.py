@@ -44,6 +44,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("denylist", devices.denylist),
     ("unknown devices", devices.unknown),
     ("devices", devices.others),
+    ("health", devices.health),
     ("guest contents", devices.guest_contents),
     ("udev rules", devices.udev_rules),
     ("image source", images.source),

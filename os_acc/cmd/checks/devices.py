@@ -11,9 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from os_acc import exception
 from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.cmd.device_states import DeviceStatus, device_states
+from os_acc.helper import client
 from os_acc.host import iommu, vfio
+from os_acc.inventory.health_steps import HealthStepReader
+from os_acc.inventory.monitor import FaultTracker
+from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
-from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.vfio_driver import VFIO_PCI
 
 
@@ -227,6 +231,30 @@ def _broken_rules(context: CheckContext) -> Iterator[Finding]:
         yield failed(
             f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
         )
+
+
+def health(context: CheckContext) -> Iterator[Finding]:
+    """Ask the offered devices for the reasons why no guest would get them."""
+    inventory, settings = context.look.inventory, context.settings
+    offered = Snapshots(lambda: None)
+    providers = inventory.providers.values()
+    offered.note(offered.begin(), inventory.recorded_state, providers)
+    helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
+    reader = HealthStepReader(
+        *(context.root, helper, context.plugins, offered),
+        *(FaultTracker(), settings.state_path),
+    )
+    faults, _certain = reader.examine()
+    for provider in providers:
+        for handle in provider.device.handles:
+            places = filter(None, map(function_of, handle.members))
+            found = [f"{each} {faults[each]}" for each in places if each in faults]
+            if handle.fault or found:
+                yield warning(
+                    f"{handle.address} is reserved: {handle.fault or '; '.join(found)}",
+                    "change the device or the options of its plugin; then run "
+                    f"'os-acc device release {handle.address}' if it stays reserved",
+                )
 
 
 def guest_contents(context: CheckContext) -> Iterator[Finding]:

@@ -140,6 +140,18 @@ def health(function: PciAddress) -> NvmeHealth | None:
     return None if queue is None else queue.health()
 
 
+def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
+    """Return why a drive on the nvme driver cannot be erased; '' if it can.
+
+    The VFs of a drive with VFs are erased, each by itself.
+    """
+    queue = survey.live_queue(function)
+    if queue is None or functions.count_vfs(function):
+        return ""
+    choice = choose(survey.survey(function, queue), methods)
+    return "" if choice.method else f"cannot be erased: {choice}"
+
+
 def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> float:
     """Start or continue to erase a function; return the part done.
 
@@ -149,7 +161,7 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
     and verified.
 
     :param methods: the operator's, in the order of preference.
-    :raises OSError: EPERM: the rules allow none of them; EIO: the verification
+    :raises OSError: EOPNOTSUPP: the rules allow none of them; EIO: the verification
         failed; EREMOTEIO: the controller refused a command; ESTALE: the drive is not
         the one that has the data.
     :raises CallRefused: the host uses a disk of the function.
@@ -257,7 +269,8 @@ def _erase_bound(
 def _choose(device: NvmeDevice, methods: Sequence[EraseMethod]) -> EraseMethod:
     choice = choose(device, methods)
     if choice.method is None:
-        raise OSError(errno.EPERM, f"it cannot be erased: {choice}", "erase_methods")
+        text = f"it cannot be erased: {choice}"
+        raise OSError(errno.EOPNOTSUPP, text, "erase_methods")
     return choice.method
 
 

@@ -66,17 +66,20 @@ def _check_recorded(function: PciAddress, lease: str) -> None:
 
 
 @context.health_step
-def health(target: StepTarget) -> HealthReading:
+def health(target: StepTarget, methods: tuple[str, ...]) -> HealthReading:
     """Read the SMART / Health Information log page of a function on the nvme driver.
 
+    A drive that none of the methods can erase has a fault as well.
+
     :raises OSError: ENODEV: it is no NVMe function, or has no live controller;
-        EREMOTEIO: the controller refused the command.
+        EREMOTEIO: the controller refused the command; EINVAL: a method is unknown.
     """
+    chosen = _parse(methods)
     for function in _nvme_functions(target):
         found = erasing.health(function)
         if found is not None:
             fault = f"is out of order: {found.fault}" if found.fault else ""
-            return fault, found.readings
+            return fault or erasing.refusal(function, chosen), found.readings
     raise OSError(errno.ENODEV, "it has no live controller on the host", "nvme")
 
 

@@ -135,7 +135,7 @@ def lack_of_vf(function: PciAddress, manager: AdminQueue) -> str:
     :param manager: the admin queue of its PF.
     :raises OSError: the controller does not answer.
     """
-    if not manager.controller().virtualizes:
+    if not any(each.total for each in manager.flexible_resources()):
         return ""
     number = _vf_number(function)
     return next(

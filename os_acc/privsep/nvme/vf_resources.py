@@ -9,7 +9,6 @@ driver can run it, until its PF has assigned it flexible resources.
 from __future__ import annotations
 
 import errno
-import os
 
 from os_acc.objects.nvme import (
     LEAST_INTERRUPTS,
@@ -39,8 +38,9 @@ def share_resources(
 ) -> tuple[str, int, str, str]:
     """Share the flexible resources of a PF among this many VFs.
 
-    Before the VFs exist, this only checks that the resources are enough. A VF that has
-    its resources keeps them, and so does one with a driver: a guest may have it.
+    Before the VFs exist, check that the resources are enough, and take them from the
+    PF: its reset would take VFs offline. A VF that has its resources keeps them, and
+    one with a driver is left alone: a guest may have it.
     """
     return sriov.on_pf(parts, identity, count, epoch, milliseconds, _share)
 
@@ -61,28 +61,20 @@ def share_among(address: PciAddress, queue: AdminQueue, count: int) -> None:
     :raises OSError: ENOSPC: the resources are too few; EREMOTEIO: the controller
         refused a command; EIO: a VF is not online then.
     """
-    controller = queue.controller()
-    if not controller.virtualizes:
-        # Its VFs have resources of their own.
-        return
-    # 1. Compute the shares.
     resources = queue.flexible_resources()
     shares = [
         _checked_share(name, each, count, least)
         for (name, least), each in zip(_KINDS, resources, strict=True)
     ]
-    vfs = survey.vfs_of(address)
-    found = [each for each in queue.secondaries() if each.vf_number in vfs]
-    lacking = [each for each in found if each.lack]
-    if not lacking:
+    if not any(shares):
+        # Its VFs have resources of their own.
         return
-    # 2. Take what they need from the PF. Its reset would take online VFs offline.
-    if len(lacking) == len(found):
+    vfs = survey.vfs_of(address)
+    if not vfs:
         _take_from_primary(address, queue, resources, shares, count)
-    # 3. Bring them online.
-    for each in lacking:
-        vf = vfs[each.vf_number]
-        if not functions.driver(vf):
+    for each in queue.secondaries():
+        vf = vfs.get(each.vf_number)
+        if vf is not None and each.lack and not functions.driver(vf):
             _bring_online(vf, queue, each, shares)
 
 
@@ -114,10 +106,10 @@ def _take_from_primary(
             queue.virtualize(action, queue.controller().number, kind, rest)
             changed = True
     if changed:
-        # The allocation takes effect with the next reset of the controller. The driver
-        # holds back the requests of the host meanwhile.
-        name = os.path.basename(queue.node)
-        functions.write(address, f"nvme/{name}/reset_controller", "1")
+        # The allocation takes effect with a reset. The driver holds back the requests
+        # of the host meanwhile.
+        functions.write(address, "reset", "1")
+        survey.wait_for_queue(address)
 
 
 def _bring_online(

@@ -162,21 +162,19 @@ def test_the_driver_leaves_a_vf_without_resources_and_stays_with_them(
     assert lacks(*vfs) == ["", ""]
 
 
-def test_resources_that_the_pf_has_are_taken_from_it(
-    bare_vfs: tuple[str, ...],
-) -> None:
-    pf, *vfs = bare_vfs
+def test_resources_that_the_pf_has_are_taken_from_it(the_machine: Machine) -> None:
+    pf = the_machine.pf_node0
     address = PciAddress.parse(pf)
     queue = survey.wait_for_queue(address)
-    (controller,) = (sysfs.DEVICES / pf / "nvme").iterdir()
     for kind, count in ((0, 8), (1, 4)):
         queue.virtualize(VirtualizationAction.ALLOCATE_TO_PRIMARY, 0, kind, count)
-    sysfs.store(controller / "reset_controller", "1")
+    sysfs.write(pf, "reset", "1")
+    queue = survey.wait_for_queue(address)
     assert [each.primary for each in queue.flexible_resources()] == [8, 4]
-
+    # There are no VFs yet.
     vf_resources.share_among(address, queue, 2)
+    queue = survey.wait_for_queue(address)
     assert [each.primary for each in queue.flexible_resources()] == [4, 2]
-    assert lacks(*vfs) == ["", ""]
 
 
 def test_a_pf_without_its_driver_makes_no_vfs(the_machine: Machine) -> None:

@@ -112,7 +112,17 @@ def a_vf_that_num_vfs_made_is_plugged_and_returned(host: RealHost) -> None:
         assert host.snapshot() == before
 
 
+def a_drive_that_cannot_be_erased_is_reserved_before_a_plug(host: RealHost) -> None:
+    """QEMU's drive has neither Sanitize nor, here, a namespace."""
+    drive = machine.behind(lane.PORT_NVME_NODE0)
+    host.start({"address": drive})
+    host.wait_until(lambda: bool(service.get().catalog.health.step_faults))
+    with pytest.raises(exception.NoDeviceAvailable, match="cannot be erased"):
+        plug(instance())
+
+
 JOBS: tuple[Job, ...] = (
+    a_drive_that_cannot_be_erased_is_reserved_before_a_plug,
     a_vf_that_num_vfs_made_is_plugged_and_returned,
     a_drive_is_erased_though_the_service_is_killed,
     a_vf_is_erased_in_the_background_and_its_neighbours_are_not,

@@ -43,6 +43,10 @@ def with_vfs(make_bench: MakeHost, count: int = 2, **changes: Any) -> TestHost:
     return make_bench(HostSpec((drive,)), device_spec=[named])
 
 
+def flexible() -> tuple[FlexibleResources, FlexibleResources]:
+    return survey.wait_for_queue(PciAddress.parse(PF)).flexible_resources()
+
+
 def secondaries(count: int = 2) -> list[tuple[int, int, bool]]:
     queue = survey.wait_for_queue(PciAddress.parse(PF))
     return [
@@ -51,11 +55,15 @@ def secondaries(count: int = 2) -> list[tuple[int, int, bool]]:
     ]
 
 
-@pytest.mark.parametrize("is_greedy", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"is_greedy": True}, {"oacs": FORMATS | MANAGES}],
+    ids=["plain", "greedy", "as QEMU"],
+)
 def test_a_vf_is_plugged_erased_and_plugged_again(
-    make_bench: MakeHost, is_greedy: bool
+    make_bench: MakeHost, changes: dict[str, Any]
 ) -> None:
-    host = with_vfs(make_bench, is_greedy=is_greedy)
+    host = with_vfs(make_bench, **changes)
     host.restart()
     total = host.kernel.state(PF).numvfs
     assert total == 2
@@ -81,6 +89,28 @@ def test_a_start_after_a_kill_brings_the_others_online(make_bench: MakeHost) -> 
     # The one that is online, which a guest may have, is not reset.
     written = [each.path for each in host.kernel.writes()[writes:]]
     assert written == [f"sys/bus/pci/devices/{SECOND}/reset"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("at", "attribute", "nth"),
+    [
+        *((PF, "virtualization management", nth) for nth in range(1, 9)),
+        (PF, "reset", 1),
+        (PF, "sriov_numvfs", 1),
+        (FIRST, "reset", 1),
+    ],
+)
+def test_a_start_after_a_kill_at_any_step_completes_it(
+    make_bench: MakeHost, at: str, attribute: str, nth: int, after: bool
+) -> None:
+    host = with_vfs(make_bench, is_greedy=True)
+    host.kernel.kill(at, attribute, nth=nth, after=after)
+    host.restart()
+    assert secondaries() != [(4, 2, True)] * 2 or nth == 8
+    host.restart()
+    assert secondaries() == [(4, 2, True)] * 2
+    assert [each.primary for each in flexible()] == [8, 4]
 
 
 def test_no_vfs_are_made_for_which_the_resources_are_too_few(
@@ -116,14 +146,15 @@ def test_a_plug_of_a_vf_without_resources_names_the_cause(
     host = with_vfs(make_bench)
     host.restart()
     queue = survey.wait_for_queue(PciAddress.parse(PF))
-    queue.virtualize(VirtualizationAction.OFFLINE, 1)
+    for number in (1, 2):
+        queue.virtualize(VirtualizationAction.OFFLINE, number)
     with pytest.raises(exception.HostStepFailed) as raised:
         host.plug(1, FIRST)
     assert (
-        "secondary controller 1 is offline, with 0 queue and 0 interrupt resources"
+        "secondary controller 2 is offline, with 0 queue and 0 interrupt resources"
         in str(raised.value)
     )
-    assert host.drivers(FIRST) == [None]
+    assert host.drivers(FIRST, SECOND) == [None, None]
 
 
 def test_the_nvme_driver_leaves_a_vf_without_resources(make_bench: MakeHost) -> None:
