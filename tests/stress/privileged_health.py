@@ -46,7 +46,7 @@ def rows(
             return (
                 are_targets((member,), 0)
                 and is_number(milliseconds, 1, 600_000)
-                and isinstance(arguments, tuple | list)
+                and type(arguments) is tuple
                 and len(arguments) == methods
                 and all(map(_are_texts, arguments))
             )
