@@ -156,16 +156,7 @@ class _Recorder:
         ]
         first = vfs[0] if vfs else None
         product = self._text(pf.address, "sriov_vf_device")
-        # One in a guest has lost the attributes of its driver.
-        shown = {
-            index: frozenset(self._driver_attributes(each.address, pf))
-            for index, each in enumerate(vfs)
-            if each.driver == vfs[0].driver
-        }
-        alike = frozenset.intersection(*shown.values()) if shown else frozenset()
-        own = tuple(
-            _sorted(shown.get(index, alike) - alike) for index in range(len(vfs))
-        )
+        shown = tuple(self._driver_attributes(each.address, pf) for each in vfs)
         return SriovSpec(
             pf.total_vfs,
             int(product, 16) if product else 0,
@@ -175,8 +166,8 @@ class _Recorder:
             boot_vfs=len(vfs),
             reset_methods=first.reset_methods if first else ("flr",),
             netdev=self._netdev_pattern(vfs),
-            vf_attributes=_sorted(alike),
-            own_vf_attributes=own if any(own) else (),
+            vf_attributes=shown[0] if shown else (),
+            own_vf_attributes=shown if len(set(shown)) > 1 else (),
         )
 
     def _netdev_pattern(self, vfs: Iterable[PciFunction]) -> str:
@@ -283,10 +274,6 @@ def record_host(
         ),
         mdev_parents=tuple(filter(None, map(recorder.mdev_parent, virtual))),
     )
-
-
-def _sorted(found: frozenset[AttributeSpec]) -> tuple[AttributeSpec, ...]:
-    return tuple(sorted(found, key=lambda each: each.name))
 
 
 def _own_driver(function: PciFunction) -> str:

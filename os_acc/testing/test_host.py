@@ -64,15 +64,15 @@ def _texts(config: cfg.ConfigOpts, group: str, name: str, value: object) -> list
         return []
     if option.multi:
         return [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
-    bounds = getattr(option.type, "bounds", False)
-    if isinstance(value, list | tuple):
-        text = ",".join(map(str, value))
-        return [f"[{text}]" if bounds else text]
+    ends = "[]"
     if isinstance(value, Mapping):
         separator = getattr(option.type, "key_value_separator", ":")
-        text = ",".join(f"{key}{separator}{each}" for key, each in value.items())
-        return [f"{{{text}}}" if bounds else text]
-    return [str(value)]
+        ends, value = "{}", [f"{key}{separator}{each}" for key, each in value.items()]
+    if not isinstance(value, list | tuple):
+        return [str(value)]
+    text = ",".join(map(str, value))
+    has_ends = getattr(option.type, "bounds", False)
+    return [f"{ends[0]}{text}{ends[1]}" if has_ends else text]
 
 
 def config_of(*files: str | os.PathLike[str]) -> cfg.ConfigOpts:

@@ -191,8 +191,8 @@ def test_each_vf_keeps_its_own_attributes(tmp_path: Path) -> None:
     stores = {alike.name: keep, "acme/unit": keep}
     (function,) = load_host(tmp_path / "host.json", stores).functions
     assert function.sriov is not None
-    assert function.sriov.vf_attributes == (alike,)
-    assert function.sriov.own_vf_attributes == own
+    for index in range(2):
+        assert function.sriov.attributes_of(index) == (alike, *own[index])
 
 
 def test_a_recorded_parent_has_the_capacity_that_is_free(tmp_path: Path) -> None:
