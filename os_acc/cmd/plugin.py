@@ -1,14 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc plugin new``: a package for a vendor's plugin."""
+"""``os-acc plugin``: the installed plugins, and a package for a new one."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from os_acc.cmd import base
 from os_acc.cmd.plugin_package import PluginPackage
+from os_acc.plugins import entry_points
+from os_acc.plugins.entry_points import InstalledPlugin
+from os_acc.service import HostInspection
+
+_COLUMNS = ("Name", "Distribution", "Version", "Contract", "State", "Reason")
+
+
+class PluginList(base.Listing):
+    """List the installed plugins, with the reason why one is not used.
+
+    Changes nothing, needs no privileged helper, and imports enabled plugins alone.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        look = self.look()
+        return _COLUMNS, [_row(each, look) for each in entry_points.installed()]
+
+
+def _row(found: InstalledPlugin, look: HostInspection) -> tuple[Any, ...]:
+    loaded = look.plugins.get(found.name)
+    failed = {each.name: each.reason for each in look.inventory.set_aside}
+    aside = {each.name: each.reason for each in look.plugins.set_aside} | failed
+    state, reason = "loaded", None
+    if found.name in aside:
+        state, reason = "set aside", aside[found.name]
+    elif loaded is None:
+        state, reason = "disabled", "[os_acc] enabled_plugins leaves it out"
+    names, versions = zip(*map(entry_points.distribution_of, found.points), strict=True)
+    contract = ".".join(map(str, loaded.contract_version)) if loaded else None
+    return (
+        found.name,
+        ", ".join(names),
+        ", ".join(versions),
+        contract,
+        state,
+        reason,
+    )
 
 
 class PluginNew(base.Acting):

@@ -36,6 +36,7 @@ COMMANDS = {
     "profile list": ("--format",),
     "profile show": ("PROFILE",),
     "plug": ("--instance", "--provider", "--allocations", "--property", "--image"),
+    "plugin list": ("--format",),
     "plugin new": ("NAME", "--directory"),
     "privileges": ("FORMAT", "--user", "--helper", "--configuration"),
     "provider list": ("--format",),
