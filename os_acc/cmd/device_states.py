@@ -183,6 +183,7 @@ class _Survey:
             and claims[address] not in self._fault(address)
             else "",
             str(refused) if refused else "",
+            self._look.inventory.claimed.get(address, ""),
             self._fault(address),
             "on VFIO without a lease"
             if self._is_left_behind(address) and not _is_unknown(refused)

@@ -2,14 +2,15 @@
 
 """The results of plugins that are asked one after another, and the rest for the next.
 
-A device belongs to the first plugin that offers it. One that a plugin has to release,
-or has offered before it failed, waits for that plugin.
+A device belongs to the first plugin that offers it. A leased one stays with the plugin
+of its lease. One that a plugin has offered, or declares to serve, waits for that plugin
+while it fails.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from os_acc import plugins
 from os_acc.objects.candidate import OfferedType, UsableFunction
@@ -17,14 +18,23 @@ from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import answers
+from os_acc.plugins.entry_points import InstalledPlugin
 
 
 @dataclasses.dataclass(slots=True)
 class Discovered:
-    """The results of the plugins that were asked so far."""
+    """The results of the plugins that were asked so far.
+
+    :ivar owners: see :func:`.named_providers.owners`.
+    :ivar claimed: why another plugin does not get a leased device, by its address.
+    """
 
     left: tuple[UsableFunction, ...]
     left_types: tuple[OfferedType, ...]
+    owners: Mapping[DeviceAddress | DeviceName, str]
+    claimed: dict[DeviceAddress | DeviceName, str] = dataclasses.field(
+        default_factory=dict
+    )
     devices: list[Device] = dataclasses.field(default_factory=list)
     refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
     set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
@@ -34,7 +44,14 @@ class Discovered:
     )
 
     def add(self, name: str, answer: answers.PluginAnswer) -> None:
-        """Add the answer of a plugin."""
+        """Add the answer of a plugin, without devices of another one's providers."""
+        foreign = tuple(
+            each for each in answer.devices if self._is_anothers(each.address, name)
+        )
+        if foreign:
+            own = tuple(each for each in answer.devices if each not in foreign)
+            answer = dataclasses.replace(answer, devices=own)
+            self._claim(name, (each.address for each in foreign))
         self.devices.extend(answer.devices)
         self.refused.extend(answer.refused)
         self.broken_rules.extend(answer.broken)
@@ -49,21 +66,20 @@ class Discovered:
     def candidates_for(
         self,
         plugin: str,
-        owed: Mapping[DeviceAddress, str],
         waiting: Set[str],
         own_drivers: Set[str],
     ) -> tuple[tuple[UsableFunction, ...], tuple[OfferedType, ...]]:
         """Return the functions and types that are left for a plugin.
 
-        A function or slot that another plugin has to release is not for it. A type
-        that has such a slot is, but not while the other plugin may still take it.
+        A function or slot that stays with another plugin is not for it. A type that
+        has such a slot is, but not while the other plugin may still take it.
 
         :param waiting: the plugins that have not answered, and may do so later.
         :param own_drivers: those on which functions of the plugin stay. A function that
             stays on another driver is not for it.
         """
         usable = self._left_on(own_drivers)
-        others = {address: name for address, name in owed.items() if name != plugin}
+        others = {at: name for at, name in self.owners.items() if name != plugin}
         if not others:
             return usable, self.left_types
         own = (each for each in usable if each.function.address not in others)
@@ -82,30 +98,65 @@ class Discovered:
             return self.left
         return tuple(each for each in self.left if each.driver not in foreign)
 
+    def note_served(self, plugin: InstalledPlugin) -> None:
+        """Note the leased functions that stay with another plugin than this one."""
+        served = (
+            each.function.address
+            for each in self.left
+            if plugin.serves(each.function.identity)
+        )
+        name = plugin.name
+        self._claim(name, (each for each in served if self._is_anothers(each, name)))
+
+    def _is_anothers(self, address: DeviceAddress | DeviceName, plugin: str) -> bool:
+        return self.owners.get(address, plugin) != plugin
+
+    def _claim(
+        self, plugin: str, addresses: Iterable[DeviceAddress | DeviceName]
+    ) -> None:
+        for each in addresses:
+            self.claimed[each] = (
+                f"stays with {self.owners[each]} while it is leased; {plugin} serves it"
+            )
+
     def keep(
-        self, idle: plugins.SetAside, offered: Mapping[DeviceName, Collection[str]]
+        self,
+        idle: plugins.SetAside,
+        offered: Mapping[DeviceName, Collection[str]],
+        plugin: InstalledPlugin | None = None,
     ) -> None:
         """Reject the functions and types that an idle plugin has offered.
 
         Else another plugin would offer them under another class, without the
         preparation of the idle one.
+
+        :param plugin: reject also those whose ids it declares; None: it only broke a
+            rule.
         """
         name = idle.name
         by_it = {address for address, names in offered.items() if name in names}
-        if not by_it:
-            return
-        kept: set[DeviceName] = {
-            each.function.address
-            for each in self.left
-            if not by_it.isdisjoint((each.function.address, each.parent.address))
+        kept: dict[DeviceName, str] = {}
+        for each in self.left:
+            function = each.function
+            if not by_it.isdisjoint((function.address, each.parent.address)):
+                kept[function.address] = "has offered it before"
+            elif plugin is not None and plugin.serves(function.identity):
+                kept[function.address] = "serves it"
+        for kind in self.left_types:
+            if kind.type in by_it:
+                kept[kind.type] = "has offered it before"
+            elif plugin and kind.parent and plugin.serves(kind.parent.identity):
+                kept[kind.type] = "serves it"
+        own = {
+            each: f"{name} {why}: {idle.reason}"
+            for each, why in kept.items()
+            if not self._is_anothers(each, name)
         }
-        kept.update(each.type for each in self.left_types if each.type in by_it)
-        detail = f"{name} has offered it before: {idle.reason}"
         self.refused.extend(
-            RejectedDevice(address, RejectReason.PLUGIN_FAILED, detail)
-            for address in sorted(kept, key=in_order)
+            RejectedDevice(each, RejectReason.PLUGIN_FAILED, own[each])
+            for each in sorted(own, key=in_order)
         )
-        self._take(kept)
+        self._take(own)
 
     def _take(self, taken: Collection[DeviceAddress | DeviceName]) -> None:
         self.left = tuple(
@@ -115,9 +166,7 @@ class Discovered:
             each for each in self.left_types if each.type not in taken
         )
 
-    def reject_rest(
-        self, owed: Mapping[DeviceAddress, str], own_drivers: Set[str]
-    ) -> None:
+    def reject_rest(self, own_drivers: Set[str]) -> None:
         """Reject all that no plugin offers; a plugin that failed may be the reason.
 
         :param own_drivers: the drivers that plugins declare.
@@ -125,11 +174,12 @@ class Discovered:
         detail = "; ".join(each.reason for each in self.set_aside)
         reason = RejectReason.PLUGIN_FAILED if detail else RejectReason.NO_PLUGIN
         left: dict[DeviceName, set[str]] = {
-            each.type: _owners(each, owed) for each in self.left_types
+            each.type: _owners(each, self.owners) for each in self.left_types
         }
         for usable in self.left:
             address = usable.function.address
-            left[address] = {owed[address]} if address in owed else set()
+            owner = self.owners.get(address)
+            left[address] = {owner} if owner else set()
         stays: dict[DeviceName, str] = {
             each.function.address: (
                 f"it stays on {each.driver}"
@@ -145,15 +195,17 @@ class Discovered:
             self.refused.append(RejectedDevice(name, reason, why))
 
 
-def _owners(offered: OfferedType, owed: Mapping[DeviceAddress, str]) -> set[str]:
-    """Return the plugins that have to release slots of a type."""
+def _owners(
+    offered: OfferedType, owed: Mapping[DeviceAddress | DeviceName, str]
+) -> set[str]:
+    """Return the plugins with which slots of a type stay."""
     return {owed[each.address] for each in offered.handles if each.address in owed}
 
 
 def _without_owed(
-    offered: OfferedType, owed: Mapping[DeviceAddress, str]
+    offered: OfferedType, owed: Mapping[DeviceAddress | DeviceName, str]
 ) -> OfferedType:
-    """Return a type in which the slots that other plugins have to release are faulty.
+    """Return a type in which the slots that stay with other plugins are faulty.
 
     The kernel creates a mediated device for each guest, so no other slot is affected.
     """

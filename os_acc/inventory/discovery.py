@@ -39,6 +39,7 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import (
+    DeviceAddress,
     DeviceName,
     MdevType,
     function_of,
@@ -74,6 +75,7 @@ class Inventory:
     :ivar mdev_totals: the units of each type of mediated devices.
     :ivar absent: the UUIDs of held leases whose devices do not exist, and for which
         units of other types are reserved.
+    :ivar claimed: why another plugin does not get a leased device, by its address.
     """
 
     host: Host
@@ -90,6 +92,9 @@ class Inventory:
         default_factory=lambda: MappingProxyType({})
     )
     absent: frozenset[str] = frozenset()
+    claimed: Mapping[DeviceAddress | DeviceName, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -161,6 +166,7 @@ class RejectionLog:
             if not broken.addresses:
                 text = f"the plugin {broken.plugin} broke a rule of the contract"
                 now[f"{text}: {broken.rule}"] = None
+        now |= dict.fromkeys(f"{at} {why}" for at, why in inventory.claimed.items())
         for aside in inventory.set_aside:
             now[f"the plugin {aside.name} is not used: {aside.reason}"] = aside.error
         before = self._texts
@@ -200,7 +206,10 @@ def discover(
         mdev_types=types,
     )
     offered = named_providers.last_plugins(node_name, recorded, there, types)
-    found = _discover(root, loaded, candidates, recorded, offered, host, deadline)
+    owners = named_providers.owners(recorded, there, loaded.enabled)
+    found = _discover(
+        root, loaded, candidates, recorded, offered, owners, host, deadline
+    )
     recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
     refused_before = refusals.recorded(rules.state_path)
@@ -230,6 +239,7 @@ def discover(
         prebound=frozenset(_prebound(evidence, usable)),
         mdev_totals=MappingProxyType({each.type: len(each.handles) for each in types}),
         absent=frozenset(each.uuid for each in absent),
+        claimed=MappingProxyType(found.claimed),
     )
 
 
@@ -416,21 +426,22 @@ def _discover(
     candidates: base.Candidates,
     recorded: RecordedState,
     offered: Mapping[DeviceName, Collection[str]],
+    owners: Mapping[DeviceAddress | DeviceName, str],
     host: Host,
     deadline: float,
 ) -> discovered.Discovered:
-    found = discovered.Discovered(candidates.usable, candidates.mdev_types)
-    owed = recorded.owed_releases
-    waiting = {each.name for each in loaded.loaded}
-    waiting.update(each.name for each in loaded.set_aside)
+    found = discovered.Discovered(candidates.usable, candidates.mdev_types, owners)
+    waiting = set(loaded.enabled)
+    for each in loaded.enabled.values():
+        found.note_served(each)
     for idle in loaded.set_aside:
-        found.keep(idle, offered)
+        found.keep(idle, offered, loaded.enabled[idle.name])
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         regions = _leased_regions(root, recorded, plugin.name)
         usable, types = found.candidates_for(
-            plugin.name, owed, waiting, loaded.own_vfio_drivers[plugin.name]
+            plugin.name, waiting, loaded.own_vfio_drivers[plugin.name]
         )
         given = dataclasses.replace(
             candidates, usable=usable, leased_regions=regions, mdev_types=types
@@ -440,7 +451,7 @@ def _discover(
             answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
         except exception.PluginFailed as error:
             found.set_aside.append(idle := plugins.SetAside.after(plugin.name, error))
-            found.keep(idle, offered)
+            found.keep(idle, offered, loaded.enabled[plugin.name])
             continue
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
@@ -448,5 +459,5 @@ def _discover(
             # Which device it is may be unknown.
             found.keep(plugins.SetAside(plugin.name, broken.rule), offered)
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
-    found.reject_rest(owed, declared)
+    found.reject_rest(declared)
     return found

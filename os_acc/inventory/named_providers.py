@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 
 from os_acc.host.view import Host
 from os_acc.objects import naming
 from os_acc.objects.candidate import OfferedType
 from os_acc.objects.device import CardProvider, Device, Provider
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.mdev import DeviceName, MdevType
+from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 
@@ -73,6 +73,27 @@ def still_there(
         if (function := host.functions.get(origin.address)) is not None
         and origin.is_of(function.identity, function.address)
     }
+
+
+def owners(
+    recorded: RecordedState, there: Mapping[str, PciAddress], enabled: Container[str]
+) -> dict[DeviceAddress | DeviceName, str]:
+    """Return the plugin with which each leased function or slot stays.
+
+    So does the function that its provider is named after: two plugins would offer the
+    provider. A plugin that has to release or erase the device owns it also if it is
+    not enabled.
+
+    :param there: see :func:`still_there`.
+    """
+    found: dict[DeviceAddress | DeviceName, str] = {}
+    for lease in recorded.leases:
+        is_enabled = bool(lease.provider) and lease.plugin in enabled
+        if is_enabled and lease.provider in there:
+            found[there[lease.provider]] = lease.plugin
+        if is_enabled or lease.owes_release or lease.owes_erase:
+            found |= dict.fromkeys(lease.members, lease.plugin)
+    return found
 
 
 def last_plugins(

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Devices do not change hands: while they are leased, or while their plugin fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from stevedore import ExtensionManager
+
+from os_acc.objects.device import RejectReason
+from os_acc.testing import TestHost
+from tests.unit.acme_card import PLUGIN as F2
+from tests.unit.cmd.console import Console
+
+ACME, MARKS = "tests.unit.acme:Acme", "tests.unit.acme:Marks"
+CARD, FREE = "0000:5e:00.0", "0000:af:00.0"
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that lets a distribution declare the ids of a plugin."""
+
+    def put(at: str, *ids: str) -> None:
+        points = [EntryPoint(each, at, "os_acc.ids") for each in ids]
+        monkeypatch.setitem(ExtensionManager.ENTRY_POINT_CACHE, "os_acc.ids", points)
+
+    return put
+
+
+def plugin_of(host: TestHost, address: str) -> str:
+    return host.provider(address).device.plugin
+
+
+# -- leased devices --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", ["aaa", "zzz"])
+def test_a_leased_device_stays_with_its_plugin(
+    bench: TestHost, install_plugins: Install, late: str
+) -> None:
+    install_plugins(mmm=ACME)
+    bench.restart()
+    offered = {each.uuid for each in bench.manager.providers()}
+    assert plugin_of(bench, CARD) == "mmm"
+    bench.plug(1, CARD)
+    before = bench.provider(CARD)
+    install_plugins(mmm=ACME, **{late: MARKS})
+    bench.restart()
+    after = bench.provider(CARD)
+    assert (after.uuid, after.device.plugin) == (before.uuid, "mmm")
+    assert {each.uuid for each in bench.manager.providers()} == offered
+    # The lease goes on, and its plugin releases it.
+    assert bench.plugged(1) == [CARD]
+    assert bench.unplug(1) == 1
+    assert plugin_of(bench, CARD) == min("mmm", late)
+
+
+def test_the_generic_plugin_keeps_a_leased_device_of_a_plugin_that_is_new(
+    bench: TestHost, install_plugins: Install, declare: Install, tmp_path: Path, caplog
+) -> None:
+    install_plugins()
+    bench.restart()
+    bench.plug(1, CARD)
+    install_plugins(acme=MARKS)
+    declare(MARKS, "10ee:*")
+    bench.restart()
+    assert plugin_of(bench, CARD) == "pci"
+    why = "stays with pci while it is leased; acme serves it"
+    bench.manager.refresh()
+    assert f"{CARD} {why}" in caplog.text
+    row = Console(bench, tmp_path).device(CARD)
+    assert (row["State"], row["Reason"]) == ("leased", why)
+    assert bench.unplug(1) == 1
+    assert plugin_of(bench, CARD) == "acme"
+
+
+def test_a_card_with_a_leased_vf_stays_with_its_plugin(
+    two_functions: TestHost, install_plugins: Install
+) -> None:
+    """Its other VFs would be another device of the same provider."""
+    host = two_functions
+    provider = next(iter(host.manager.providers()))
+    host.plug(1, str(provider.device.address))
+    install_plugins(acme=F2, aaa=F2)
+    host.restart()
+    (found,) = (each for each in host.manager.providers() if each.uuid == provider.uuid)
+    assert found.device.plugin == "acme"
+    assert len(found.device.handles) == len(provider.device.handles)
+
+
+def test_without_its_plugin_a_device_that_owes_nothing_is_another_ones(
+    bench: TestHost, install_plugins: Install
+) -> None:
+    install_plugins(acme=ACME.replace("Acme", "MarksNoMore"))
+    bench.restart()
+    bench.plug(1, CARD)
+    install_plugins()
+    bench.restart()
+    assert plugin_of(bench, CARD) == "pci"
+
+
+# -- plugins that fail ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("tests.unit.acme:FailsToStart", "no licence"),
+        ("tests.unit.acme:FailsToDiscover", "firmware is too old"),
+        ("tests.unit.acme:Other", "contract_version"),
+        ("tests.unit.no_such_module:Acme", "cannot be imported"),
+    ],
+)
+def test_devices_of_a_plugin_that_fails_at_its_first_start_wait_for_it(
+    bench: TestHost,
+    install_plugins: Install,
+    declare: Install,
+    tmp_path: Path,
+    where: str,
+    why: str,
+) -> None:
+    install_plugins(acme=where)
+    declare(where, "10ee:*")
+    bench.restart()
+    refused = bench.rejected(CARD)
+    assert refused.reason is RejectReason.PLUGIN_FAILED
+    assert refused.detail.startswith("acme serves it: ")
+    assert why in refused.detail
+    row = Console(bench, tmp_path).device(CARD)
+    assert row["State"] == "refused"
+    assert why in row["Reason"]
+    # A plugin that is disabled claims nothing.
+    bench.restart(enabled_plugins=["pci"])
+    assert plugin_of(bench, CARD) == "pci"
+
+
+def test_a_failing_plugin_takes_no_leased_device_of_another_one(
+    bench: TestHost, install_plugins: Install, declare: Install
+) -> None:
+    install_plugins()
+    bench.restart()
+    bench.plug(1, CARD)
+    install_plugins(acme="tests.unit.acme:FailsToStart")
+    declare("tests.unit.acme:FailsToStart", "10ee:*")
+    bench.restart()
+    assert plugin_of(bench, CARD) == "pci"
+    assert bench.unplug(1) == 1
+    assert "acme serves it" in bench.rejected(CARD).detail
+
+
+def test_ids_that_are_none_set_their_plugin_aside(
+    bench: TestHost, install_plugins: Install, declare: Install
+) -> None:
+    install_plugins(acme=ACME)
+    declare(ACME, "xilinx")
+    bench.restart()
+    (aside,) = bench.manager.plugins.set_aside
+    assert aside.reason == "its distribution declares the PCI ids 'xilinx'"
