@@ -72,6 +72,8 @@ def entry_point(
             or not functions.is_driver_name(releaser)
         ):
             return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
+        if call.is_gone():
+            return CallResult(Outcome.GONE, errno.ENODEV, "identity")
         permits = _permission(call, StepPurpose(purpose), releaser)
 
         def job(index: int) -> CallResult:
@@ -106,6 +108,8 @@ def health_entry_point(
             return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
         address = parsed[0].address
         call = _StepCall(StepTarget("", address, (address,)), parsed, None)
+        if call.is_gone():
+            return CallResult(Outcome.GONE, errno.ENODEV, "identity")
         root = rootconf.current()
 
         def allows() -> bool:
@@ -172,6 +176,16 @@ class _StepCall:
         """The functions whose identity is checked."""
         return self.members if self.card is None else (*self.members, self.card)
 
+    def is_gone(self) -> bool:
+        """Return whether a part of the device is not there.
+
+        :raises OSError: the kernel gives no information.
+        """
+        slot = self.target.address
+        if isinstance(slot, MdevSlot) and not mdev.has_parent(slot.type):
+            return True
+        return not all(functions.exists(each.address) for each in self.all_functions)
+
     def permission(self) -> Callable[[], bool]:
         """Return the decision of root's configuration, for a worker's child."""
         root = rootconf.current()
@@ -218,13 +232,10 @@ class _StepCall:
                 record.write(dataclasses.replace(found, releaser=releaser))
 
     def check_identities(self) -> None:
-        """Check that all functions, and a parent, are those that the caller expects.
+        """Check that all functions are the ones that the caller expects.
 
         :raises CallRefused: one is not.
         """
-        slot = self.target.address
-        if isinstance(slot, MdevSlot) and not mdev.has_parent(slot.type):
-            raise CallRefused(CallResult(Outcome.GONE, errno.ENODEV, "identity"))
         for each in self.all_functions:
             refusal = functions.changed(each.address, each.identity)
             if refusal is not None:

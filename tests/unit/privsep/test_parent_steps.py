@@ -140,7 +140,7 @@ def test_other_steps_do_not_wait_for_that_of_a_sibling(kernel, place):
             answer = call(vendor.set_node, vf(FIRST, 0), 1)
         else:
             target = FIRST.parts, functions.identity(FIRST)
-            answer = CallResult(*vendor.users(target, 5_000))
+            answer = CallResult(*vendor.users(target, 5_000, ()))
     assert answer.outcome == Outcome.OK
 
 
