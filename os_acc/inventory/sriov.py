@@ -53,7 +53,7 @@ class VfMaker:
         self._store = store
         self._locks = locks
         self._helper = helper
-        self._failed: dict[PciAddress, _Failure] = {}
+        self._attempts: dict[PciAddress, _Attempt] = {}
 
     def make(self, deadline: float) -> None:
         """Create the VFs at the start of a service.
@@ -71,6 +71,7 @@ class VfMaker:
         """Create the VFs of PFs without any, such as one whose driver arrived later.
 
         A PF that failed is tried again once it has another driver, or after a while.
+        One whose VFs an operator has removed is left alone.
 
         :param seconds: the time limit.
         """
@@ -83,9 +84,12 @@ class VfMaker:
             return
         deadline = time.monotonic() + seconds
         for function, tags in self._named(host):
-            failed = self._failed.get(function.address)
-            if failed.is_due(function) if failed else not function.vfs:
+            last = self._attempts.get(function.address, _Attempt(None))
+            if last.is_due(function):
                 self._try(host, function, tags, deadline)
+            else:
+                seen = dataclasses.replace(last, driver=function.driver)
+                self._attempts[function.address] = seen
 
     def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
         for function in host.functions.values():
@@ -96,17 +100,15 @@ class VfMaker:
     def _try(
         self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
     ) -> None:
-        address = function.address
+        address, text = function.address, ""
         try:
             self._make(host, function, tags, deadline)
         except exception.OsAccError as error:
             text = "; ".join((str(error), *getattr(error, "__notes__", ())))
-            before = self._failed.get(address)
-            self._failed[address] = _Failure(function.driver, text, time.monotonic())
-            if before is None or before.text != text:
+            before = self._attempts.get(address)
+            if before is None or before.failure != text:
                 LOG.error("cannot create VFs of %s: %s", address, text)
-        else:
-            self._failed.pop(address, None)
+        self._attempts[address] = _Attempt(function.driver, text, time.monotonic())
 
     def _make(
         self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
@@ -146,18 +148,20 @@ def make(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Failure:
-    """A failed attempt: the driver of the PF, the reason, and the monotonic time."""
+class _Attempt:
+    """The driver of a PF, and the last attempt: its failure, and the monotonic time."""
 
     driver: str | None
-    text: str
-    at: float
+    failure: str = ""
+    at: float = 0.0
 
     def is_due(self, function: PciFunction) -> bool:
-        """Return whether another attempt may succeed."""
+        """Return whether another attempt is to be made."""
+        if function.driver is None:
+            return False
         if function.driver != self.driver:
-            return True
-        return function.driver is not None and time.monotonic() >= self.at + PAUSE
+            return not function.vfs
+        return bool(self.failure) and time.monotonic() >= self.at + PAUSE
 
 
 def _is_novas(

@@ -110,6 +110,7 @@ def a_vf_that_num_vfs_made_is_plugged_and_returned(host: RealHost) -> None:
         assert unplug(guest) == 1
         host.wait_until(lambda: states() == [])
         assert host.snapshot() == before
+    host.store(f"sys/bus/pci/devices/{pf}/sriov_numvfs", "0")
 
 
 def a_drive_that_cannot_be_erased_is_reserved_before_a_plug(host: RealHost) -> None:
@@ -139,13 +140,7 @@ def process(
     process.close()
 
 
-@pytest.fixture
-def no_vfs_remain(the_machine: Machine) -> Iterator[None]:
-    yield
-    sysfs.write(the_machine.pf_node0, "sriov_numvfs", "0")
-
-
-@pytest.mark.usefixtures("vf_drive", "no_vfs_remain")
+@pytest.mark.usefixtures("vf_drive")
 @pytest.mark.parametrize("job", JOBS, ids=lambda each: each.__name__)
 def test_a_guests_data_is_erased(process: OrdinaryProcess, job: Job) -> None:
     process.run(job)

@@ -265,6 +265,22 @@ def test_a_refusal_is_tried_again_after_a_while_and_logged_once(
     assert bench.kernel.state(NIC).numvfs == 4
 
 
+def test_vfs_that_an_operator_removes_stay_away_until_a_start(make_bench):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.restart()
+    path = bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs")
+    bench.kernel.write(path, "0")
+    bench.manager.watch()
+    bench.manager.watch()
+    assert bench.kernel.state(NIC).numvfs == 0
+    # Another binding of the PF is no removal.
+    bound(bench, "ice", "unbind")
+    bench.manager.watch()
+    bound(bench, "ice")
+    bench.manager.watch()
+    assert bench.kernel.state(NIC).numvfs == 4
+
+
 def test_another_number_of_vfs_than_requested_is_reported(make_bench):
     host = HostSpec((hosts.nic("0000:3b", name="eno1", boot_vfs=3),))
     bench = make_bench(host, device_spec=[spec(NIC, 4)])
