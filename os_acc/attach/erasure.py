@@ -25,11 +25,13 @@ from os_acc.attach import plugin_steps, verification
 from os_acc.attach.release_result import record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
-from os_acc.host import attributes
+from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease, LeaseState, PriorBinding
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
+from os_acc.store.errors import AlreadyLeased
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -79,13 +81,31 @@ class Eraser:
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Return leases with the erasures that they owe when their release begins."""
-        owing = self._owing(leases, deadline)
+        owing = self._owing(
+            [self._followed(each, deadline) for each in leases], deadline
+        )
         return _still_owing(self._root, self._helper, owing, deadline)
 
     def _owing(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         return plugin_steps.owing_erasure(
             self._plugins, leases, lambda: self._offered(deadline)
         )
+
+    def _followed(self, lease: Lease, deadline: float) -> Lease:
+        """Return a lease at the present address of its drive, which may have moved.
+
+        It stays where it is as long as another lease has that address.
+        """
+        now = followed(self._root, lease)
+        if now == lease:
+            return lease
+        try:
+            (now,) = self._store.until(deadline).replace([now])
+        except AlreadyLeased as error:
+            LOG.info("the drive of %s is elsewhere: %s", lease.address, error)
+            return lease
+        LOG.warning("the drive of %s is now %s", lease.address, now.address)
+        return now
 
     def due(self, deadline: float) -> list[str]:
         """Return the UUIDs of the leases whose devices are being erased, sorted.
@@ -135,6 +155,7 @@ class Eraser:
 
     def _advance(self, lease: Lease, deadline: float) -> Lease | None:
         store = self._store.until(deadline)
+        lease = self._followed(lease, deadline)
         try:
             try:
                 done = self._step(lease, deadline)
@@ -170,11 +191,19 @@ class Eraser:
         if lease.erased >= 1.0:
             return 1.0
         present = verification.remaining(self._root, lease)
-        gone = set(lease.functions).difference(present.functions)
+        gone = [each for each in lease.prior if each not in present.prior]
+        now = followed(self._root, lease)
+        if now != lease:
+            raise exception.DeviceInUse(
+                f"the drive of {lease.address} is now {now.address}, which another "
+                "lease has",
+                address=str(now.address),
+                hint="unplug the instance of that lease: its device has moved as well",
+            )
         if gone:
             raise exception.DeviceGone(
-                f"{', '.join(map(str, sorted(gone)))} has left the host, and is not "
-                "erased",
+                ", ".join(f"{each.address} ({each.identity})" for each in gone)
+                + " has left the host, and is not erased",
                 hint="put it in again, or run 'os-acc device release --force' if it "
                 "never comes back",
             )
@@ -209,6 +238,55 @@ class Eraser:
         except client.EpochRefused as error:
             epoch = self._store.until(deadline).next_epoch(error.accepted)
             self._helper.forget(lease.uuid, lease.functions, epoch, deadline)
+
+
+def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
+    """Do as :func:`.verification.refreshed`, but keep the boot of unverified drives.
+
+    A reboot may have moved a drive that is on no driver that shows its serial number.
+    Only root can tell that it has the data of its guest: once the plugin has prepared
+    it, :class:`.Lifecycle` records the boot.
+    """
+    now = verification.refreshed(root, lease, deadline)
+    functions = (pci.read_function(root, each) for each in lease.functions)
+    shown = all(each is not None and each.identity.drive for each in functions)
+    was_shown = all(each.identity.drive for each in lease.prior)
+    if not lease.owes_erase or lease.slot is not None or (shown and was_shown):
+        return now
+    return dataclasses.replace(now, boot_id=lease.boot_id)
+
+
+def followed(root: str, lease: Lease) -> Lease:
+    """Return the lease with the present address of each drive that has moved."""
+    here = verification.remaining(root, lease).prior
+    old = [each for each in lease.prior if each.identity.drive and each not in here]
+    if not old:
+        return lease
+    there = {
+        (each.identity.drive, each.identity.numbers): each
+        for each in pci.scan(root).functions.values()
+    }
+    found = {
+        each.address: now
+        for each in old
+        if (now := there.get((each.identity.drive, each.identity.numbers))) is not None
+    }
+    now = found.get(lease.address) if isinstance(lease.address, PciAddress) else None
+    if now is None:
+        return lease
+    return dataclasses.replace(
+        lease,
+        address=now.address,
+        prior=tuple(
+            PriorBinding(to.address, to.identity, to.driver, None)
+            if (to := found.get(each.address))
+            else each
+            for each in lease.prior
+        ),
+        iommu_group=now.iommu_group,
+        numa_node=now.numa_node,
+        physfns=verification.physfns([now]),
+    )
 
 
 def _still_owing(

@@ -34,6 +34,7 @@ from os_acc.attach.release_result import (
 )
 from os_acc.attach.services import Services
 from os_acc.helper import client
+from os_acc.host import attributes
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
@@ -217,8 +218,7 @@ class Lifecycle:
         """Prepare the devices of held leases again if necessary.
 
         A reboot invalidates the recorded bindings. A device that the host bound to
-        vfio-pci at boot is returned to its driver if a requested function has to be
-        read from its region.
+        vfio-pci at boot is returned to its driver if its region has to be read.
 
         :raises OsAccError: the error of the step that failed; the leases stay.
         """
@@ -227,9 +227,7 @@ class Lifecycle:
         if not broken:
             return leases
         # 1. Record the present bindings, and what is owed to a newer plugin.
-        refreshed = [
-            verification.refreshed(self._root, each, deadline) for each in broken
-        ]
+        refreshed = [erasure.refreshed(self._root, each, deadline) for each in broken]
         fresh = self._store.until(deadline).replace(
             plugin_steps.owing(self._plugins, refreshed)
         )
@@ -262,17 +260,20 @@ class Lifecycle:
             ready = deadlines.side_by_side(
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
-            # 6. Record that the regions are right in this boot.
+            # 6. Record that devices and regions are right in this boot.
             ready = self._record_verified(ready, deadline)
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
     def _record_verified(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
-        """Record for leases with regions that these are right in this boot."""
+        """Record for leases that their devices and regions are right in this boot."""
+        this_boot = attributes.boot_id(self._root)
         verified = {
-            lease.uuid: verification.verified(lease)
-            for lease in ready
-            if lease.programming
+            each.uuid: verification.verified(
+                dataclasses.replace(each, boot_id=this_boot)
+            )
+            for each in ready
+            if each.programming or each.boot_id != this_boot
         }
         if verified:
             store = self._store.until(deadline)

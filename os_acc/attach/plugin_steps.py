@@ -265,26 +265,21 @@ def release(
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
     try:
         _for_lease(plugins, steps, lambda plugin: plugin.release)
-    except (exception.DeviceGone, exception.DeviceChanged) as error:
+    except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
+        is_there = verification.is_in_place(root, lease)
+        if is_plug and is_there and isinstance(error, DeviceClaimed):
+            # The helper never recorded the device for this lease.
+            return
         # The plugin's changes went with the device; those of a function, or of a
         # parent, that is still there did not.
-        if verification.is_in_place(root, lease):
+        if is_there:
             raise
         LOG.warning("%s has nothing to release: %s", lease.plugin, error)
-    except (DeviceClaimed, exception.HostStepFailed) as error:
-        if not is_plug or not _was_never_recorded(error):
+    except exception.HostStepFailed as error:
+        # The helper records a device before the first step that prepares it: root's
+        # configuration has denied that step.
+        if not is_plug or error.reason is not exception.StepReason.DENIED:
             raise
-
-
-def _was_never_recorded(error: DeviceClaimed | exception.HostStepFailed) -> bool:
-    """Return whether the helper has no record of a lease whose plug has begun.
-
-    It makes one before the first step that prepares a device: root's configuration has
-    denied that step, or another lease has the device.
-    """
-    if isinstance(error, exception.HostStepFailed):
-        return error.reason is exception.StepReason.DENIED
-    return True
 
 
 def erase(plugins: Plugins, helper: Helper, lease: Lease, deadline: float) -> float:

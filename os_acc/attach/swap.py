@@ -342,8 +342,7 @@ def _commit(
 
 def _taking_over(new: Lease, old: Lease) -> Lease:
     """Return the new lease with the request of the old one."""
-    if new.programming is not None:
-        new = verification.verified(new)
+    new = verification.verified(new)
     return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
 
 

@@ -233,8 +233,9 @@ def holds(root: str, lease: Lease) -> bool:
 
 
 def verified(lease: Lease) -> Lease:
-    """Return the lease with its region recorded as correct in the lease's boot."""
-    assert lease.programming is not None
+    """Return the lease with its region, if any, as correct in the lease's boot."""
+    if lease.programming is None:
+        return lease
     return dataclasses.replace(
         lease,
         programming=dataclasses.replace(lease.programming, boot_id=lease.boot_id),
@@ -285,7 +286,7 @@ def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
     """
     for each in prior:
         seen = host.function(each.address).identity
-        if seen != each.identity:
+        if not seen.may_be(each.identity):
             raise exception.DeviceChanged(
                 f"{each.address} is now {each.identity}, it was {seen}",
                 hint="the card was exchanged: schedule the instance again",

@@ -124,7 +124,8 @@ class Reconciler:
                 )
             store.record_helper_claims(claimed, found.store)
             found = store.recorded_state()
-        self._agreed = found.store
+        if _are_in_place(before, found):
+            self._agreed = found.store
         return found
 
 
@@ -133,6 +134,21 @@ def _without_lease(
 ) -> dict[DeviceAddress, str]:
     leased = recorded.leased.union(recorded.damaged_claims)
     return {each.address: each.lease for each in records if each.address not in leased}
+
+
+def _are_in_place(records: tuple[HelperRecord, ...], recorded: RecordedState) -> bool:
+    """Return whether each record of a leased function is that of its lease.
+
+    A reboot may have moved the device of another lease to it.
+    """
+    owners = {
+        address: (lease.uuid, lease.former_uuid)
+        for lease in recorded.leases
+        for address in lease.members
+    }
+    return all(
+        each.lease in owners.get(each.address, (each.lease,)) for each in records
+    )
 
 
 def _in_time(step: Callable[[int], _T], store: Store) -> _T:

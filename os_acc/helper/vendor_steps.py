@@ -98,6 +98,11 @@ def _error(
             address=address,
             hint="this is a defect of the plugin: report it to its vendor",
         )
+    if result.outcome == Outcome.REFUSED and result.errno == errno.ESTALE:
+        return exception.DeviceChanged(
+            f"{address} {result.observed}",
+            hint="move the drive back to its former slot, or unplug the instance",
+        )
     if result.outcome == Outcome.REFUSED and result.step != "worker":
         if result.errno == errno.EOPNOTSUPP:
             return exception.HostStepFailed(

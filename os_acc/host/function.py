@@ -26,7 +26,13 @@ from os_acc.host.attributes import (
     number,
     read_text,
 )
-from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects import nvme
+from os_acc.objects.pci import (
+    PciAddress,
+    PciFunction,
+    PciIdentity,
+    part_of_device,
+)
 
 DEVICES = "sys/bus/pci/devices"
 
@@ -161,6 +167,7 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     reset_methods = _reset_methods(fd)
     numa_node = _number(fd, "numa_node")
     serial = _serial(fd)
+    drive = _drive(fd, address, physfn) if class_code == nvme.CLASS else ""
     # As pci_is_bridge() in include/linux/pci.h; the configuration space of a function
     # without power would read as all ones.
     is_bridge = bool(_mode(fd, "secondary_bus_number"))
@@ -171,7 +178,7 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
         return None
     return PciFunction(
         address=address,
-        identity=_identity(*ids, revision, serial),
+        identity=_identity(*ids, revision, serial, drive),
         class_code=class_code,
         driver=driver,
         iommu_group=None if group is None else number(group, "iommu_group"),
@@ -248,6 +255,25 @@ def _vfs(fd: int) -> tuple[PciAddress, ...]:
             if address is not None:
                 found[int(match[1])] = address
     return tuple(found[index] for index in sorted(found))
+
+
+def _drive(fd: int, address: PciAddress, physfn: PciAddress | None) -> str:
+    """Return the identity of an NVMe function; '' if no driver shows it.
+
+    Any user may read the serial number that the nvme driver shows.
+    """
+    controllers = _open("physfn/nvme" if physfn else "nvme", fd)
+    if controllers is None:
+        return ""
+    try:
+        found = (
+            read_text(f"{name}/serial", dir_fd=controllers)
+            for name in names(controllers)
+        )
+        serial = next(filter(None, found), "").strip()
+    finally:
+        os.close(controllers)
+    return part_of_device(serial, address, physfn) if serial else ""
 
 
 def _serial(fd: int) -> str:

@@ -13,6 +13,8 @@ import enum
 
 from os_acc.exception import InvalidInput
 
+#: PCI Code and ID Assignment Specification: an NVM Express I/O controller.
+CLASS = 0x010802
 #: Size of each data structure of Identify, in bytes.
 IDENTIFY_SIZE = 4096
 #: Size of the log pages SMART / Health Information and Sanitize Status, in bytes.

@@ -95,6 +95,9 @@ class PciIdentity:
 
     The address alone does not identify a card: after a reboot, another card may
     have it. ``serial`` is empty if no readable attribute provides it.
+
+    :ivar drive: which part of which NVMe drive it is (:func:`part_of_device`), as long
+        as the nvme driver has the function, or the PF of a VF; else ''.
     """
 
     vendor: int
@@ -103,6 +106,7 @@ class PciIdentity:
     subsystem_product: int
     revision: int
     serial: str = ""
+    drive: str = ""
 
     def __str__(self) -> str:
         text = (
@@ -110,7 +114,7 @@ class PciIdentity:
             f":{self.subsystem_vendor:04x}:{self.subsystem_product:04x}"
             f":{self.revision:02x}"
         )
-        return f"{text}:{self.serial}" if self.serial else text
+        return ":".join(filter(None, (text, self.serial, self.drive)))
 
     def may_be(self, other: Self) -> bool:
         """Return whether both may belong to one device.
@@ -118,8 +122,10 @@ class PciIdentity:
         An unreadable serial number matches any: whether it can be read depends on
         the kernel and on the reader's privileges.
         """
-        serials = {self.serial, other.serial} - {""}
-        return self.numbers == other.numbers and len(serials) <= 1
+        return self.numbers == other.numbers and all(
+            "" in pair or len(set(pair)) == 1
+            for pair in ((self.serial, other.serial), (self.drive, other.drive))
+        )
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int]:
@@ -131,6 +137,21 @@ class PciIdentity:
             self.subsystem_product,
             self.revision,
         )
+
+
+def part_of_device(serial: str, address: PciAddress, physfn: PciAddress | None) -> str:
+    """Return a name for a function of a device, the same one in each slot.
+
+    :param serial: of the device.
+    :param physfn: the PF of a VF.
+    """
+    place = physfn or address
+    number = f".{place.function}" if place.function else ""
+    # A VF keeps its distance from its PF (SR-IOV specification, First VF Offset).
+    one, other = (
+        each.bus << 8 | each.slot << 3 | each.function for each in (address, place)
+    )
+    return f"{serial}{number}+{one - other}" if physfn else f"{serial}{number}"
 
 
 class PciRole(enum.Enum):

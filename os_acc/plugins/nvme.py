@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from oslo_config import cfg, types
 
+from os_acc.objects import nvme
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.plugins import base, cards
 from os_acc.privsep.nvme import steps as privileged
@@ -88,5 +89,5 @@ class NvmePlugin(base.PluginBase):
 
 
 def _is_erased(each: base.UsableFunction) -> bool:
-    is_nvme = each.function.class_code == privileged.CLASS
+    is_nvme = each.function.class_code == nvme.CLASS
     return is_nvme and not each.tags.allow_no_erase

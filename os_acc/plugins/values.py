@@ -109,9 +109,12 @@ def check_identity(what: str, identity: object) -> None:
     found = expect(what, identity, PciIdentity)
     for number in found.numbers:
         expect_number(what, number)
-    expect_text(f"{what}.serial", found.serial)
-    if len(found.serial) > _LONGEST_SERIAL:
-        raise ValueError(f"{what}.serial is longer than {_LONGEST_SERIAL} characters")
+    for name, text in (("serial", found.serial), ("drive", found.drive)):
+        expect_text(f"{what}.{name}", text)
+        if len(text) > _LONGEST_SERIAL:
+            raise ValueError(
+                f"{what}.{name} is longer than {_LONGEST_SERIAL} characters"
+            )
 
 
 def check_placement_names(device: Device) -> None:

@@ -25,6 +25,7 @@ from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.targets import (
     BindTarget,
     Permission,
+    claim,
     guarded,
     is_denied,
     parse,
@@ -88,7 +89,7 @@ def take(
             milliseconds,
             lambda each: guarded(_take, each, lease, _Debt(eraser, releaser), parsed),
             lambda each: (
-                _claim(parsed, each, lease, "")
+                claim(parsed, each, lease, "")
                 or guarded(_check_take, each, lease, allows, claims, parsed)
             ),
         )
@@ -187,10 +188,10 @@ def reserve(
         epoch,
         milliseconds,
         lambda each: (
-            _claim(parsed, each, lease, instead_of)
+            claim(parsed, each, lease, instead_of)
             or guarded(
                 _reserve_allowed,
-                *(each, lease, FunctionUse(use)),
+                *(each, lease, FunctionUse(use), instead_of),
                 _Debt(eraser, releaser),
                 allows,
             )
@@ -224,7 +225,11 @@ def forget(
     if len(set(addresses)) != len(parsed):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     # Lock no others: a caller may name any address.
-    recorded = [each for each in addresses if record.exists(each)]
+    recorded = [
+        each
+        for each in addresses
+        if record.exists(each) or record.copies_of(each, lease)
+    ]
     found: dict[PciAddress, CallResult] = {}
     if recorded:
         answers = worker.run(
@@ -267,30 +272,9 @@ def _is_lease(value: object) -> bool:
     )
 
 
-def _claim(
-    targets: Sequence[BindTarget], target: BindTarget, lease: str, instead_of: str
-) -> CallResult | None:
-    """Check before the first change that no other lease claims a function.
-
-    The call holds the locks of all functions until it ends.
-    """
-    if target is not targets[0]:
-        return None
-    try:
-        for each in targets:
-            found = record.lease_of(each.address, each.identity)
-            if found not in (None, lease, instead_of):
-                return CallResult(
-                    Outcome.CLAIMED, errno.EBUSY, str(each.address), found
-                )
-    except OSError as error:
-        return refused(error)
-    return None
-
-
 def _is_taken(target: BindTarget, lease: str) -> bool:
     is_on = functions.driver(target.address) == _requested(target)
-    return is_on and record.lease_of(target.address, target.identity) == lease
+    return is_on and record.lease_of(target.address, target.identity, lease) == lease
 
 
 def _check_take(
@@ -344,20 +328,28 @@ def _is_named_driver(target: BindTarget, targets: Sequence[BindTarget]) -> bool:
 
 
 def _reserve_allowed(
-    target: BindTarget, lease: str, use: FunctionUse, debt: _Debt, allows: Permission
+    target: BindTarget,
+    lease: str,
+    use: FunctionUse,
+    instead_of: str,
+    debt: _Debt,
+    allows: Permission,
 ) -> CallResult:
-    if record.lease_of(target.address, target.identity) is None and is_denied(
-        target, allows
-    ):
+    found = record.lease_of(target.address, target.identity, lease, instead_of)
+    if found is None and is_denied(target, allows):
         return rootconf.denied()
-    return _reserve(target, lease, use, debt)
+    return _reserve(target, lease, use, debt, instead_of)
 
 
 def _reserve(
-    target: BindTarget, lease: str, use: FunctionUse, debt: _Debt
+    target: BindTarget,
+    lease: str,
+    use: FunctionUse,
+    debt: _Debt,
+    instead_of: str = "",
 ) -> CallResult:
     try:
-        found = record.of(target.address, target.identity)
+        found = record.of(target.address, target.identity, lease, instead_of)
     except record.RecordUnclear:
         found = None
     if found is None:
@@ -374,6 +366,7 @@ def _reserve(
             eraser=debt.eraser or found.eraser,
             releaser=debt.releaser or found.releaser,
             first=first,
+            serial=found.serial or functions.serial(target.address),
         )
     )
     return CallResult(Outcome.OK)
@@ -383,6 +376,7 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
     try:
         found = record.read(address)
         if found is None or found.lease != lease:
+            record.remove_copies(address, lease)
             return CallResult(Outcome.OK)
         if (
             found.use == FunctionUse.GUEST
@@ -445,7 +439,7 @@ def _give_back_recorded(
     allows: Permission,
 ) -> CallResult:
     try:
-        found = record.of(target.address, target.identity)
+        found = record.of(target.address, target.identity, lease)
     except record.RecordUnclear:
         found = None
     if found is not None and found.lease != lease:
@@ -467,8 +461,9 @@ def _give_back_recorded(
     elif found is not None or not is_denied(target, allows):
         # A record permits steps: none is made of a function that may not be taken.
         fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
-        first = found.first if found else ""
-        record.write(dataclasses.replace(fresh, **debt._asdict(), first=first))
+        if found is not None:
+            fresh = dataclasses.replace(fresh, first=found.first, serial=found.serial)
+        record.write(dataclasses.replace(fresh, **debt._asdict()))
     return result
 
 

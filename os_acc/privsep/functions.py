@@ -14,9 +14,9 @@ import os
 import re
 
 from os_acc import exception
-from os_acc.objects import vfio_driver
+from os_acc.objects import nvme, vfio_driver
 from os_acc.objects.digest import Digest
-from os_acc.objects.pci import CHIPSET, PciAddress
+from os_acc.objects.pci import CHIPSET, PciAddress, part_of_device
 from os_acc.privsep import disks, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
@@ -116,6 +116,22 @@ def exists(address: PciAddress) -> bool:
     return True
 
 
+def present() -> list[PciAddress]:
+    """Return all functions of the host."""
+    return [
+        address
+        for name in sorted(os.listdir(kernel.current.path("sys/bus/pci/devices")))
+        if (address := _parse(name)) is not None
+    ]
+
+
+def _parse(name: str) -> PciAddress | None:
+    try:
+        return PciAddress.parse(name)
+    except exception.InvalidInput:
+        return None
+
+
 def identity(address: PciAddress) -> tuple[int, ...] | None:
     """Return vendor, product, both subsystem ids and revision; None if gone."""
     path = directory(address)
@@ -207,10 +223,36 @@ def group(address: PciAddress) -> int | None:
 
 def physical_function(address: PciAddress) -> PciAddress | None:
     """Return the PF of a VF; None for other functions."""
+    return _parse(_link(address, "physfn"))
+
+
+def serial(address: PciAddress) -> str:
+    """Return what identifies a function in each slot; '' if it cannot be read now.
+
+    The nvme driver shows the serial number of a drive, Linux 6.18 the Device Serial
+    Number of others. A VF has that of its PF.
+    """
+    physfn = physical_function(address)
+    place = directory(physfn or address)
     try:
-        return PciAddress.parse(_link(address, "physfn"))
-    except exception.InvalidInput:
-        return None
+        if int(read(address, "class"), 16) == nvme.CLASS:
+            controllers = os.path.join(place, "nvme")
+            (path,) = (
+                os.path.join(controllers, name, "serial")
+                for name in os.listdir(controllers)
+            )
+        else:
+            path = os.path.join(place, "serial_number")
+        text = kernel.current.read(path).strip()
+    except ValueError:
+        # No controller, or several.
+        return ""
+    except OSError as error:
+        # EIO by serial_number_show(): it has none.
+        if error.errno in (*_GONE, errno.EIO):
+            return ""
+        raise
+    return part_of_device(text, address, physfn) if text else ""
 
 
 def total_vfs(address: PciAddress) -> int:

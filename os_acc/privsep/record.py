@@ -8,6 +8,11 @@ the helper read before it changed them. It survives the loss of the store: a
 device with a record is given to no other lease. Of mediated devices, only those
 are recorded that a plugin has to release.
 
+The record of a function that has to be erased has a copy that survives a reboot
+(:mod:`.outstanding`). It applies to the device with the serial number that it names,
+wherever that is; while no device shows that number, to each one of the model whose
+number cannot be read.
+
 The worker's child writes and removes records, under the device's lock. Like
 the epoch, a record carries a checksum. It applies only to a function with the
 identity that it names, or to a slot of such a parent.
@@ -22,11 +27,13 @@ import errno
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, state_files
+from os_acc.privsep import functions, kernel, outstanding, state_files
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
@@ -64,6 +71,7 @@ class DeviceRecord:
         '' for none.
     :ivar first: the lease that the function was recorded for, if another one has taken
         over the record since; '' otherwise.
+    :ivar serial: of the function (:func:`.functions.serial`); '' if unknown.
     """
 
     lease: str
@@ -75,31 +83,65 @@ class DeviceRecord:
     eraser: str = ""
     releaser: str = ""
     first: str = ""
+    serial: str = ""
 
 
 @privsep.base.entrypoint
 def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
-    """List the functions and slots that are recorded in this boot.
+    """List the functions and slots that are recorded.
 
     :returns: for each its address as four numbers (a slot: parent, type and number),
         the uuid of the lease (:data:`UNREADABLE` if the record is damaged),
         :class:`FunctionUse`, prior driver and prior override, and the plugins that
         have to erase it and to release it ('' for none). The record of a function, or
-        of a parent, that was replaced by another one is left out.
+        of a parent, that was replaced by another one is left out. No plugins are named
+        for a function that is only possibly one that has to be erased.
     """
     found = (_listed(address) for address in _addresses())
-    return tuple(each for each in found if each is not None)
+    here = [each for each in found if each is not None]
+    # Those of this boot have precedence, then those that are certain.
+    copies = sorted(_listed_copies(), key=lambda each: not each[5])
+    return tuple({each[0]: each for each in (*reversed(copies), *here)}.values())
 
 
-def _listed(address: DeviceAddress) -> tuple[tuple[int | str, ...] | str, ...] | None:
+def _listed(address: DeviceAddress) -> tuple[Any, ...] | None:
     try:
         record = read(address)
     except RecordUnclear:
         return (_parts(address), UNREADABLE, "", "", "", "", "")
     if record is None or identity_of(address) not in (None, record.identity):
         return None
+    return _line(record)
+
+
+def _listed_copies() -> Iterator[tuple[Any, ...]]:
+    """List the functions to which copies apply."""
+    for name, identity, copy in _copies():
+        if copy is not None and _is_of_this_boot(copy):
+            continue
+        there = _of_model(identity)
+        found: list[DeviceAddress] = [
+            each for each in there if name in _names(each, identity)
+        ]
+        if copy is None:
+            places = found or there
+            yield from (
+                (_parts(each), UNREADABLE, "", "", "", "", "") for each in places
+            )
+            continue
+        if not found:
+            unclear = [each for each in there if not functions.serial(each)]
+            bare = dataclasses.replace(
+                copy, use=FunctionUse.HOST, eraser="", releaser=""
+            )
+            yield from (_line(_at(bare, each)) for each in unclear)
+            found = [] if identity_of(copy.address) else [copy.address]
+        yield from (_line(_at(copy, each)) for each in found)
+
+
+def _line(record: DeviceRecord) -> tuple[Any, ...]:
     return (
-        _parts(address),
+        _parts(record.address),
         record.lease,
         str(record.use),
         record.driver,
@@ -157,12 +199,12 @@ def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
 
 
 def exists(address: DeviceAddress) -> bool:
-    """Return whether a device has a record, readable or not."""
+    """Return whether a device has a record of this boot, readable or not."""
     return os.path.lexists(_path(address))
 
 
 def read(address: DeviceAddress) -> DeviceRecord | None:
-    """Return the record of a device, or None.
+    """Return the record of a device in this boot, or None.
 
     :raises RecordUnclear: the record is damaged.
     :raises OSError: the record cannot be read.
@@ -171,44 +213,154 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
         text = kernel.current.read(_path(address))
     except FileNotFoundError:
         return None
-    check, _, payload = text.removesuffix("\n").partition(" ")
-    if check != _check(payload):
-        raise RecordUnclear(address)
-    try:
-        # A later version may append values.
-        lease, identity, driver, override, use, eraser, releaser, first, *_ = (
-            json.loads(payload)
-        )
-        record = DeviceRecord(
-            *(lease, address, tuple(identity), driver, override, FunctionUse(use)),
-            *(eraser, releaser, first),
-        )
-    except (TypeError, ValueError) as error:
-        raise RecordUnclear(address) from error
-    if not _is_sound(record):
+    record = _parse(text)
+    if record.address != address:
         raise RecordUnclear(address)
     return record
 
 
-def of(address: DeviceAddress, identity: tuple[int, ...]) -> DeviceRecord | None:
+def _parse(text: str) -> DeviceRecord:
+    """Return the record of a file.
+
+    :raises RecordUnclear: it is damaged.
+    """
+    check, _, payload = text.removesuffix("\n").partition(" ")
+    if check != _check(payload):
+        raise RecordUnclear(text)
+    try:
+        # A later version may append values.
+        lease, identity, driver, override, use, *rest = json.loads(payload)
+        eraser, releaser, first, serial, name, *_ = rest
+        record = DeviceRecord(
+            *(lease, _address(name), tuple(identity), driver, override),
+            *(FunctionUse(use), eraser, releaser, first, serial),
+        )
+    except (TypeError, ValueError, AttributeError, exception.InvalidInput) as error:
+        raise RecordUnclear(text) from error
+    if not _is_sound(record):
+        raise RecordUnclear(text)
+    return record
+
+
+def of(
+    address: DeviceAddress, identity: tuple[int, ...], *mine: str
+) -> DeviceRecord | None:
     """Return the record of a device, if it has this identity.
 
+    :param mine: leases that had the device at this address before a reboot; its serial
+        number may prove to be another one.
     :raises RecordUnclear: the record is damaged.
     """
     record = read(address)
-    return record if record is not None and record.identity == identity else None
+    if record is not None and record.identity == identity:
+        return record
+    copies = _copies(identity)
+    if not copies or not isinstance(address, PciAddress):
+        return None
+    names = _names(address, identity)
+    for name, _identity, copy in copies:
+        if name in names:
+            if copy is None:
+                raise RecordUnclear(address)
+            return _at(copy, address)
+    own = (each for _name, _identity, each in copies if each is not None)
+    return next(
+        (
+            _at(each, address)
+            for each in own
+            if each.lease in mine and each.address == address
+        ),
+        None,
+    )
 
 
-def lease_of(address: DeviceAddress, identity: tuple[int, ...]) -> str | None:
-    """Return the lease for which a device is recorded, or None.
+def lease_of(
+    address: DeviceAddress, identity: tuple[int, ...], *mine: str
+) -> str | None:
+    """Return the lease for which a device is, or may be, recorded, or None.
 
+    :param mine: as for :func:`of`.
     :returns: :data:`UNREADABLE`: the record is damaged.
     """
     try:
-        found = of(address, identity)
+        found = of(address, identity, *mine)
     except RecordUnclear:
         return UNREADABLE
-    return found.lease if found else None
+    if found is not None:
+        return found.lease
+    copies = _copies(identity)
+    if not copies or not isinstance(address, PciAddress) or functions.serial(address):
+        return None
+    there = {name for each in _of_model(identity) for name in _names(each, identity)}
+    for name, _identity, copy in copies:
+        if name not in there and not (copy and _is_of_this_boot(copy)):
+            return UNREADABLE if copy is None else copy.lease
+    return None
+
+
+def lease_of_serial(identity: tuple[int, ...], serial: str) -> str | None:
+    """Return the lease whose data a device has, by its serial number, or None.
+
+    :returns: :data:`UNREADABLE`: the copy of its record is damaged.
+    """
+    wanted = outstanding.name_of(identity, serial)
+    for name, _identity, copy in _copies(identity):
+        if name == wanted:
+            return UNREADABLE if copy is None else copy.lease
+    return None
+
+
+def other_serial(address: PciAddress, identity: tuple[int, ...], lease: str) -> str:
+    """Return the serial number of a function if a lease's record has another one."""
+    found = of(address, identity, lease)
+    serial = functions.serial(address)
+    is_other = found is not None and found.lease == lease and found.serial != serial
+    return serial if is_other and found and found.serial else ""
+
+
+def _copies(
+    identity: tuple[int, ...] | None = None,
+) -> list[tuple[str, tuple[int, ...], DeviceRecord | None]]:
+    """Return the copies, each with its name and PCI identity; None: it is damaged."""
+    found: list[tuple[str, tuple[int, ...], DeviceRecord | None]] = []
+    for name, model, text in outstanding.texts(identity):
+        try:
+            found.append((name, model, _parse(text)))
+        except RecordUnclear:
+            found.append((name, model, None))
+    return found
+
+
+def _names(address: PciAddress, identity: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names that the copy of a present function may have."""
+    keys = filter(None, (functions.serial(address), str(address)))
+    return tuple(outstanding.name_of(identity, key) for key in keys)
+
+
+def _of_model(identity: tuple[int, ...]) -> list[PciAddress]:
+    """Return the functions with a PCI identity."""
+    return [
+        each for each in functions.present() if functions.identity(each) == identity
+    ]
+
+
+def _is_of_this_boot(copy: DeviceRecord) -> bool:
+    """Return whether the device of a copy has its address, by a record of this boot."""
+    try:
+        found = read(copy.address)
+    except RecordUnclear:
+        return False
+    return (
+        found is not None
+        and found.lease == copy.lease
+        and identity_of(copy.address) == copy.identity
+    )
+
+
+def _at(copy: DeviceRecord, address: DeviceAddress) -> DeviceRecord:
+    """Return the record of a device after a reboot, which has ended its binding."""
+    driver = functions.driver(address) if isinstance(address, PciAddress) else ""
+    return dataclasses.replace(copy, address=address, driver=driver, override="")
 
 
 def present(
@@ -216,11 +368,12 @@ def present(
 ) -> DeviceRecord:
     """Return a new record of a function, with its present binding."""
     driver, override = functions.driver(address), functions.override(address)
-    return DeviceRecord(lease, address, identity, driver, override, use)
+    serial = functions.serial(address)
+    return DeviceRecord(lease, address, identity, driver, override, use, serial=serial)
 
 
 def write(record: DeviceRecord) -> None:
-    """Write or replace the record of a device.
+    """Write or replace the record of a device, and its copy if it has to be erased.
 
     :raises OSError: the record cannot be written, for lack of space for example.
     """
@@ -231,16 +384,47 @@ def write(record: DeviceRecord) -> None:
         [
             *(record.lease, record.identity, record.driver, record.override),
             *(record.use, record.eraser, record.releaser, record.first),
+            *(record.serial, name_of(record.address)),
         ]
     )
     text = f"{_check(payload)} {payload}\n"
+    name = ""
+    if record.eraser:
+        key = record.serial or str(record.address)
+        name = outstanding.name_of(record.identity, key)
+        outstanding.write(name, text)
     state_files.replace(_path(record.address), text)
+    remove_copies(record.address, record.lease, keep=name)
 
 
 def remove(address: DeviceAddress) -> None:
-    """Remove the record of a device, if any."""
+    """Remove the record of a device, if any, and its copy."""
+    with contextlib.suppress(RecordUnclear):
+        if (found := read(address)) is not None:
+            remove_copies(address, found.lease)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_path(address))
+
+
+def copies_of(address: DeviceAddress, lease: str) -> list[str]:
+    """Return the names of the copies of a lease's records of a device."""
+    own = [
+        (name, copy.address)
+        for name, _identity, copy in _copies()
+        if copy is not None and copy.lease == lease
+    ]
+    if not own or not isinstance(address, PciAddress):
+        return []
+    identity = functions.identity(address)
+    names = _names(address, identity) if identity else ()
+    return [name for name, was in own if was == address or name in names]
+
+
+def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
+    """Remove the copies of a lease's records of a device, but the one of this name."""
+    for name in copies_of(address, lease):
+        if name != keep:
+            outstanding.remove(name)
 
 
 def _path(address: DeviceAddress) -> str:
@@ -260,6 +444,7 @@ def _is_sound(record: DeviceRecord) -> bool:
         and functions.is_driver_name(record.eraser)
         and functions.is_driver_name(record.releaser)
         and (record.first == "" or functions.is_uuid(record.first))
+        and type(record.serial) is str
     )
 
 

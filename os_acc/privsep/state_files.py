@@ -21,23 +21,32 @@ def create(path: str, text: str) -> None:
     _write(path, text, os.O_EXCL)
 
 
-def replace(path: str, text: str) -> None:
+def replace(path: str, text: str, *, durable: bool = False) -> None:
     """Create or replace a file; a killed worker leaves the old one, or the new one.
 
     The caller holds the lock of the device.
 
+    :param durable: also after a loss of power; ``/run`` is empty then anyway.
     :raises OSError: it cannot be written, for lack of space for example.
     """
     fresh = f"{path}.new"
-    _write(fresh, text, os.O_TRUNC)
+    _write(fresh, text, os.O_TRUNC, durable=durable)
     os.rename(fresh, path)
+    if durable:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
-def _write(path: str, text: str, flag: int) -> None:
+def _write(path: str, text: str, flag: int, *, durable: bool = False) -> None:
     data = text.encode("ascii")
     fd = os.open(path, _FLAGS | flag, 0o600)
     try:
         if os.write(fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if durable:
+            os.fsync(fd)
     finally:
         os.close(fd)

@@ -211,7 +211,8 @@ class _StepCall:
         if isinstance(slot, MdevSlot):
             return mdev.holder_of(slot) == self.target.lease
         return bool(self.members) and all(
-            record.lease_of(each.address, each.identity) == self.target.lease
+            record.lease_of(each.address, each.identity, self.target.lease)
+            == self.target.lease
             for each in self.members
         )
 
@@ -225,10 +226,10 @@ class _StepCall:
             mdev.record_slot(slot, lease, releaser)
             return
         for each in self.members:
-            found = record.of(each.address, each.identity) or record.present(
+            found = record.of(each.address, each.identity, lease) or record.present(
                 each.address, each.identity, lease, FunctionUse.HOST
             )
-            if found.releaser != releaser:
+            if found.releaser != releaser or not record.exists(each.address):
                 record.write(dataclasses.replace(found, releaser=releaser))
 
     def check_identities(self) -> None:
@@ -253,8 +254,9 @@ class _StepCall:
                 raise CallRefused(claimed)
             return
         for each in self.members:
-            found = record.lease_of(each.address, each.identity)
-            if found not in (None, self.target.lease):
+            lease = self.target.lease
+            found = record.lease_of(each.address, each.identity, lease)
+            if found not in (None, lease):
                 raise CallRefused(
                     CallResult(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
                 )

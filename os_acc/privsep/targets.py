@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, rootconf, worker
+from os_acc.privsep import functions, record, rootconf, worker
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 _GROUP_LIMIT = 2**31 - 1
@@ -115,6 +115,29 @@ def is_denied(target: BindTarget, allows: Permission) -> bool:
     if allowed is None:
         return False
     return not allowed or rootconf.last_read().is_in_parts(target.address)
+
+
+def claim(
+    targets: Sequence[BindTarget], target: BindTarget, lease: str, instead_of: str
+) -> CallResult | None:
+    """Check before the first change that no other lease claims a function.
+
+    The call holds the locks of all functions until it ends.
+    """
+    if target is not targets[0]:
+        return None
+    try:
+        for each in targets:
+            found = record.lease_of(each.address, each.identity, lease, instead_of)
+            if found not in (None, lease, instead_of):
+                return CallResult(
+                    Outcome.CLAIMED, errno.EBUSY, str(each.address), found
+                )
+            if found == lease and (other := record.other_serial(*each[:2], lease)):
+                return CallResult(Outcome.CHANGED, errno.ESTALE, "serial", other)
+    except OSError as error:
+        return refused(error)
+    return None
 
 
 def guarded(

@@ -41,13 +41,11 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     notes.mark(function)
     # That of an erasure that was given up.
     keeper.end(function)
-    note = notes.read(function, lease)
     manager = survey.manager_of(function)
     if manager is not None:
         if lack := survey.lack_of_vf(function, manager):
             raise OSError(errno.EOPNOTSUPP, lack, "controller")
-        # Also of a blank VF: the note of an earlier lease may be about another drive.
-        _note_drive(function, manager, note)
+        _check_drive(function, lease)
     if _is_blank_vf(function):
         return
     with _on_driver_for(function, lease):
@@ -58,29 +56,35 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
             # An erasure that was given up: until its end the drive does no I/O.
             text = "a sanitize operation is running in the drive"
             raise OSError(errno.EBUSY, text, "sanitize status")
-        if manager is None:
-            _note_drive(function, queue, note)
+        _check_drive(function, lease)
 
 
-def _note_drive(function: PciAddress, queue: AdminQueue, note: EraseNote) -> EraseNote:
-    """Return the note with the serial number of a function's drive; write it.
+def _check_drive(function: PciAddress, lease: str) -> None:
+    """Check that a function on its driver is that of the drive on record for a lease.
 
-    :param queue: of the function; of its PF if it is a VF, which may be blank, and then
-        is on no driver.
-    :raises OSError: ESTALE: the note has another one. The drives may be of one model,
-        without a serial number in their configuration space.
+    Record its serial number, if the record has none: no driver showed it.
+
+    :raises OSError: ESTALE: the record has another one. The drives may be of one model,
+        without a serial number in their configuration space. EBUSY: the drive has the
+        data of another lease.
     """
-    serial = queue.controller().serial
-    if note.serial not in ("", serial):
+    identity, serial = functions.identity(function), functions.serial(function)
+    if identity is None or not serial:
+        return
+    other = record.lease_of_serial(identity, serial)
+    if other not in (None, lease):
+        text = f"has the data of lease {other}, which is not erased yet"
+        raise OSError(errno.EBUSY, text, "serial")
+    found = record.of(function, identity, lease)
+    if found is None or found.lease != lease or found.serial == serial:
+        return
+    if found.serial:
         text = (
             f"has serial number {serial!a}, but that with the data of a guest has "
-            f"{note.serial!a}, and is not erased: put it in again"
+            f"{found.serial!a}, and is not erased: put it in again"
         )
         raise OSError(errno.ESTALE, text, "serial")
-    if note.serial != serial:
-        note = dataclasses.replace(note, serial=serial)
-        notes.write(function, note)
-    return note
+    record.write(dataclasses.replace(found, serial=serial))
 
 
 @contextlib.contextmanager
@@ -126,7 +130,7 @@ def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     if identity is None:
         raise OSError(errno.ENODEV, "it has left the host", "identity")
     try:
-        found = record.of(function, identity)
+        found = record.of(function, identity, lease)
     except record.RecordUnclear:
         found = None
     if found is None or found.lease != lease:
@@ -166,7 +170,7 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
         the one that has the data.
     :raises CallRefused: the host uses a disk of the function.
     """
-    note = notes.to_erase(function, lease)
+    note = notes.read(function, lease)
     if note.is_done:
         return 1.0
     if note.failure:
@@ -179,7 +183,7 @@ def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> f
             # The caller of a format that took hours is gone: the next call raises it.
             number, name = error.errno or errno.EIO, str(error.filename or "")
             why = (number, str(error.strerror or error), name)
-            note = notes.to_erase(function, lease)
+            note = notes.read(function, lease)
             notes.write(function, dataclasses.replace(note, failure=why))
         raise
 
@@ -191,15 +195,14 @@ def _erase(
     notes.mark(function)
     if functions.count_vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
-    manager = survey.manager_of(function)
-    if manager is not None:
-        note = _note_drive(function, manager, note)
+    if survey.manager_of(function) is not None:
+        _check_drive(function, note.lease)
     done = 1.0
     if not _is_blank_vf(function):
         # 2. Bind the driver, if the function has another one; undone at the end.
         #    The commands reach the surveyed controller, or none.
         with _on_driver(function, note), survey.wait_for_queue(function).opened() as q:
-            note = notes.to_erase(function, note.lease)
+            note = notes.read(function, note.lease)
             done = _erase_bound(function, q, note, methods)
     if done == 1.0:
         # 3. Record the end before the disks are shown.
@@ -254,7 +257,7 @@ def _erase_bound(
     note: EraseNote,
     methods: Sequence[EraseMethod],
 ) -> float:
-    note = _note_drive(function, survey.manager_of(function) or queue, note)
+    _check_drive(function, note.lease)
     device = survey.survey(function, queue)
     method = choose(device, methods).method
     action = method.sanitize_action if method else None

@@ -26,9 +26,7 @@ _NOTES = f"{worker.LOCKS}/nvme"
 class EraseNote:
     """How far the erasure of a function has come.
 
-    :ivar lease: UUID of the lease whose data is erased; before, of the lease with which
-        a consumer gets the function.
-    :ivar serial: of the drive that has the data; '' if unknown.
+    :ivar lease: UUID of the lease whose data is erased.
     :ivar sanitizes: a sanitize operation was started.
     :ivar kept: the device numbers of the disks that the keeper has claimed, if it runs.
     :ivar erased: the namespaces that are erased and verified, by NSID.
@@ -40,7 +38,6 @@ class EraseNote:
     """
 
     lease: str
-    serial: str = ""
     sanitizes: bool = False
     kept: str = ""
     erased: tuple[int, ...] = ()
@@ -75,17 +72,6 @@ def read(function: PciAddress, lease: str) -> EraseNote:
     """Return the note of a lease; a new one if there is none."""
     note = _read(function)
     return note if note is not None and note.lease == lease else EraseNote(lease)
-
-
-def to_erase(function: PciAddress, lease: str) -> EraseNote:
-    """Return the note of a lease's erasure, which has a UUID of its own.
-
-    A new one has the serial number that was noted before a consumer got the function.
-    """
-    note = _read(function)
-    if note is None or note.lease == lease:
-        return note or EraseNote(lease)
-    return EraseNote(lease, "" if note.is_done else note.serial)
 
 
 def _read(function: PciAddress) -> EraseNote | None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import errno
 
+from os_acc.objects.nvme import CLASS
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import HealthReading, StepTarget, functions
 from os_acc.privsep.nvme import context, erasing, notes
-
-#: PCI Code and ID Assignment Specification: an NVM Express I/O controller.
-CLASS = 0x010802
 
 
 @context.step

@@ -421,7 +421,7 @@ def test_a_drive_in_the_place_of_one_that_waits_for_its_erasure_is_quarantined(
     advance(host)
     (lease,) = host.manager.store.leases()
     assert lease.state is LeaseState.QUARANTINED
-    assert "has 'S64HNE0R500001', and is not erased: put it in again" in lease.reason
+    assert "S64HNE0R500001) has left the host, and is not erased" in lease.reason
     assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
     with pytest.raises(exception.NoDeviceAvailable):
         host.plug(2, DRIVE)

@@ -53,3 +53,10 @@ def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> Non
     assert identity is not None
     found = record.present(function, identity, lease, FunctionUse.HOST)
     record.write(dataclasses.replace(found, eraser=eraser))
+
+
+def take_over(function: PciAddress, lease: str) -> None:
+    """Let the lease of an erasure take over the helper's record of a function."""
+    found = record.read(function)
+    assert found is not None
+    record.write(dataclasses.replace(found, lease=lease))

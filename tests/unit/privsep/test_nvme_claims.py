@@ -182,13 +182,13 @@ def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
 def test_a_keeper_of_other_disks_does_not_count(fake: FakeKernel) -> None:
     # It has those of before a hot unplug.
     keeper.keep(DRIVE, LEASE, ())
-    note = dataclasses.replace(notes.to_erase(DRIVE, LEASE), kept="259:98 259:99")
+    note = dataclasses.replace(notes.read(DRIVE, LEASE), kept="259:98 259:99")
     notes.write(DRIVE, note)
     survey.wait_for_queue(DRIVE).sanitize(SanitizeAction.BLOCK_ERASE)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]
     disks = survey.wait_for_disks(DRIVE, NAMESPACES).values()
-    assert notes.to_erase(DRIVE, LEASE).kept == " ".join(each.device for each in disks)
+    assert notes.read(DRIVE, LEASE).kept == " ".join(each.device for each in disks)
 
 
 def test_the_disks_are_free_once_the_record_has_ended(fake: FakeKernel) -> None:

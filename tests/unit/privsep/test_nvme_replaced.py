@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep import state_files
 from os_acc.privsep.nvme import erasing, survey
-from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.testing import FakeKernel
 from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
@@ -28,6 +29,7 @@ from tests.unit.privsep.nvme_drives import (
     is_marked,
     kernel_with,
     put_on_record,
+    take_over,
 )
 
 
@@ -39,11 +41,16 @@ def replace_drive(kernel: FakeKernel, address: PciAddress, serial: str) -> None:
     kernel.hot_plug(dataclasses.replace(old, nvme=new))
 
 
-def replace_drive_of_blank_vf(monkeypatch: pytest.MonkeyPatch) -> None:
+def replace_drive_of_blank_vf(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Let the PF be another drive of the model, whose VF has no namespace."""
     monkeypatch.setattr(survey, "attached_to_vf", lambda *_args: ())
-    other = dataclasses.replace(survey.wait_for_queue(PF).controller(), serial="B")
-    monkeypatch.setattr(AdminQueue, "controller", lambda _queue: other)
+    (attribute,) = Path(kernel.path("sys/bus/pci/devices", str(PF))).glob(
+        "nvme/*/serial"
+    )
+    attribute.chmod(0o600)
+    attribute.write_text("B\n")
 
 
 @pytest.mark.parametrize("is_begun", [False, True], ids=["before", "meanwhile"])
@@ -51,7 +58,9 @@ def test_another_drive_of_the_model_is_not_erased(
     tmp_path: Path, is_begun: bool
 ) -> None:
     with kernel_with(tmp_path, NvmeSpec(sanicap=BLOCK, serial="A")).installed() as fake:
+        put_on_record(DRIVE, LEASE)
         erasing.check(DRIVE, LEASE, SANITIZE)
+        take_over(DRIVE, NEXT)
         if is_begun:
             assert erasing.erase(DRIVE, NEXT, SANITIZE) == 0.0
             fake.advance_sanitize(DRIVE, 1.0)
@@ -73,18 +82,32 @@ def test_the_drive_of_a_blank_vf_is_known_by_its_pf(
 ) -> None:
     put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
-    replace_drive_of_blank_vf(monkeypatch)
-    with pytest.raises(OSError, match=r"number 'B', but that .* has 'QEMU0'"):
+    take_over(VF, NEXT)
+    replace_drive_of_blank_vf(with_vfs, monkeypatch)
+    with pytest.raises(OSError, match=r"number 'B\+1', but that .* has 'QEMU0\+1'"):
         erasing.erase(VF, NEXT, FORMAT)
 
 
 def test_a_lease_gets_its_own_drive_again(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
+        put_on_record(DRIVE, LEASE)
         erasing.check(DRIVE, LEASE, FORMAT)
         replace_drive(fake, DRIVE, "B")
         with pytest.raises(OSError, match="has 'A', and is not erased: put it in"):
             erasing.check(DRIVE, LEASE, FORMAT)
-        # Another lease has nothing to do with the former drive.
+        replace_drive(fake, DRIVE, "A")
+        erasing.check(DRIVE, LEASE, FORMAT)
+
+
+def test_another_lease_gets_no_drive_with_data_that_is_not_erased(
+    tmp_path: Path,
+) -> None:
+    with kernel_with(tmp_path, NvmeSpec(serial="A")).installed() as fake:
+        put_on_record(DRIVE, LEASE)
+        fake.reboot()
+        with pytest.raises(OSError, match=f"has the data of lease {LEASE}"):
+            erasing.check(DRIVE, NEXT, FORMAT)
+        replace_drive(fake, DRIVE, "B")
         erasing.check(DRIVE, NEXT, FORMAT)
 
 
@@ -102,7 +125,8 @@ def test_a_blank_vf_is_not_taken_for_one_of_a_former_drive(
 ) -> None:
     put_on_record(VF, LEASE)
     erasing.check(VF, LEASE, FORMAT)
+    os.unlink(with_vfs.path(state_files.LOCKS, f"{VF}.lease"))
     # Its drive is replaced, and a plug gets the VF, whose PF shows no namespace.
-    replace_drive_of_blank_vf(monkeypatch)
+    replace_drive_of_blank_vf(with_vfs, monkeypatch)
     erasing.check(VF, NEXT, FORMAT)
     assert erasing.erase(VF, LAST, FORMAT) == 1.0
