@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import worker
 from os_acc.testing import (
     AttributeSpec,
     FunctionSpec,
@@ -18,6 +21,8 @@ from os_acc.testing import (
     SriovSpec,
     TestHost,
     conformance,
+    instance,
+    request,
 )
 from tests.unit import vendor_steps as vendor
 from tests.unit.plugins import sharing_vendor as sharing
@@ -94,6 +99,24 @@ def test_a_guest_gets_no_more_than_the_card_has(tmp_path: Path) -> None:
         for number in range(3):
             host.unplug(number + 1)
         host.plug(4, sharing.CARD)
+
+
+@pytest.mark.usefixtures("install_sharing")
+def test_a_plug_beside_a_step_that_hangs_ends_and_can_be_repeated(
+    tmp_path: Path,
+) -> None:
+    with sharing_host(tmp_path, 8) as host:
+        host.plug(1, sharing.CARD)
+        lock = Path(host.root, worker.LOCKS, f"parent@{sharing.CARD}")
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            another = host.start(plug_timeout=3, write_timeout=1)
+            with pytest.raises(exception.DeviceStuck):
+                another.plug(instance(2), *request(host.provider(sharing.CARD)))
+            assert host.lease_state(1) is LeaseState.HELD
+        host.unplug(2)
+        host.plug(2, sharing.CARD)
+        assert host.unplug(1) == host.unplug(2) == 1
 
 
 @pytest.mark.usefixtures("install_sharing")

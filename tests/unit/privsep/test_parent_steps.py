@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from os_acc.helper import errors
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import Step, functions, steps, worker
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -129,6 +130,8 @@ def test_a_step_waits_until_its_deadline_alone(kernel):
     with held(kernel, f"parent@{FIRST}"):
         answer = call(vendor.add_users, vf(FIRST, 0), 1, milliseconds=50)
     assert answer == CallResult(Outcome.BUSY, errno.EBUSY, "lock", str(FIRST))
+    error = errors.of_answer(str(vf(FIRST, 0)), answer)
+    assert error.message.endswith(f"an earlier step for {FIRST} has not ended")
     assert call(vendor.add_users, vf(FIRST, 0), 1).outcome == Outcome.OK
 
 
