@@ -93,12 +93,13 @@ class Lifecycle:
         """
         store = self._store.until(deadline)
         plugin_steps.check_loaded(self._plugins, leases)
-        # 1. Record the intent. Undo: delete it. No device is touched yet, and the
-        #    prior bindings of a device that has changed must not be restored.
+        # 1. Record the intent. Undo: delete it, since no device is touched yet.
         intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
             verification.check_leases_answer(self._root, intents, deadline)
+            for each in intents:
+                own_drivers.check_free(self._root, self._helper, each, deadline)
         except BaseException:
             store.delete(intents)
             raise
@@ -141,16 +142,15 @@ class Lifecycle:
                 self._helper.check_free(lease.functions, deadline)
                 lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
             return self._with_epoch(self._helper.reserve, lease, deadline)
-        # 3. Check that it is where it stays, and that no process holds it.
-        own_drivers.check_on_driver(self._root, lease)
-        self._helper.check_free(lease.functions, deadline)
+        # 3. Check again after a programming that no process holds it.
+        if lease.programming is not None or lease.state is not LeaseState.PREPARING:
+            own_drivers.check_free(self._root, self._helper, lease, deadline)
         # 4. Call the plugin. Undo: its ``release``.
         lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
         if (region := lease.guest_writable) is not None:
             # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
-        # 5. Check that it has not been divided since the scan, and bind to vfio-pci.
-        #    Undo: restore the recorded binding.
+        # 5. Check that it is undivided, and bind it to vfio-pci. Undo: restore it.
         verification.check_undivided(self._root, lease, deadline)
         lease = self._with_epoch(self._helper.take, lease, deadline)
         # 6. Verify the IOMMU group.

@@ -58,7 +58,7 @@ _PASSING: Final = (
     FunctionElsewhere,
     verification.Unsettled,
     client.DeviceClaimed,
-    client.DeviceInParts,
+    exception.DeviceInUse,
     exception.HostStepFailed,
     exception.NoDeviceAvailable,
     exception.RegionUnusable,
@@ -481,6 +481,9 @@ class Manager:
                 # It is refused now, unless that could not be recorded.
                 if left and planning.free(inventory, providers) - left and not is_late:
                     return planner.among({}), fresh
+            case exception.DeviceInUse() if not is_late:
+                if (others := planner.without(error)) is not None:
+                    return others.among({}), inventory
             case exception.NoDeviceAvailable() | exception.RegionUnusable():
                 # A region that is programmed without a guest is free soon.
                 if self.regions.await_programming(inventory, providers, deadline):

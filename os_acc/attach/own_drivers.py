@@ -5,17 +5,23 @@
 from __future__ import annotations
 
 from os_acc import exception
+from os_acc.helper import client
 from os_acc.host import pci, vfio, vgpu
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
 
 
-def check_on_driver(root: str, lease: Lease) -> None:
-    """Check that a device that stays on a driver of the host is on it.
+def check_free(root: str, helper: client.Helper, lease: Lease, deadline: float) -> None:
+    """Check that a guest's function is where it stays, and that no process has it.
+
+    Later a rollback would wait for that process.
 
     :raises HostStepFailed: it is on another driver, or on none.
+    :raises DeviceInUse: a process has it.
     """
+    if lease.slot is not None or not lease.is_the_guests:
+        return
     for address in _staying(lease):
         function = pci.read_function(root, address)
         if function is not None and function.driver != lease.driver:
@@ -25,6 +31,7 @@ def check_on_driver(root: str, lease: Lease) -> None:
                 address=str(address),
                 hint=f"load {lease.driver}, and bind the device to it",
             )
+    helper.check_free(lease.functions, deadline)
 
 
 def check_offered(root: str, lease: Lease) -> None:

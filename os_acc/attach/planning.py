@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
@@ -22,7 +23,7 @@ from os_acc.numa.policies import Policies
 from os_acc.objects.device import Erasure
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.mdev import DeviceAddress, MdevSlot
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, parse_address
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
@@ -105,6 +106,7 @@ class LeasePlanner:
     :ivar named: the UUIDs for the leases of each group, by its suffix; the other
         leases get new UUIDs.
     :ivar profile: the name of the device profile, or ''.
+    :ivar held: errors about devices that other processes hold, and that are skipped.
     """
 
     root: str
@@ -117,11 +119,20 @@ class LeasePlanner:
         default_factory=lambda: MappingProxyType({})
     )
     profile: str = ""
+    held: tuple[exception.DeviceInUse, ...] = ()
 
     def among(self, reaching: device_selection.Reaching) -> LeasePlanner:
         """Return a planner that selects among these PCI functions of regions."""
         selector = dataclasses.replace(self.selector, reaching=reaching)
         return dataclasses.replace(self, selector=selector)
+
+    def without(self, held: exception.DeviceInUse) -> LeasePlanner | None:
+        """Return a planner that skips a device in use; None: it cannot be skipped."""
+        known = {each.address for each in self.held}
+        # Without permission to look, each device counts as held.
+        if held.errno != errno.EBUSY or held.address in {"", None, *known}:
+            return None
+        return dataclasses.replace(self, held=(*self.held, held))
 
     def plan(
         self,
@@ -132,12 +143,13 @@ class LeasePlanner:
         """Plan leases on free devices; skip those that cannot be read or do not answer.
 
         :param recorded: the very file to program; None: as each group requests.
-        :raises DeviceStuck, HostStepFailed: too few devices are left.
+        :raises DeviceInUse, DeviceStuck, HostStepFailed: too few devices are left.
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
+        taken |= {parse_address(each.address) for each in self.held}
         accepted = inventory.recorded_state.unverified_regions.accepted
-        stuck: exception.HostError | None = None
+        stuck: exception.HostError | None = self.held[-1] if self.held else None
         while True:
             try:
                 selected = self.selector.choose(

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A device that a process of the host holds is skipped, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import exception
+from os_acc.testing import HostSpec, TestHost, hosts
+
+PF = "0000:3b:00.0"
+
+
+@pytest.fixture
+def host(make_bench: Callable[..., TestHost]) -> TestHost:
+    """Return a host with three VFs that the operator has put on vfio-pci."""
+    card = hosts.nic("0000:3b", name="eno1", vfs=8)
+    assert card.sriov is not None
+    card = dataclasses.replace(card, sriov=dataclasses.replace(card.sriov, boot_vfs=3))
+    host = make_bench(
+        HostSpec((card,)), device_spec=[f'{{"address": "{PF}", "prebound": true}}']
+    )
+    for vf in vfs(host):
+        host.bind(vf, "vfio-pci")
+    return host
+
+
+def vfs(host: TestHost) -> list[str]:
+    found = host.manager.discover().host.functions
+    return [str(each) for each in sorted(found) if str(each) != PF]
+
+
+def test_another_unit_is_chosen(host: TestHost) -> None:
+    first, second, third = vfs(host)
+    for vf in (first, second):
+        host.kernel.hold(vf, pid=4711, command="qemu")
+    before = host.kernel.snapshot()
+    (entry,) = host.plug(1, first)
+    assert entry["pci_id"] == third
+    assert host.unplug(1) == 1
+    assert host.kernel.snapshot() == before
+
+
+def test_a_request_for_more_units_than_are_free_leaves_no_lease(
+    host: TestHost,
+) -> None:
+    first, *_ = vfs(host)
+    host.kernel.hold(first, pid=4711, command="qemu")
+    with pytest.raises(exception.DeviceInUse, match="qemu") as caught:
+        host.plug(1, first, amount=3)
+    assert caught.value.retryable
+    assert host.manager.store.leases() == ()
+    # The instance can be deleted while the process goes on.
+    assert host.unplug(1) == 0
+
+
+def test_a_held_device_was_not_touched(host: TestHost) -> None:
+    for vf in vfs(host):
+        host.kernel.hold(vf, pid=4711, command="qemu")
+    writes = host.kernel.writes()
+    with pytest.raises(exception.DeviceInUse):
+        host.plug(1, vfs(host)[0])
+    assert host.kernel.writes() == writes
+    assert host.manager.store.leases() == ()
