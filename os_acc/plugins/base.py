@@ -181,13 +181,13 @@ class PrivilegedSteps(Protocol):
         device, until the deadline of the operation (:meth:`seconds_left`), for 10
         minutes at most.
 
-        :param step: made with :meth:`os_acc.privsep.Context.step`.
+        :param step: of :meth:`os_acc.privsep.Context.step` or ``parent_step``.
         :param arguments: plain values, of the types that the step declares.
         :raises TypeError: they are of other types.
         :raises DeviceGone: the device has vanished.
         :raises DeviceChanged: another device has its address.
-        :raises DeviceStuck: the step has not ended in time. It goes on, and keeps the
-            device locked.
+        :raises DeviceStuck: the step has not ended in time: it goes on, and keeps the
+            device locked. Or another one has not ended, for which it waited.
         :raises HostStepFailed: the step raised an exception, or root's configuration
             does not allow it; ``errno`` is that of an OSError.
         :raises OsAccError: the helper is not available. A plugin lets the errors of a
