@@ -14,7 +14,6 @@ client inside the kernel: see :mod:`.disks`.
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import re
 from collections.abc import Iterator
@@ -22,12 +21,11 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, mdev
+from os_acc.privsep import disks, functions, kernel, mdev
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
 _NVIDIA: Final = "proc/driver/nvidia/gpus"
-_NVME_PATH: Final = re.compile(r"nvme([0-9]+)c[0-9]+n([0-9]+)", re.ASCII)
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)\s*", re.ASCII)
 
 
@@ -118,19 +116,13 @@ def _nodes(addresses: list[PciAddress]) -> frozenset[str]:
 def _multipath_nodes(address: PciAddress) -> Iterator[str]:
     """Yield the nodes of the multipath disks to which an NVMe function leads.
 
-    Their directories are below the subsystem, those of hidden paths to them below the
-    controller: nvme_set_disk_name(), nvme_mpath_set_live() and nvme_add_ns_head_cdev()
-    in drivers/nvme/host/multipath.c.
+    Their directories are below the subsystem: nvme_mpath_set_live() and
+    nvme_add_ns_head_cdev() in drivers/nvme/host/multipath.c.
     """
-    for name in glob.glob("nvme/*/*", root_dir=functions.directory(address)):
-        match = _NVME_PATH.fullmatch(os.path.basename(name))
-        if match is not None:
-            subsystem, namespace = match.groups()
-            for place in (
-                f"sys/class/block/nvme{subsystem}n{namespace}",
-                f"sys/class/nvme-generic/ng{subsystem}n{namespace}",
-            ):
-                yield from _device_nodes(kernel.current.path(place))
+    for name in disks.below(functions.directory(address)):
+        generic = name.replace("nvme", "ng", 1)
+        for place in (f"sys/class/block/{name}", f"sys/class/nvme-generic/{generic}"):
+            yield from _device_nodes(kernel.current.path(place))
 
 
 def _nvidia_nodes(address: PciAddress) -> Iterator[str]:

@@ -116,28 +116,20 @@ class Kernel:
         """
         return _open_node(path, device, stat.S_ISCHR, os.O_RDWR | os.O_EXCL)
 
-    def open_disk(self, path: str, device: str) -> int:
-        """Claim a whole block device until it is closed, for reads without the cache.
+    def open_disk(
+        self, path: str, device: str, flags: int = os.O_RDWR | os.O_DIRECT
+    ) -> int:
+        """Claim a whole block device until it is closed.
 
         While it is claimed, it can be neither mounted nor be made part of a volume
         (open(2), O_EXCL of a block device; bd_prepare_to_claim() in block/bdev.c).
 
         :param device: its device number as in sysfs, ``major:minor``.
+        :param flags: by default for reads without the cache, and changes.
         :raises OSError: EBUSY, the host has claimed it or a partition of it; ENXIO,
             the node belongs to another device.
         """
-        return _open_node(
-            path, device, stat.S_ISBLK, os.O_RDWR | os.O_EXCL | os.O_DIRECT
-        )
-
-    def claim_disk(self, path: str, device: str) -> int:
-        """Claim a whole block device until it is closed, without any access to it.
-
-        O_NONBLOCK opens a drive without medium. Arguments and errors are those of
-        :meth:`open_disk`.
-        """
-        flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK
-        return _open_node(path, device, stat.S_ISBLK, flags)
+        return _open_node(path, device, stat.S_ISBLK, os.O_EXCL | flags)
 
     def open_controller(self, path: str, device: str) -> int:
         """Open the character device of an NVMe controller.

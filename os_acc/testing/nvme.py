@@ -114,7 +114,7 @@ class NvmeNodes(DflNodes):
             return answer, bytes(size)
         return 0, answer.ljust(size, b"\0")
 
-    def open_disk(self, path: str, device: str) -> int:
+    def open_disk(self, path: str, device: str, flags: int = 0) -> int:
         """Open the medium of a disk; EBUSY while the host uses it, or it is claimed."""
         name = os.path.basename(path)
         with self._tree.transaction() as tree:
@@ -132,10 +132,6 @@ class NvmeNodes(DflNodes):
             os.close(fd)
             raise refuse(errno.EBUSY, path) from None
         return fd
-
-    def claim_disk(self, path: str, device: str) -> int:
-        """Do as :meth:`open_disk`, also for a disk of another driver."""
-        return self.open_disk(path, device)
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
         """Do an ioctl of a disk; other nodes are those of :class:`.DflNodes`."""

@@ -219,13 +219,9 @@ class _Watched(FakeKernel):
         with self._recorder.quiet():
             super().ioctl(fd, request, argument)
 
-    def open_disk(self, path: str, device: str) -> int:
+    def open_disk(self, path: str, device: str, flags: int = 0) -> int:
         with self._recorder.quiet():
-            return super().open_disk(path, device)
-
-    def claim_disk(self, path: str, device: str) -> int:
-        with self._recorder.quiet():
-            return super().claim_disk(path, device)
+            return super().open_disk(path, device, flags)
 
     def open_controller(self, path: str, device: str) -> int:
         with self._recorder.quiet():

@@ -15,7 +15,7 @@ from typing import TypeVar
 from os_acc.objects.nvme import NvmeController
 from os_acc.objects.nvme_erasure import NvmeDevice
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel
+from os_acc.privsep import disks, functions, kernel
 from os_acc.privsep.nvme.commands import AdminQueue
 
 DRIVER = "nvme"
@@ -23,9 +23,6 @@ DRIVER = "nvme"
 READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _CONTROLLER = re.compile(r"nvme[0-9]+", re.ASCII)
-# A disk below its controller. With native multipath it is a hidden path to the disk
-# (nvme_mpath_set_disk_name() in drivers/nvme/host/multipath.c).
-_DISK = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)", re.ASCII)
 
 _T = TypeVar("_T")
 
@@ -78,10 +75,10 @@ def wait_for_disks(
     """
 
     def found() -> dict[int, NvmeDisk] | None:
-        disks = _disks(function)
-        if not all(number in disks for number in namespaces):
+        there = _disks(function)
+        if not all(number in there for number in namespaces):
             return None
-        return {number: disks[number] for number in namespaces}
+        return {number: there[number] for number in namespaces}
 
     return _wait("disks", function, found)
 
@@ -213,16 +210,10 @@ def _vf_number(function: PciAddress) -> int:
 def _disks(function: PciAddress) -> dict[int, NvmeDisk]:
     directory = _controller_directory(function)
     found: dict[int, NvmeDisk] = {}
-    for name in os.listdir(directory) if directory else ():
-        match = _DISK.fullmatch(name)
-        if directory is None or match is None:
-            continue
-        number = _read(os.path.join(directory, name), "nsid")
-        disk = match[1] + match[2]
-        device = _read(kernel.current.path("sys/class/block", disk), "dev")
-        node = kernel.current.path("dev", disk)
-        if number.isdigit() and device:
-            found[int(number)] = NvmeDisk(node, device)
+    for name, device in disks.below(directory).items() if directory else ():
+        number = _read(kernel.current.path("sys/class/block", name), "nsid")
+        if number.isdigit():
+            found[int(number)] = NvmeDisk(kernel.current.path("dev", name), device)
     return found
 
 

@@ -130,7 +130,7 @@ def test_the_disks_stay_claimed_until_the_last_function_has_left_its_driver(
     def claim_and_unbind(address: PciAddress) -> None:
         for name, number in (("sdk", "8:0"), ("sdl", "8:16")):
             try:
-                os.close(kernel.claim_disk(kernel.path("dev", name), number))
+                os.close(kernel.open_disk(kernel.path("dev", name), number))
             except OSError as error:
                 with open(refused, "a", encoding="ascii") as file:
                     file.write(f"{address.function} {name} {error.errno}\n")
@@ -150,10 +150,10 @@ def test_the_disks_stay_claimed_until_the_last_function_has_left_its_driver(
 def test_a_node_that_root_cannot_open_counts_as_in_use(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: str, device: str) -> int:
+    def refuse(path: str, device: str, flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr(kernel, "claim_disk", refuse)
+    monkeypatch.setattr(kernel, "open_disk", refuse)
     (found,) = take(kernel, DRIVE)
     assert found == CallResult(Outcome.UNSURE, errno.EACCES, disks.STEP, "nvme1n1")
 
