@@ -145,13 +145,18 @@ def health(function: PciAddress) -> NvmeHealth | None:
 
 
 def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
-    """Return why a drive on the nvme driver cannot be erased; '' if it can.
+    """Return why a drive on the nvme driver serves no guest; '' if it may.
 
-    The VFs of a drive with VFs are erased, each by itself.
+    It cannot be erased, or has given none of its VFs queues and interrupts.
     """
     queue = survey.live_queue(function)
-    if queue is None or functions.count_vfs(function):
+    if queue is None:
         return ""
+    if functions.count_vfs(function):
+        lacks = survey.lacks_of_vfs(function, queue).values()
+        return (
+            f"runs none of its VFs: {next(iter(lacks))}" if lacks and all(lacks) else ""
+        )
     choice = choose(survey.survey(function, queue), methods)
     return "" if choice.method else f"cannot be erased: {choice}"
 

@@ -132,12 +132,21 @@ def lack_of_vf(function: PciAddress, manager: AdminQueue) -> str:
     :param manager: the admin queue of its PF.
     :raises OSError: the controller does not answer.
     """
-    if not any(each.total for each in manager.flexible_resources()):
-        return ""
-    number = _vf_number(function)
-    return next(
-        (each.lack for each in manager.secondaries() if each.vf_number == number), ""
-    )
+    physical = functions.physical_function(function)
+    return lacks_of_vfs(physical, manager).get(function, "") if physical else ""
+
+
+def lacks_of_vfs(physical: PciAddress, queue: AdminQueue) -> dict[PciAddress, str]:
+    """Return for each VF of a PF why no driver can run it; '' if one can.
+
+    :param queue: of the PF.
+    :raises OSError: the controller does not answer.
+    """
+    if not any(each.total for each in queue.flexible_resources()):
+        return {}
+    vfs = vfs_of(physical)
+    found = (each for each in queue.secondaries() if each.vf_number in vfs)
+    return {vfs[each.vf_number]: each.lack for each in found}
 
 
 def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...] | None:

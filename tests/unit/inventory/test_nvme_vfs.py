@@ -157,6 +157,27 @@ def test_a_plug_of_a_vf_without_resources_names_the_cause(
     assert host.drivers(FIRST, SECOND) == [None, None]
 
 
+def test_vfs_that_others_made_without_resources_are_reserved_before_a_plug(
+    make_bench: MakeHost,
+) -> None:
+    host = with_vfs(make_bench)
+    host.restart()
+    queue = survey.wait_for_queue(PciAddress.parse(PF))
+    for number, is_reserved in ((1, False), (2, True)):
+        queue.virtualize(VirtualizationAction.OFFLINE, number)
+        host.manager.health_steps.read()
+        host.manager.health_steps.read()
+        (provider,) = host.manager.providers()
+        assert [bool(each.fault) for each in provider.device.handles] == [
+            is_reserved,
+            is_reserved,
+        ]
+    assert (
+        f"depends on {PF}, which runs none of its VFs: secondary controller 1 is "
+        "offline" in provider.device.handles[0].fault
+    )
+
+
 def test_the_nvme_driver_leaves_a_vf_without_resources(make_bench: MakeHost) -> None:
     """As on the real kernel: tests/functional/kernel/test_nvme.py."""
     host = with_vfs(make_bench)
