@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from os_acc.privsep import kernel
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel, outstanding
 from tests.stress import hostile_tree
 from tests.stress.file_changes import Deed, FileChanges, picture
 from tests.stress.privileged_calls import answer_to, check_answer, let_stuck_ones_end
@@ -16,6 +17,12 @@ from tests.stress.privileged_host import Arguments, Card, EntryPoint
 _LOCKS = "run/os_acc"
 #: The directories below with the marks and notes of NVMe functions.
 _OF_NVME = ("erasing", "nvme")
+
+
+def _copies(card: Card) -> list[str]:
+    """Return the names of the files that name a card as one that has to be erased."""
+    keys = {card.name, functions.serial(PciAddress(*card.place))} - {""}
+    return [outstanding.name_of(card.identity, key) for key in keys]
 
 
 class GuardedTree:
@@ -102,7 +109,13 @@ class GuardedTree:
             for suffix in ("", ".new")
         ]
         directories = self._directories(cards)
-        found = {*directories, *locks, *shared, *notes, *of_nvme}
+        copies = [
+            f"{self._real(outstanding.DIRECTORY)}/{name}{suffix}"
+            for card in cards
+            for name in _copies(card)
+            for suffix in ("", ".new")
+        ]
+        found = {*directories, *locks, *shared, *notes, *of_nvme, *copies}
         return found if cards else set()
 
     def _directories(self, cards: list[Card]) -> list[str]:
@@ -110,7 +123,9 @@ class GuardedTree:
         has_nvme = any(card.is_nvme for card in cards)
         inner = [f"{_LOCKS}/{name}" for name in _OF_NVME if has_nvme]
         root = os.path.realpath(self.host.root)
-        return [os.path.join(root, name) for name in (*inner, _LOCKS)]
+        # A host has the directories above.
+        copies = (outstanding.DIRECTORY, "var/lib", "var")
+        return [os.path.join(root, name) for name in (*inner, _LOCKS, *copies)]
 
     def _real(self, path: str) -> str:
         directory, name = os.path.split(os.path.join(self.host.root, path))
