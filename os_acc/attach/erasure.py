@@ -38,6 +38,8 @@ LOG = log.getLogger(__name__)
 
 #: Hours without progress after which an erasure has stalled.
 _STALLED_HOURS: Final = 6
+# Seconds of them in which the service has watched: the host may have been off before.
+_WATCHED_SECONDS: Final = 600
 
 
 class Eraser:
@@ -55,6 +57,8 @@ class Eraser:
         self._locks = services.locks
         self._helper = services.helper
         self._plugins = services.plugins
+        #: By the UUID of a lease: the part done, and since when on the monotonic clock.
+        self._watched: dict[str, tuple[float, float]] = {}
 
     def noted(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
         """Record for held leases that a newer plugin erases their devices.
@@ -169,8 +173,7 @@ class Eraser:
         if done < 1.0 and now != lease:
             return store.replace([now])[0]
         if done < 1.0:
-            # The epoch is the time of the last change, in microseconds.
-            if time.time_ns() // 1000 - lease.epoch < _STALLED_HOURS * 3_600_000_000:
+            if not self._has_stood(lease):
                 return lease
             stalled = _stalled(lease)
             record_failures([(lease, stalled)], store)
@@ -182,6 +185,19 @@ class Eraser:
         store.delete([now])
         LOG.info("erased %s after instance %s", now.address, now.consumer_title)
         return None
+
+    def _has_stood(self, lease: Lease) -> bool:
+        """Return whether an erasure has made no progress for too long.
+
+        The epoch of the lease is the time of its last change, in microseconds.
+        """
+        now = time.monotonic()
+        part, since = self._watched.get(lease.uuid, (-1.0, now))
+        if part != lease.erased:
+            self._watched[lease.uuid] = (lease.erased, now)
+            return False
+        age = time.time_ns() // 1000 - lease.epoch
+        return age >= _STALLED_HOURS * 3_600_000_000 and now - since >= _WATCHED_SECONDS
 
     def _step(self, lease: Lease, deadline: float) -> float:
         """Return the part of the erasure that is done, after one more call.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import erasure, operations
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record
@@ -61,8 +61,13 @@ def pass_hours(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
 
 def stall(host: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_hours(monkeypatch, 6.1)
-    # The time without progress does not begin again with the service.
+    # The time without progress does not begin again with the service. It watches for
+    # some time: the host may have been off.
     host.restart()
+    for _call in range(2):
+        advance(host)
+        assert lease(host).state is LeaseState.ERASING
+    monkeypatch.setattr(erasure, "_WATCHED_SECONDS", 0)
     advance(host)
     assert lease(host).state is LeaseState.QUARANTINED
     assert STALLED in lease(host).reason
