@@ -390,38 +390,9 @@ def _handle(lease: Lease) -> AttachHandle:
 
 
 def _view(lease: Lease) -> LeaseView:
-    return LeaseView(
-        uuid=lease.uuid,
-        consumer=lease.consumer,
-        instance_name=lease.instance_name,
-        project_id=lease.project_id,
-        provider=lease.provider,
-        resource_class=lease.resource_class,
-        address=lease.address,
-        prior=lease.prior,
-        parent=lease.parent,
-        cells=lease.cells,
-        request_uuid=lease.request_uuid,
-        group=lease.group,
-        profile=lease.profile,
-        required=lease.required,
-        bitstream_request=lease.bitstream_request,
-        image_id=lease.image_id,
-        region=lease.programming.region if lease.programming else None,
-        attach_target=lease.attach_target,
-        driver=lease.driver,
-        vgpu_type=lease.vgpu_type,
-        physical_network=lease.physical_network,
-        iommu_group=lease.iommu_group,
-        numa_node=lease.numa_node,
-        affinity=lease.affinity,
-        policies=lease.policies,
-        boot_id=lease.boot_id,
-        physfns=lease.physfns,
-        created_at=lease.created_at,
-        former_consumer=lease.former_consumer,
-        erased=lease.erased,
-    )
+    names = {each.name for each in dataclasses.fields(LeaseView)} - {"region"}
+    region = lease.programming.region if lease.programming else None
+    return LeaseView(region=region, **{name: getattr(lease, name) for name in names})
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:

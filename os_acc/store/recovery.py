@@ -22,6 +22,7 @@ from os_acc.store.schema import (
     PROVIDER_PLUGINS,
     PROVIDERS,
     PUBLISHED_NAMES,
+    REGIONS,
     Table,
 )
 
@@ -80,9 +81,7 @@ def read(connection: sqlite3.Connection) -> ReadableContents:
             {table: tuple(_intact(connection, table)) for table in _COPIED}
         ),
         regions=tuple(
-            row
-            for _, *found in _scan(connection, "regions", region_rows.COLUMNS)
-            if (row := region_rows.RegionRow(*found)).is_intact
+            region_rows.RegionRow(*row) for row in _intact(connection, REGIONS)
         ),
         regions_are_complete=_are_regions_complete(connection),
         requests=tuple(_texts(connection, "requests", requests.COLUMNS)),

@@ -18,11 +18,9 @@ from typing import NamedTuple
 from oslo_log import log
 
 from os_acc.objects.region import RecordedImage, UnverifiedRegions, card_key_of
-from os_acc.store import schema
+from os_acc.store.schema import REGIONS
 
 LOG = log.getLogger(__name__)
-
-COLUMNS = "key, contents, state, image, digest"
 
 #: Pseudo-key of the row that marks records as lost.
 _ALL_REGIONS = "*"
@@ -42,50 +40,33 @@ class RegionState(enum.IntEnum):
 
 
 class RegionRow(NamedTuple):
-    """One raw row; in a damaged file, the values may be anything.
+    """One intact row.
 
     ``image`` is the image with which os_acc last programmed and verified the region:
     a JSON list of its id, hash algorithm and hash; '' if there is none.
     """
 
-    key: object
-    contents: object
-    state: object
-    image: object
-    digest: object
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether the digest matches."""
-        return (
-            isinstance(self.key, str)
-            and isinstance(self.contents, str)
-            and isinstance(self.state, int)
-            and self.state in tuple(RegionState)
-            and isinstance(self.image, str)
-            and self
-            == _row(self.key, self.contents, RegionState(self.state), self.image)
-        )
+    key: str
+    contents: str
+    state: int
+    image: str = ""
 
 
 def read(connection: sqlite3.Connection) -> UnverifiedRegions:
     """Return the unverified regions, according to all records."""
-    rows = _rows(connection)
-    intact = [row for row in rows if row.is_intact]
+    intact, is_damaged = _rows(connection)
     unverified = _keys(intact, RegionState.UNVERIFIED)
     verified = {
-        str(row.key): str(row.contents)
-        for row in intact
-        if row.state == RegionState.VERIFIED
+        row.key: row.contents for row in intact if row.state == RegionState.VERIFIED
     }
-    all_are = _ALL_REGIONS in unverified or len(intact) < len(rows)
+    all_are = _ALL_REGIONS in unverified or is_damaged
     return UnverifiedRegions(
         keys=unverified - {_ALL_REGIONS},
         guest_writable=_keys(intact, RegionState.GUEST_WRITABLE),
         contents=verified,
         verified_since_loss=frozenset(verified) if all_are else None,
         images={
-            str(row.key): RecordedImage(*json.loads(str(row.image)))
+            row.key: RecordedImage(*json.loads(row.image))
             for row in intact
             if row.image
         },
@@ -101,7 +82,7 @@ def mark_unverified(
     """
     before = _row_of(connection, key)
     _mark_all_if_lost(connection)
-    _put(connection, _row(key, image, RegionState.UNVERIFIED, _image_of(before)))
+    _put(connection, key, image, RegionState.UNVERIFIED, _image_of(before))
     return before
 
 
@@ -117,7 +98,7 @@ def mark_verified(
     """
     _mark_all_if_lost(connection)
     text = _image_of(_row_of(connection, key)) if image is None else _text(image)
-    _put(connection, _row(key, contents, RegionState.VERIFIED, text))
+    _put(connection, key, contents, RegionState.VERIFIED, text)
     # A card that a guest has as a whole has one region.
     connection.execute("DELETE FROM regions WHERE key = ?", (card_key_of(key),))
 
@@ -132,15 +113,14 @@ def mark_guest_writable(connection: sqlite3.Connection, key: str) -> None:
     if before is None and are_lost:
         return
     if before is None or before.state != RegionState.UNVERIFIED:
-        image = _image_of(before)
-        _put(connection, _row(key, "", RegionState.GUEST_WRITABLE, image))
+        _put(connection, key, "", RegionState.GUEST_WRITABLE, _image_of(before))
 
 
 def restore(connection: sqlite3.Connection, key: str, before: RegionRow | None) -> None:
     """Restore the record of a region whose programming never began."""
     _mark_all_if_lost(connection)
     if before is not None:
-        _put(connection, before)
+        _put(connection, *before)
     else:
         connection.execute("DELETE FROM regions WHERE key = ?", (key,))
 
@@ -156,7 +136,7 @@ def log_damage(connection: sqlite3.Connection) -> None:
 
 def are_intact(connection: sqlite3.Connection) -> bool:
     """Return whether the digest of each row matches."""
-    return all(row.is_intact for row in _rows(connection))
+    return not _rows(connection)[1]
 
 
 def copy(
@@ -170,12 +150,11 @@ def copy(
     for row in rows:
         # A later record, now lost, may have made a verified region unverified.
         if complete or row.state == RegionState.UNVERIFIED:
-            _put(connection, row)
+            _put(connection, *row)
         elif row.image:
-            key, image = str(row.key), _image_of(row)
-            _put(connection, _row(key, "", RegionState.UNVERIFIED, image))
+            _put(connection, row.key, "", RegionState.UNVERIFIED, row.image)
     if not complete:
-        _put(connection, _row(_ALL_REGIONS, "", RegionState.UNVERIFIED))
+        _put(connection, _ALL_REGIONS, "", RegionState.UNVERIFIED)
 
 
 def _mark_all_if_lost(connection: sqlite3.Connection) -> bool:
@@ -186,37 +165,34 @@ def _mark_all_if_lost(connection: sqlite3.Connection) -> bool:
     """
     if read(connection).verified_since_loss is None:
         return False
-    _put(connection, _row(_ALL_REGIONS, "", RegionState.UNVERIFIED))
+    _put(connection, _ALL_REGIONS, "", RegionState.UNVERIFIED)
     return True
 
 
 def _keys(rows: Iterable[RegionRow], state: RegionState) -> frozenset[str]:
-    return frozenset(str(row.key) for row in rows if row.state == state)
+    return frozenset(row.key for row in rows if row.state == state)
 
 
 def _row_of(connection: sqlite3.Connection, key: str) -> RegionRow | None:
     """Return the row of a region, if it is intact."""
-    return next(
-        (row for row in _rows(connection) if row.key == key and row.is_intact), None
-    )
+    return next((row for row in _rows(connection)[0] if row.key == key), None)
 
 
-def _rows(connection: sqlite3.Connection) -> list[RegionRow]:
-    found = connection.execute(f"SELECT {COLUMNS} FROM regions")
-    return [RegionRow(*values) for values in found]
+def _rows(connection: sqlite3.Connection) -> tuple[list[RegionRow], bool]:
+    """Return the intact rows, and whether another one is damaged."""
+    found = connection.execute(f"SELECT {REGIONS.listed} FROM regions").fetchall()
+    intact = [RegionRow(*values[:-1]) for values in found if REGIONS.is_intact(values)]
+    return intact, len(intact) < len(found)
 
 
-def _put(connection: sqlite3.Connection, row: RegionRow) -> None:
-    connection.execute("INSERT OR REPLACE INTO regions VALUES (?, ?, ?, ?, ?)", row)
-
-
-def _row(key: str, contents: str, state: RegionState, image: str = "") -> RegionRow:
-    text = json.dumps([key, contents, int(state), image])
-    return RegionRow(key, contents, int(state), image, schema.digest(text))
+def _put(
+    connection: sqlite3.Connection, key: str, contents: str, state: int, image: str = ""
+) -> None:
+    REGIONS.put(connection, [(key, contents, int(state), image)])
 
 
 def _image_of(row: RegionRow | None) -> str:
-    return "" if row is None else str(row.image)
+    return "" if row is None else row.image
 
 
 def _text(image: RecordedImage) -> str:

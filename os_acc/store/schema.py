@@ -8,10 +8,10 @@ schema may add fields to a payload, which an older one keeps; any other change
 needs a new step in :data:`STEPS`.
 
 All other tables but ``damaged_leases`` have plain columns and one digest per row,
-of all values with their types; outside ``regions`` it covers the table's name too.
-It is checked whenever the row is read, and for every row on which a decision rests
-when the store is opened. The version of the schema is recorded in
-the header of the file, and under a digest in the row of the store itself.
+of the table's name and of all values with their types. It is checked whenever the row
+is read, and for every row on which a decision rests when the store is opened. The
+version of the schema is recorded in the header of the file, and under a digest in the
+row of the store itself.
 """
 
 from __future__ import annotations
@@ -175,6 +175,7 @@ MDEV_TOTALS: Final = Table("mdev_totals", ("parent", "type", "total"))
 PUBLISHED_NAMES: Final = Table("published_names", ("provider", "kind", "name"))
 CREATED_NAMES: Final = Table("created_names", ("kind", "name", "in_use_at"))
 HELPER_CLAIMS: Final = Table("helper_claims", ("address", "lease"))
+REGIONS: Final = Table("regions", ("key", "contents", "state", "image"))
 EVENTS: Final = Table(
     "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
 )
