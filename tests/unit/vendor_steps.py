@@ -63,27 +63,30 @@ def set_users(function: SimulatedFunction, text: str) -> None:
     keep(function, USERS, text)
 
 
-def overlap(target: privsep.StepTarget) -> None:
-    """Wait until two steps are here at once, or none has come for a moment."""
+#: Looks for another step: the first number ends soon, the second in any case late.
+BRIEFLY, LONG = 40, 20_000
+
+
+def overlap(target: privsep.StepTarget, looks: int) -> None:
+    """Wait until two steps are here at once, for so many looks at most."""
     place = os.path.join(target.root, "waiting")
     os.makedirs(place, exist_ok=True)
     own = os.path.join(place, str(os.getpid()))
     with open(own, "w", encoding="utf-8"):
-        for _ in range(40):
+        for _ in range(looks):
             if len(os.listdir(place)) > 1:
-                break
+                # The file stays: the other step has to see it as well.
+                return
             time.sleep(0.005)
-    # The other step has to see this one as well.
-    time.sleep(0.01)
     os.unlink(own)
 
 
 @context.parent_step
-def add_users(target: privsep.StepTarget, number: int) -> int:
+def add_users(target: privsep.StepTarget, number: int, looks: int) -> int:
     """Add a number of users to that of the card."""
     assert target.parent is not None
     found = int(target.read(target.parent, USERS))
-    overlap(target)
+    overlap(target, looks)
     target.write(target.parent, USERS, str(found + number))
     return found + number
 
@@ -165,8 +168,8 @@ class Meeting(Stepping):
     """Changes the number of users of a card for two devices at once."""
 
     meeting = threading.Barrier(2)
-    to_prepare = (add_users, 1)
-    to_release = (add_users, -1)
+    to_prepare = (add_users, 1, BRIEFLY)
+    to_release = (add_users, -1, BRIEFLY)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         self.meeting.wait(120)

@@ -32,6 +32,7 @@ from os_acc.testing.mdevs import mtty
 from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps as vendor
 
+BRIEFLY = vendor.BRIEFLY
 LEASES = [f"{number:08x}-1111-4111-8111-111111111111" for number in range(8)]
 FIRST, SECOND = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0x5E, 0, 0)
 NOWHERE = PciAddress(0, 0x77, 0, 0)
@@ -82,11 +83,13 @@ def call(
     return CallResult(*step(parts, named, (), epoch, milliseconds, lease, arguments))
 
 
-def at_once(step: Step[Any, int], count: int = 4) -> list[CallResult]:
+def at_once(
+    step: Step[Any, int, int], count: int = 4, looks: int = vendor.BRIEFLY
+) -> list[CallResult]:
     """Call a step for each VF of a card at once."""
     with futures.ThreadPoolExecutor(count) as threads:
         calls = [
-            threads.submit(call, step, vf(FIRST, index), 1, number=index)
+            threads.submit(call, step, vf(FIRST, index), 1, looks, number=index)
             for index in range(count)
         ]
         return [each.result() for each in calls]
@@ -116,23 +119,23 @@ def test_no_step_misses_the_change_of_a_siblings_step():
 
 
 def test_steps_that_do_not_name_the_parent_overlap():
-    at_once(vendor.add_users_alone, 2)
+    at_once(vendor.add_users_alone, 2, vendor.LONG)
     assert users() == 1
 
 
 def test_steps_for_other_parents_go_on(kernel):
     with held(kernel, f"parent@{FIRST}"):
-        assert call(vendor.add_users, vf(SECOND, 0), 1).outcome == Outcome.OK
+        assert call(vendor.add_users, vf(SECOND, 0), 1, BRIEFLY).outcome == Outcome.OK
     assert (users(FIRST), users(SECOND)) == (0, 1)
 
 
 def test_a_step_waits_until_its_deadline_alone(kernel):
     with held(kernel, f"parent@{FIRST}"):
-        answer = call(vendor.add_users, vf(FIRST, 0), 1, milliseconds=50)
+        answer = call(vendor.add_users, vf(FIRST, 0), 1, BRIEFLY, milliseconds=50)
     assert answer == CallResult(Outcome.BUSY, errno.EBUSY, "lock", str(FIRST))
     error = errors.of_answer(str(vf(FIRST, 0)), answer)
     assert error.message.endswith(f"an earlier step for {FIRST} has not ended")
-    assert call(vendor.add_users, vf(FIRST, 0), 1).outcome == Outcome.OK
+    assert call(vendor.add_users, vf(FIRST, 0), 1, BRIEFLY).outcome == Outcome.OK
 
 
 @pytest.mark.parametrize("place", ["the VF", "the card"])
@@ -159,7 +162,7 @@ def has_opened(path: str) -> bool:
 def test_a_step_that_waits_holds_no_device(kernel):
     name = f"parent@{FIRST}"
     with futures.ThreadPoolExecutor(1) as threads, held(kernel, name):
-        waiting = threads.submit(call, vendor.add_users, vf(FIRST, 0), 1)
+        waiting = threads.submit(call, vendor.add_users, vf(FIRST, 0), 1, BRIEFLY)
         while not has_opened(kernel.path(worker.LOCKS, name)):
             assert not waiting.done()
         # The call of a plug or an unplug of the same VF.
@@ -179,7 +182,7 @@ def test_steps_of_leases_with_functions_of_several_cards_end():
     with futures.ThreadPoolExecutor(len(pairs)) as threads:
         calls = [
             threads.submit(
-                call, vendor.add_users, pair[0], 1, members=pair, number=number
+                call, vendor.add_users, pair[0], 1, BRIEFLY, members=pair, number=number
             )
             for number, pair in enumerate(pairs)
             for _ in range(3)
@@ -192,9 +195,13 @@ def test_steps_of_leases_with_functions_of_several_cards_end():
 def test_a_mediated_device_shares_the_lock_of_its_parent(kernel):
     slot = (str(FIRST), "acme-1", 0)
     with held(kernel, f"parent@{FIRST}"):
-        answer = call(vendor.add_users, slot, 1, members=(FIRST,), milliseconds=50)
+        answer = call(
+            vendor.add_users, slot, 1, BRIEFLY, members=(FIRST,), milliseconds=50
+        )
     assert answer.outcome == Outcome.BUSY
-    assert call(vendor.add_users, slot, 1, members=(FIRST,)).outcome == Outcome.OK
+    assert (
+        call(vendor.add_users, slot, 1, BRIEFLY, members=(FIRST,)).outcome == Outcome.OK
+    )
     assert users() == 1
 
 
@@ -215,13 +222,13 @@ def test_a_step_knows_its_parent_and_its_siblings():
 def test_only_a_step_that_names_the_parent_makes_its_lock(kernel):
     call(vendor.set_node, vf(FIRST, 0), 1)
     assert locks(kernel) == {str(vf(FIRST, 0))}
-    call(vendor.add_users, vf(FIRST, 0), 1)
+    call(vendor.add_users, vf(FIRST, 0), 1, BRIEFLY)
     assert locks(kernel) == {str(vf(FIRST, 0)), f"parent@{FIRST}"}
 
 
 def test_a_call_for_a_missing_function_makes_no_lock(kernel):
     identity = functions.identity(FIRST)
     target = (NOWHERE.parts, ((NOWHERE.parts, identity),), ())
-    answer = vendor.add_users(*target, 1, 1_000, LEASES[0], (1,))
+    answer = vendor.add_users(*target, 1, 1_000, LEASES[0], (1, BRIEFLY))
     assert CallResult(*answer).outcome == Outcome.GONE
     assert not os.path.exists(kernel.path(worker.LOCKS))
