@@ -383,7 +383,8 @@ def _build(
     life.replay(_part(deadline, _REPLAY_SHARE))
     # Before VFs are created: a guest may have a PF whose lease is lost.
     reconciler.recorded_state(store.until(deadline), deadline)
-    vfs = sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
+    vfs = sriov.VfMaker(root, rules, store, locks, helper)
+    vfs.make(_part(deadline, _VFS_SHARE), is_start=True)
     regions = region_operations.RegionOperations(
         services,
         life,
@@ -454,8 +455,7 @@ def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publi
 
 
 def _part(deadline: float, share: float) -> float:
-    now = time.monotonic()
-    return now + (deadline - now) * share
+    return deadline - (deadline - time.monotonic()) * (1 - share)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

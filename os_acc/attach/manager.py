@@ -292,7 +292,7 @@ class Manager:
 
     def watch(self) -> None:
         """Update the snapshot as the monitor does, and have root do what is due."""
-        self._vfs.retry(self.settings.plug_timeout)
+        self._vfs.make(time.monotonic() + self.settings.plug_timeout)
         self.refresh()
         self.health_steps.begin()
 

@@ -212,13 +212,11 @@ def discover(
     )
     recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
-    refused_before = refusals.recorded(rules.state_path)
+    refused_before = refusals.recorded(rules.state_path, root)
     devices = [
         cell_traits.described(
             region_traits.described(
-                _with_refusals(
-                    root, rules, loaded, _with_faults(device, faults), refused_before
-                ),
+                _with_refusals(_with_faults(device, faults), refused_before, loaded),
                 recorded,
             )
         )
@@ -312,24 +310,16 @@ def _with_fault(handle: AttachHandle, faults: Mapping[PciAddress, str]) -> Attac
 
 
 def _with_refusals(
-    root: str,
-    rules: OperatorRules,
-    loaded: plugins.Plugins,
-    device: Device,
-    names: frozenset[str],
+    device: Device, refused: Mapping[tuple[str, str], str], loaded: plugins.Plugins
 ) -> Device:
-    """Return the device, its refused handles marked faulty.
-
-    :param names: see :func:`.refusals.recorded`.
-    """
-    if names.isdisjoint(refusals.name_of(each.address) for each in device.handles):
+    """Return the device, its refused handles marked faulty; see :mod:`.refusals`."""
+    if not refused:
         return device
     options = loaded.options_of(device.plugin)
     handles = []
     for each in device.handles:
-        why = refusals.reason_of(rules.state_path, root, each.address, options)
-        fault = "; ".join(filter(None, (each.fault, why)))
-        handles.append(dataclasses.replace(each, fault=fault))
+        found = (each.fault, refused.get((str(each.address), options), ""))
+        handles.append(dataclasses.replace(each, fault="; ".join(filter(None, found))))
     return dataclasses.replace(device, handles=tuple(handles))
 
 

@@ -55,25 +55,15 @@ class VfMaker:
         self._helper = helper
         self._attempts: dict[PciAddress, _Attempt] = {}
 
-    def make(self, deadline: float) -> None:
-        """Create the VFs at the start of a service.
-
-        A PF that has VFs keeps them: the kernel changes a number of VFs only through
-        zero, which would take them from guests. The helper is called nevertheless,
-        because it may have been killed before the last step.
-        """
-        if self._rules.named.wants_vfs:
-            host = pci.scan(self._root)
-            for function, tags in self._named(host):
-                self._try(host, function, tags, deadline)
-
-    def retry(self, seconds: float) -> None:
+    def make(self, deadline: float, *, is_start: bool = False) -> None:
         """Create the VFs of PFs without any, such as one whose driver arrived later.
 
         A PF that failed is tried again once it has another driver, or after a while.
         One whose VFs an operator has removed is left alone.
 
-        :param seconds: the time limit.
+        :param is_start: try all PFs. One that has VFs keeps them: the kernel changes a
+            number of VFs only through zero, which would take them from guests. The
+            helper is called nevertheless: it may have been killed before the last step.
         """
         if not self._rules.named.wants_vfs:
             return
@@ -82,10 +72,9 @@ class VfMaker:
         except exception.OsAccError as error:
             LOG.warning("cannot look for PFs without VFs: %s", error)
             return
-        deadline = time.monotonic() + seconds
         for function, tags in self._named(host):
             last = self._attempts.get(function.address, _Attempt(None))
-            if last.is_due(function):
+            if is_start or last.is_due(function):
                 self._try(host, function, tags, deadline)
             else:
                 seen = dataclasses.replace(last, driver=function.driver)
@@ -131,20 +120,6 @@ class VfMaker:
                 )
             wanted = _Wanted.of(tags, function, recorded)
             _make_one(self._root, function, wanted, store, self._helper, deadline)
-
-
-def make(
-    root: str,
-    rules: discovery.OperatorRules,
-    store: Store,
-    locks: Locks,
-    helper: client.Helper,
-    deadline: float,
-) -> VfMaker:
-    """Create the VFs at the start of a service; see :meth:`VfMaker.make`."""
-    maker = VfMaker(root, rules, store, locks, helper)
-    maker.make(deadline)
-    return maker
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

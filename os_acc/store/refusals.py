@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import json
 import os
 from typing import Final
@@ -31,9 +30,9 @@ def record(
     :param options: those of its plugin, with the name of the plugin.
     :param why: the error with which the plugin has refused it.
     """
-    path = _path(state_path, address)
+    path, function = _path(state_path, address), str(function_of(address) or "")
     try:
-        found = {"state": _state(root, address, options), "reason": why.message}
+        found = (str(address), options, why.message, function, _state(root, function))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(found, file)
@@ -42,25 +41,19 @@ def record(
         why.add_note(f"cannot record that {address} is refused: {error}")
 
 
-def recorded(state_path: str) -> frozenset[str]:
-    """Return the names of the devices that have been refused."""
-    with contextlib.suppress(OSError):
-        return frozenset(os.listdir(os.path.join(state_path, _DIRECTORY)))
-    return frozenset()
-
-
-def reason_of(state_path: str, root: str, address: DeviceAddress, options: str) -> str:
-    """Return why a device is refused; '' if it is not, or has changed since."""
-    try:
-        # The owner of the directory may have replaced the file; root reads it, too.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(_path(state_path, address), flags), "rb") as file:
-            found = json.loads(file.read(_LONGEST))
-        is_same = found["state"] == _state(root, address, options)
-        return str(found["reason"]) if is_same else ""
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+def recorded(state_path: str, root: str) -> dict[tuple[str, str], str]:
+    """Return the reason of each refusal, by the address and the options."""
+    reasons = {}
+    # The owner of the directory may have replaced a file; root reads it, too.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    for path in glob.glob(_path(glob.escape(state_path), "*")):
         # Without the record, the next plug asks the plugin again.
-        return ""
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            with open(os.open(path, flags), "rb") as file:
+                address, options, why, function, state = json.loads(file.read(_LONGEST))
+            if state == _state(root, function):
+                reasons[str(address), str(options)] = str(why)
+    return reasons
 
 
 def forget(state_path: str, address: DeviceAddress) -> bool:
@@ -71,23 +64,17 @@ def forget(state_path: str, address: DeviceAddress) -> bool:
     return False
 
 
-def name_of(address: DeviceAddress) -> str:
-    """Return the name of a device in :func:`recorded`."""
-    return str(address).replace("/", " ")
+def _path(state_path: str, address: object) -> str:
+    return os.path.join(state_path, _DIRECTORY, str(address).replace("/", " "))
 
 
-def _path(state_path: str, address: DeviceAddress) -> str:
-    return os.path.join(state_path, _DIRECTORY, name_of(address))
-
-
-def _state(root: str, address: DeviceAddress, options: str) -> str:
-    """Return a digest that differs once the device, its disks or the options do."""
-    function, seen = function_of(address), [options]
-    if function is not None:
-        place = os.path.join(root, "sys/bus/pci/devices", str(function))
-        # A device that is found anew has another directory.
-        seen.append(str(os.stat(place).st_ino))
-        for size in sorted(glob.glob(f"{glob.escape(place)}/nvme/*/*/size")):
-            with open(size, encoding="ascii") as file:
-                seen += [os.path.basename(os.path.dirname(size)), file.read()]
-    return hashlib.sha256("\0".join(seen).encode()).hexdigest()
+def _state(root: str, function: str) -> list[str]:
+    """Return what differs once a function is found anew, or has other disks."""
+    if not function:
+        return []
+    place = os.path.join(root, "sys/bus/pci/devices", function)
+    seen = [str(os.stat(place).st_ino)]
+    for size in sorted(glob.glob(f"{glob.escape(place)}/nvme/*/*/size")):
+        with open(size, encoding="ascii") as file:
+            seen += [os.path.basename(os.path.dirname(size)), file.read()]
+    return seen
