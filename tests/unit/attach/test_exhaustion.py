@@ -16,6 +16,7 @@ from os_acc import exception
 from os_acc.host import attributes, function
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import locks as lock_files
 from os_acc.store import locks
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
@@ -89,7 +90,7 @@ def before(bench: TestHost):
     [("open", "run/os_acc"), ("makedirs", "run/os_acc"), ("pwrite", ""), ("pread", "")],
 )
 def test_a_lock_file_of_the_helper(bench, before, refuse, name, about, error):
-    once = refuse(worker, name, error, about)
+    once = refuse(lock_files if about else worker, name, error, about)
     refusal = check_passes(bench, before)
     assert once.struck
     assert refusal.errno == error
