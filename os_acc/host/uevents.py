@@ -89,7 +89,8 @@ class Monitor:
         if device is None:
             return None
         properties = dict(device.properties)
-        is_disk = device.subsystem == "block" and device.sys_name.startswith("nvme")
+        path = properties.get("DEVPATH", "")
+        is_disk = device.subsystem == "block" and "/nvme" in path
         if not (device.subsystem in _SUBSYSTEMS or is_disk or _OF_PARENT in properties):
             return None
         slot = properties.get("PCI_SLOT_NAME")

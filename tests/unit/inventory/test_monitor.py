@@ -285,4 +285,16 @@ def test_types_of_a_virtual_parent_that_come_or_go_are_a_change():
 
 
 def test_other_subsystems_are_irrelevant():
-    assert _received(("mtty", {}), ("block", {"DISK_MEDIA_CHANGE": "1"})) == [None] * 2
+    disk = {"DISK_MEDIA_CHANGE": "1", "DEVPATH": "/devices/pci0000:00/ata1/block/sda"}
+    assert _received(("mtty", {}), ("block", disk), ("block", {})) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/devices/pci0000:d8/0000:d9:00.0/nvme/nvme1/nvme1n2",
+        "/devices/virtual/nvme-subsystem/nvme-subsys1/nvme1n2",
+    ],
+)
+def test_a_namespace_that_comes_or_goes_is_a_change(path: str):
+    assert _received(("block", {"DEVPATH": path})) == [Uevent("change")]
