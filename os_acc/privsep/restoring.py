@@ -26,8 +26,9 @@ def restore(target: BindTarget, proven_free: bool) -> CallResult:
     """
     address = target.address
     # 1. No process may hold the function: a write would wait for the holder. The
-    #    driver link is no evidence: a device being removed has already lost it.
-    if not proven_free:
+    #    driver link is no evidence: a device being removed has already lost it. The
+    #    reset of a bus opens the group itself, once libvirt has given it back to root.
+    if not proven_free or functions.resets_with_bus(address):
         found = held(target.group)
         if found is not None:
             return found

@@ -41,6 +41,7 @@ PLACES = Places(
     single="0000:82:00.0",
     no_reset="0000:00:10.0",
     card=("0000:00:11.0", "0000:00:11.1"),
+    pair=("0000:02:00.0", "0000:02:00.1"),
     bridge="0000:80:00.0",
     chipset=("0000:00:1f.0", "0000:00:1f.2", "0000:00:1f.3"),
     slot="0000:01:00.0",
@@ -90,6 +91,11 @@ def machine() -> HostSpec:
             disk,
             hosts.root_port("0000:00:12.0"),
             _edu(PLACES.slot, -1, "bus", port="0000:00:12.0"),
+            hosts.root_port("0000:00:19.0"),
+            *(
+                dataclasses.replace(_edu(each, port="0000:00:19.0"), group_of=group)
+                for each, group in zip(PLACES.pair, ("", PLACES.pair[0]), strict=True)
+            ),
             *hosts.chipset("0000:00:1f"),
             hosts.root_port("0000:40:00.0", 0),
             dataclasses.replace(near, parent="0000:40:00.0"),

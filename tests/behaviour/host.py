@@ -39,6 +39,8 @@ class Places:
     :ivar no_reset: as ``single``, but without a reset method.
     :ivar card: two functions of one card and one IOMMU group: the first has
     no driver, the second has nvme and is a disk.
+    :ivar pair: two functions of one slot and one group behind a root port, without
+        drivers; neither can be reset alone.
     :ivar bridge: a root port.
     :ivar chipset: three functions of one group: an ISA bridge (lpc_ich can drive it), a
         controller of disks without any, and one that cannot be reset.
@@ -50,6 +52,7 @@ class Places:
     single: str
     no_reset: str
     card: tuple[str, str]
+    pair: tuple[str, str]
     bridge: str
     chipset: tuple[str, str, str]
     slot: str

@@ -52,6 +52,7 @@ class RootSide:
             single=self._machine.edu_node1,
             no_reset=self._machine.edu,
             card=self._machine.card,
+            pair=self._machine.pair,
             bridge=lane.PORT_NVME_NODE1,
             chipset=lane.CHIPSET,
             slot=self._machine.hotplug,

@@ -130,6 +130,23 @@ def a_group_whose_isa_bridge_the_host_drives_waits_for_that(
 
 
 @scenario
+def a_card_without_any_reset_is_reset_with_its_bus(host: HostUnderTest) -> None:
+    """VFIO resets the bus if it has all functions of it, and os_acc gives them all."""
+    first, second = host.places.pair
+    before = host.snapshot()
+    host.start({"address": first})
+    assert offered() == {first}
+    guest = instance()
+    (entry,) = plug(guest)
+    assert (entry["pci_id"], entry["held_pci_ids"]) == (first, [second])
+    assert host.binding(second) == VFIO
+    host.hold(first)
+    host.let_go()
+    assert unplug(guest) == 1
+    assert host.snapshot() == before
+
+
+@scenario
 def a_device_that_nova_claims_is_not_offered(host: HostUnderTest) -> None:
     host.start(single(host), vfs(host), nova=(single(host),))
     assert offered() == set(host.vfs())

@@ -66,6 +66,7 @@ PORT_FPGA_NODE1 = "0000:80:02.0"
 #: A drive for :mod:`.test_nvme`, and one whose VFs can have namespaces of their own.
 PORT_DRIVE = "0000:00:16.0"
 PORT_VF_DRIVE = "0000:00:17.0"
+PORT_PAIR = "0000:00:19.0"
 #: Only in the machine of a kernel that :attr:`.kernels.Kernel.has_nic`.
 PORT_NIC = "0000:00:15.0"
 #: The ISA bridge, the SATA controller and the SMBus controller of q35: one group.
@@ -133,6 +134,10 @@ def qemu_options(results: Path) -> str:
             "-device edu,bus=pcie.0,addr=0x11.0x0,multifunction=on",
             f"-drive if=none,id=disk,format=raw,file={results}/disk.img",
             "-device nvme,serial=card,drive=disk,bus=pcie.0,addr=0x11.0x1",
+            # Two functions that only their bus can reset, and both at once.
+            root_port("pair", "pcie.0", PORT_PAIR, 10),
+            "-device secondary-vga,bus=port-pair,addr=0x0.0x0,multifunction=on",
+            "-device edu,bus=port-pair,addr=0x0.0x1",
             # All functions behind a conventional bridge share its requester id.
             "-device pcie-pci-bridge,id=legacy,bus=port-legacy",
             "-device edu,bus=legacy,addr=1 -device edu,bus=legacy,addr=2",

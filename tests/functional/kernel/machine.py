@@ -20,6 +20,8 @@ class Machine:
     :ivar edu: on the root bus, without a node, a driver or any reset.
     :ivar card: an ``edu`` and an NVMe controller (nvme, a disk of 64 MiB) in
     one slot and one IOMMU group.
+    :ivar pair: a display and an ``edu`` behind a root port, without drivers, in one
+    slot and one group; neither can be reset alone.
     :ivar legacy: a conventional bridge and the two ``edu`` behind it, all of
     one IOMMU group.
     :ivar legacy_bridge: that bridge.
@@ -34,6 +36,7 @@ class Machine:
     edu_node1: str
     edu: str
     card: tuple[str, str]
+    pair: tuple[str, str]
     legacy: tuple[str, str]
     legacy_bridge: str
     hotplug: str
@@ -56,6 +59,7 @@ def find() -> Machine:
         edu_node1=behind(lane.PORT_EDU_NODE1),
         edu=lane.PLAIN_EDU,
         card=(lane.CARD_EDU, lane.CARD_NVME),
+        pair=(behind(lane.PORT_PAIR), behind(lane.PORT_PAIR)[:-1] + "1"),
         legacy=(behind(bridge, 1), behind(bridge, 2)),
         legacy_bridge=bridge,
         hotplug=behind(lane.PORT_HOTPLUG),

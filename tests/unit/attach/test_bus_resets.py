@@ -177,3 +177,18 @@ def test_a_release_that_was_interrupted_resets_once_more_or_has_done_so(
     assert GPU in resets(bench)[1:]
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
+
+
+def test_the_reset_waits_until_root_has_the_node_again(make_bench):
+    """libvirt gives it to QEMU's user, and back after the guest."""
+    bench = make_bench(host(*card()), device_spec=NAMED)
+    before = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.chown(GPU)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    assert bench.lease_state() is LeaseState.RELEASING
+    bench.kernel.chown(GPU, back=True)
+    assert bench.unplug(1) == 1
+    assert resets(bench) == [GPU, GPU]
+    assert bench.kernel.snapshot() == before

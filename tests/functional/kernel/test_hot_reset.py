@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""VFIO's hot reset, as the privileged helper requests it, on the real kernel."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions
+from os_acc.privsep.kernel import Kernel
+
+from . import sysfs
+from .machine import Machine
+
+#: The horizontal resolution among the registers of QEMU's display, in its BAR 2
+#: (docs/specs/standard-vga.rst): any value stays until a reset.
+_RESOLUTION = 0x500 + 2 * 1
+
+
+@pytest.fixture
+def pair(the_machine: Machine) -> Iterator[tuple[str, str]]:
+    """Bind both functions of the card to vfio-pci."""
+    for each in the_machine.pair:
+        sysfs.rebind(each, "vfio-pci")
+    yield the_machine.pair
+    for each in the_machine.pair:
+        sysfs.rebind(each, None)
+
+
+def resolution(display: str, text: bytes = b"") -> bytes:
+    """Return the register of a display, after it has been written."""
+    sysfs.write(display, "enable", "1")
+    fd = os.open(sysfs.directory(display) / "resource2", os.O_RDWR)
+    try:
+        with mmap.mmap(fd, 0x1000) as registers:
+            if text:
+                registers[_RESOLUTION : _RESOLUTION + 2] = text
+            return registers[_RESOLUTION : _RESOLUTION + 2]
+    finally:
+        os.close(fd)
+        sysfs.write(display, "enable", "0")
+
+
+def reset(function: str) -> None:
+    Kernel().hot_reset(sysfs.iommu_group(function), function)
+
+
+def test_both_functions_of_a_card_are_reset_with_their_bus(
+    pair: tuple[str, str],
+) -> None:
+    display, second = pair
+    assert not (sysfs.directory(display) / "reset").exists()
+    assert functions.resets_with_bus(PciAddress.parse(display))
+    assert not functions.resets_with_bus(PciAddress.parse(second))
+    assert resolution(display, b"\x40\x01") == b"\x40\x01"
+    assert resolution(display) == b"\x40\x01"
+    reset(display)
+    assert resolution(display) == bytes(2)
+
+
+def test_a_function_that_is_not_on_vfio_prevents_the_reset(
+    pair: tuple[str, str],
+) -> None:
+    display, second = pair
+    sysfs.unbind(second)
+    with pytest.raises(OSError, match="Invalid") as refused:
+        reset(display)
+    assert refused.value.errno == errno.EINVAL
+
+
+def test_a_root_bus_has_no_reset(the_machine: Machine) -> None:
+    sysfs.rebind(the_machine.edu, "vfio-pci")
+    with pytest.raises(OSError, match="device") as refused:
+        reset(the_machine.edu)
+    assert refused.value.errno == errno.ENODEV
+    sysfs.rebind(the_machine.edu, None)
