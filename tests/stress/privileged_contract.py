@@ -69,20 +69,14 @@ def _taking(card: Card, target: Arguments, arguments: Arguments) -> Writes:
         return frozenset()
     driver = target[2] if target[2:] else _VFIO
     # A function may stay on another driver, and is never bound to it.
-    if driver in _OF_HOSTS:
-        return frozenset()
-    return _bind(card, driver or _VFIO) | {_hot_reset(card)}
-
-
-def _hot_reset(card: Card) -> tuple[str, str]:
-    return (f"dev/vfio/{card.group}", card.name)
+    return frozenset() if driver in _OF_HOSTS else _bind(card, driver or _VFIO)
 
 
 def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     if not _as_said(card, target[1], arguments[0]):
         return frozenset()
     reset = (f"{_DEVICES}/{card.name}/reset", "1")
-    return _bind(card, target[2], target[3]) | {reset, _hot_reset(card)}
+    return _bind(card, target[2], target[3]) | {reset}
 
 
 def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
