@@ -218,27 +218,27 @@ def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice |
     """Reject a function that vfio-pci refuses, or does not reset."""
     if vfio.denylisted(evidence.root, function):
         return _no(function, RejectReason.DENYLISTED)
-    if (
-        not function.reset_methods
-        and not evidence.named[function.address].allow_no_reset
-        and not _goes_with_bus(evidence, function)
-    ):
+    tags = evidence.named[function.address]
+    if not tags.allow_no_reset and not _is_reset(evidence, function):
         return _no(function, RejectReason.NO_RESET)
     return None
 
 
-def _goes_with_bus(evidence: HostEvidence, function: PciFunction) -> bool:
-    """Return whether VFIO resets a function together with its bus.
+def _is_reset(evidence: HostEvidence, function: PciFunction) -> bool:
+    """Return whether a function is reset, alone or together with its bus.
 
-    It does if it has all functions of the bus, and there is a bridge above
-    (vfio_pci_dev_set_resettable() in drivers/vfio/pci/vfio_pci_core.c). The helper
-    resets a bus if its first function has no other reset.
+    VFIO resets a bus if it has all functions of it, and there is a bridge above
+    (vfio_pci_dev_set_resettable() in drivers/vfio/pci/vfio_pci_core.c). The helper does
+    so if the first function of the bus has no other reset.
     """
+    if function.resets_alone:
+        return True
     functions = evidence.host.functions
     bus = [each for each in functions if each.parts[:2] == function.address.parts[:2]]
+    if len(bus) == 1:
+        return bool(function.reset_methods)
     return (
-        len(bus) > 1
-        and not functions[min(bus)].reset_methods
+        not functions[min(bus)].resets_alone
         and set(bus) <= set(_members(evidence, function))
         and bool(pci.read_parents(evidence.root, [function.address]))
     )

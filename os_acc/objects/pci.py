@@ -24,6 +24,9 @@ _ADDRESS = re.compile(
 #: The host bridge and the ISA bridge of a chipset, by class: their registers decode
 #: the host's memory and firmware.
 CHIPSET = frozenset({0x0600, 0x0601})
+#: Methods that work while a function is alone on its bus. The kernel lists them when it
+#: finds a function: that of slot 0 of a card comes before the others of the card.
+BUS_RESETS = frozenset({"bus", "cxl_bus"})
 _HINT = "use the form 0000:3b:02.1"
 
 
@@ -199,6 +202,11 @@ class PciFunction:
         if self.physfn is not None:
             return PciRole.VF
         return PciRole.PF if self.total_vfs else PciRole.PLAIN
+
+    @property
+    def resets_alone(self) -> bool:
+        """Whether it has a reset that leaves the others of its bus alone."""
+        return not BUS_RESETS.issuperset(self.reset_methods)
 
     @property
     def is_bridge(self) -> bool:

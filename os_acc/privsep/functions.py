@@ -16,7 +16,7 @@ import re
 from os_acc import exception
 from os_acc.objects import nvme, vfio_driver
 from os_acc.objects.digest import Digest
-from os_acc.objects.pci import CHIPSET, PciAddress, part_of_device
+from os_acc.objects.pci import BUS_RESETS, CHIPSET, PciAddress, part_of_device
 from os_acc.privsep import disks, kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
@@ -175,7 +175,7 @@ def resets_with_bus(address: PciAddress) -> bool:
     """Return whether VFIO has a function, and it is the one to reset with its bus.
 
     It is the first of several functions of a bus behind a bridge, all of one group, and
-    has no reset of its own.
+    has no other reset.
     """
     place = os.path.realpath(directory(address))
     above, name = os.path.split(place)
@@ -186,8 +186,17 @@ def resets_with_bus(address: PciAddress) -> bool:
         and found[:1] == [name] != found
         and len({group(PciAddress.parse(each)) for each in found}) == 1
         and not os.path.basename(above).startswith("pci")
-        and not os.path.exists(os.path.join(place, "reset"))
+        and not resets_alone(address)
     )
+
+
+def resets_alone(address: PciAddress) -> bool:
+    """Return whether a function has a reset that leaves the rest of its bus alone."""
+    try:
+        return not BUS_RESETS.issuperset(read(address, "reset_method").split())
+    except FileNotFoundError:
+        # Before Linux 5.15 no attribute names the methods.
+        return os.path.exists(os.path.join(directory(address), "reset"))
 
 
 def _link(address: PciAddress, name: str) -> str:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from typing import Final
 
@@ -17,6 +16,8 @@ from os_acc.privsep.targets import BindTarget
 
 #: The step of a refusal because a process has the IOMMU group open.
 HELD: Final = "vfio"
+
+_METHODS = "reset_method"
 
 
 def restore(target: BindTarget, proven_free: bool) -> CallResult:
@@ -66,15 +67,21 @@ def reset(address: PciAddress) -> None:
     Without a reset method, either the operator allowed the device explicitly, or the
     first function of its bus was reset before, and this one with it.
     """
-    if not functions.resets_with_bus(address):
-        with contextlib.suppress(FileNotFoundError):
-            functions.write(address, "reset", "1")
+    if functions.resets_with_bus(address):
+        try:
+            reset_bus(address)
+        except OSError as error:
+            # The kernel does not reset this bus: take has failed, and no guest had it.
+            if error.errno != errno.ENODEV:
+                raise
         return
     try:
-        reset_bus(address)
+        functions.write(address, "reset", "1")
+    except FileNotFoundError:
+        return
     except OSError as error:
-        # The kernel does not reset this bus: take has failed, and no guest had it.
-        if error.errno != errno.ENODEV:
+        # This method works only while a function is alone on its bus.
+        if error.errno != errno.ENOTTY or functions.read(address, _METHODS) != "bus":
             raise
 
 

@@ -25,10 +25,7 @@ def hot_reset(tree: Transaction, address: str, _text: str) -> None:
     """Do as vfio_pci_ioctl_pci_hot_reset() with the group of a function."""
     drivers.check_open(tree, address)
     group = functions.group_of(tree, address)
-    bus = address.rpartition(":")[0]
-    together = [
-        each for each in tree.list(functions.DEVICES) if each.rpartition(":")[0] == bus
-    ]
+    together = _together(tree, address)
     specs = [functions.spec(tree, each) for each in together]
     if any(each.no_bus_reset or not each.parent for each in specs):
         raise refuse(errno.ENODEV, address)
@@ -44,9 +41,18 @@ def reset(tree: Transaction, address: str, text: str) -> None:
     path = functions.place(tree, address)
     if text.strip() != "1":
         raise refuse(errno.EINVAL, address)
-    if not tree.read(f"{path}/reset_method"):
+    methods = tree.read(f"{path}/reset_method").split()
+    # pci_parent_bus_reset(): the method of a card's first function is as old as the
+    # function, which was alone on the bus when the kernel found it.
+    if set(methods) <= {"bus"} and (not methods or len(_together(tree, address)) > 1):
         raise refuse(errno.ENOTTY, address)
     nvme_resources.reset(tree, address)
+
+
+def _together(tree: Transaction, address: str) -> list[str]:
+    """Return the functions of a bus."""
+    bus, known = address.rpartition(":")[0], tree.list(functions.DEVICES)
+    return [each for each in known if each.rpartition(":")[0] == bus]
 
 
 def set_methods(tree: Transaction, address: str, text: str) -> None:

@@ -92,9 +92,10 @@ def machine() -> HostSpec:
             hosts.root_port("0000:00:12.0"),
             _edu(PLACES.slot, -1, "bus", port="0000:00:12.0"),
             hosts.root_port("0000:00:19.0"),
-            *(
-                dataclasses.replace(_edu(each, port="0000:00:19.0"), group_of=group)
-                for each, group in zip(PLACES.pair, ("", PLACES.pair[0]), strict=True)
+            # The kernel finds the first one while it is alone on the bus.
+            _edu(PLACES.pair[0], -1, "bus", port="0000:00:19.0"),
+            dataclasses.replace(
+                _edu(PLACES.pair[1], port="0000:00:19.0"), group_of=PLACES.pair[0]
             ),
             *hosts.chipset("0000:00:1f"),
             hosts.root_port("0000:40:00.0", 0),

@@ -55,7 +55,12 @@ def test_both_functions_of_a_card_are_reset_with_their_bus(
     pair: tuple[str, str],
 ) -> None:
     display, second = pair
-    assert not (sysfs.directory(display) / "reset").exists()
+    # Found first, while it was alone on the bus: the method has stopped working.
+    assert sysfs.read(display, "reset_method") == "bus"
+    with pytest.raises(OSError, match="ioctl") as refused:
+        sysfs.write(display, "reset", "1")
+    assert refused.value.errno == errno.ENOTTY
+    assert not (sysfs.directory(second) / "reset").exists()
     assert functions.resets_with_bus(PciAddress.parse(display))
     assert not functions.resets_with_bus(PciAddress.parse(second))
     assert resolution(display, b"\x40\x01") == b"\x40\x01"

@@ -26,10 +26,15 @@ TAGGED = [f'{{"address": "{GPU}", "allow_no_reset": true}}']
 
 
 def card(*, parent: str = PORT, **changes: object) -> tuple[FunctionSpec, ...]:
-    """Return a GPU and its audio function, neither with a reset of its own."""
-    return tuple(
-        dataclasses.replace(each, reset_methods=(), **changes)  # type: ignore[arg-type]
-        for each in hosts.gpu("0000:17", parent=parent)
+    """Return a GPU and its audio function, neither with a reset that works.
+
+    The kernel has found the GPU first, alone on the bus, and lists a reset of the bus.
+    """
+    first, second = hosts.gpu("0000:17", parent=parent)
+    methods = ("bus",) if parent else ()
+    return (
+        dataclasses.replace(first, reset_methods=methods, **changes),  # type: ignore[arg-type]
+        dataclasses.replace(second, reset_methods=(), **changes),  # type: ignore[arg-type]
     )
 
 
@@ -66,7 +71,10 @@ def test_a_card_is_reset_with_its_bus_before_and_after_its_guest(make_bench):
     "spec",
     [
         pytest.param(HostSpec(card(parent="")), id="a root bus has no reset"),
-        pytest.param(host(card()[0]), id="a function alone would have the method"),
+        pytest.param(
+            host(dataclasses.replace(card()[0], reset_methods=())),
+            id="a function alone would have the method",
+        ),
         pytest.param(
             host(
                 *card(),
@@ -192,3 +200,23 @@ def test_the_reset_waits_until_root_has_the_node_again(make_bench):
     assert bench.unplug(1) == 1
     assert resets(bench) == [GPU, GPU]
     assert bench.kernel.snapshot() == before
+
+
+def test_a_function_alone_on_its_bus_is_reset_by_the_attribute(make_bench):
+    bench = make_bench(host(card()[0]), device_spec=NAMED)
+    bench.plug(1, GPU)
+    assert bench.unplug(1) == 1
+    assert resets(bench) == []
+    assert f"sys/bus/pci/devices/{GPU}/reset" in {
+        each.path for each in bench.kernel.writes()
+    }
+
+
+def test_a_reset_that_the_operator_has_switched_off_is_missed(make_bench):
+    bench = make_bench(host(*hosts.gpu("0000:17", parent="")), device_spec=NAMED)
+    bench.plug(1, GPU)
+    path = f"sys/bus/pci/devices/{GPU}/reset_method"
+    bench.kernel.write(bench.kernel.path(path), "\n")
+    with pytest.raises(exception.DevicesUnreleased, match="ENOTTY"):
+        bench.unplug(1)
+    assert bench.drivers(GPU) == ["vfio-pci"]
