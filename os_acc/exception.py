@@ -201,8 +201,11 @@ def _recreated(kind: type[OsAccError], args: tuple[Any, ...]) -> OsAccError:
 
 
 def is_exhaustion(error: BaseException | None) -> bool:
-    """Return whether a call failed for lack of descriptors or memory."""
-    if isinstance(error, OSError):
+    """Return whether a call failed for lack of descriptors or memory.
+
+    A scan that lacks them is no scan: see :mod:`os_acc.inventory.discovery`.
+    """
+    if isinstance(error, OSError | HostError):
         return error.errno in EXHAUSTED
     return isinstance(error, MemoryError)
 

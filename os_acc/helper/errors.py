@@ -14,7 +14,7 @@ from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.privsep import disks
+from os_acc.privsep import disks, locks
 from os_acc.privsep.outcome import CallResult, Outcome
 
 # The texts of status_show() in drivers/fpga/fpga-mgr.c.
@@ -174,6 +174,11 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
     """Return the error for an answer about a device."""
     text = f"{address}: {result.step or 'the step'}"
     match result.outcome:
+        case Outcome.GONE if result.step == locks.TYPES:
+            return exception.DeviceGone(
+                f"{address}: its parent offers this type no more, but "
+                f"{result.observed or 'none'}"
+            )
         case Outcome.GONE:
             return exception.DeviceGone(f"{address} has vanished from the host")
         case Outcome.CHANGED:

@@ -18,7 +18,12 @@ import os
 import re
 from collections.abc import MutableMapping
 
-from os_acc.exception import HostStepFailed, InvalidInput, OsAccError
+from os_acc.exception import (
+    HostStepFailed,
+    InvalidInput,
+    OsAccError,
+    is_exhaustion,
+)
 from os_acc.host.attributes import (
     link_address,
     link_name,
@@ -74,6 +79,8 @@ def read_functions(
             try:
                 function = _read_at(str(address), parent, address)
             except HostStepFailed as error:
+                if is_exhaustion(error):
+                    raise
                 unreadable[str(address)] = error
                 continue
             if function is not None:

@@ -8,7 +8,12 @@ import functools
 import os
 from collections.abc import MutableMapping
 
-from os_acc.exception import HostStepFailed, InvalidInput, OsAccError
+from os_acc.exception import (
+    HostStepFailed,
+    InvalidInput,
+    OsAccError,
+    is_exhaustion,
+)
 from os_acc.host.attributes import names, number, read_text
 from os_acc.objects.pci import IommuGroup, PciAddress
 
@@ -47,6 +52,8 @@ def read_groups(
         try:
             group = read_group(root, number(name, GROUPS))
         except HostStepFailed as error:
+            if is_exhaustion(error):
+                raise
             unreadable[f"iommu group {name}"] = error
             continue
         if group is not None:

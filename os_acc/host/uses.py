@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, is_exhaustion
 
 
 def judge(name: str, use: Callable[[], str | None]) -> str | None:
@@ -18,4 +18,6 @@ def judge(name: str, use: Callable[[], str | None]) -> str | None:
     try:
         return use()
     except HostStepFailed as error:
+        if is_exhaustion(error):
+            raise
         return f"cannot determine the use of {name}: {error.message}"

@@ -20,7 +20,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host.attributes import read_text
 from os_acc.host.function import DEVICES, read_function
 from os_acc.objects import xrt
@@ -92,7 +92,9 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
         return ManagementFunction(function, None, why)
     try:
         text = read_text(f"{place}/interface_uuids")
-    except HostStepFailed:
+    except HostStepFailed as error:
+        if is_exhaustion(error):
+            raise
         # EINVAL: the shell has no metadata, like old shells, which are identified
         # only by their creation time.
         return ManagementFunction(function, None, "its shell has no interface uuid")

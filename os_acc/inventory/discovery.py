@@ -191,7 +191,9 @@ def discover(
     :param recorded: the leases, which decide on the state of functions.
     :param host: the result of an earlier scan.
     :param faults: faults that the kernel has reported, by function.
-    :raises HostStepFailed: the host cannot be read at all.
+    :raises HostStepFailed: the host cannot be read at all, or not now, for lack of
+        descriptors or memory; the last inventory stays.
+    :raises PluginFailed: a plugin lacked these.
     :raises DeviceStuck: the deadline has passed.
     """
     host = host or pci.scan(root)
@@ -440,6 +442,8 @@ def _discover(
         try:
             answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
         except exception.PluginFailed as error:
+            if exception.is_exhaustion(error.__cause__):
+                raise
             found.set_aside.append(idle := plugins.SetAside.after(plugin.name, error))
             found.keep(idle, offered, loaded.enabled[plugin.name])
             continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import iommu, pci, vfio, vgpu
 from os_acc.host.usage import Usage
 from os_acc.host.view import Host
@@ -206,6 +206,8 @@ def _untagged_vgpu(
         if vgpu.current_type(evidence.root, function.address) is None:
             return None
     except HostStepFailed as error:
+        if is_exhaustion(error):
+            raise
         return _no(function, RejectReason.UNREADABLE, error.message)
     return _no(
         function,

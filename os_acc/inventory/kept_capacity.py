@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev, vgpu
 from os_acc.host.view import Card, Host
 from os_acc.objects.device import AttachHandle, Device
@@ -117,5 +117,7 @@ def _exists(root: str, lease: Lease) -> bool:
             found = mdev.read_mdev(root, lease.uuid)
             return found is not None and found.type == address.type
         return vgpu.current_type(root, address) == lease.vgpu_type
-    except HostStepFailed:
+    except HostStepFailed as error:
+        if is_exhaustion(error):
+            raise
         return False

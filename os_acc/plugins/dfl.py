@@ -71,6 +71,8 @@ class DflPlugin(base.PluginBase):
         try:
             card = dfl.read_card(self.root, usable.parent.address)
         except exception.HostStepFailed as error:
+            if exception.is_exhaustion(error):
+                raise
             return fpga.unreadable(usable, error)
         if card is None:
             return _unseen(usable)

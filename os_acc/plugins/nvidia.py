@@ -73,6 +73,8 @@ class NvidiaPlugin(base.PluginBase):
                 return usable.handle()
             fault = f"its card has no capacity left for a vGPU of type {kind}"
         except base.HostStepFailed as error:
+            if error.retryable:
+                raise
             # One VF costs the others nothing.
             fault = f"its vGPU types cannot be read: {error.message}"
         return dataclasses.replace(usable.handle(), fault=fault)

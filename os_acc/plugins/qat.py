@@ -79,6 +79,8 @@ class QatPlugin(base.PluginBase):
         try:
             found = host_qat.read_state(self.root, pf)
         except exception.HostStepFailed as error:
+            if exception.is_exhaustion(error):
+                raise
             return _Pf(fault=f"its PF is out of order: {error.message}")
         names = (each.name for each in found.known_services)
         traits = frozenset(f"CUSTOM_QAT_{name}" for name in names)

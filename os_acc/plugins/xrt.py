@@ -46,6 +46,8 @@ class XrtPlugin(base.PluginBase):
                 try:
                     yield from self._function(usable, recorded)
                 except exception.HostStepFailed as error:
+                    if exception.is_exhaustion(error):
+                        raise
                     yield fpga.unreadable(usable, error)
 
     def read_region(self, region: Region) -> Region | None:

@@ -8,14 +8,17 @@ import dataclasses
 import errno
 import functools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from os_acc import exception
+from os_acc.helper import errors
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import holders, mdev, record, worker
+from os_acc.privsep import holders, locks, mdev, record, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 from os_acc.testing import FakeKernel, HostSpec, hosts
@@ -73,6 +76,20 @@ def test_a_parent_without_capacity_refuses(kernel):
     kernel.fail(attribute="create", error=errno.EUSERS)
     refused = create()
     assert (refused.outcome, refused.errno) == (Outcome.REFUSED, errno.EUSERS)
+
+
+@pytest.mark.parametrize("has_lock", [False, True])
+def test_a_type_that_its_parent_no_longer_offers_is_named(kernel, has_lock):
+    """Its driver was reloaded with others."""
+    if has_lock:
+        assert [create(), remove()] == [OK, OK]
+    shutil.rmtree(f"{kernel.root}/sys/class/mdev_bus/mtty/{locks.TYPES}/mtty-1")
+    error = errors.of_answer(str(SLOT), create())
+    assert isinstance(error, exception.DeviceGone)
+    assert error.message == (
+        "mtty/mtty-1/0: its parent offers this type no more, but mtty-2"
+    )
+    assert remove() == OK
 
 
 def test_a_create_without_effect_is_reported(kernel):
