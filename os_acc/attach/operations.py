@@ -71,10 +71,8 @@ def release_device(
     deadline = time.monotonic() + manager.settings.unplug_timeout
     store = manager.store.until(deadline)
     if address in store.damaged_claims():
-        if not force and isinstance(address, PciAddress):
-            _claim_damaged(manager, address, deadline)
         store.forget_damaged(address)
-        # Only the helper's record protects the device now.
+        # The helper's record keeps the device, if it has to be erased or released.
         manager.catalog.reconciler.invalidate()
         manager.discover(deadline)
         return
@@ -201,23 +199,6 @@ def _slot_lease(
             f"{slot} is not leased", kind=exception.ObjectKind.DEVICE
         )
     return unknown_device.slot_lease(manager.root, inventory.host, slot, records[slot])
-
-
-def _claim_damaged(manager: Manager, address: PciAddress, deadline: float) -> None:
-    """Have the helper record a device of a damaged lease, if it has to be erased.
-
-    A reboot has removed the helper's record of the lease, and returned the device.
-    """
-    store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
-    records, inventory = reconciler.records(deadline), manager.discover(deadline)
-    function = inventory.host.functions.get(address)
-    if function is None or address in records or is_vfio_driver(function.driver):
-        return
-    damaged = store.damaged_claims()
-    found = UnknownDevice(manager, inventory, address, records, deadline, damaged)
-    planned = _owing(manager, found.lease(None, _NOTHING), None, deadline)
-    if planned.owes_erase:
-        reconciler.claim(planned, "", store, deadline)
 
 
 def _erase_again(

@@ -228,8 +228,12 @@ def forget(
     recorded = [
         each
         for each in addresses
-        if record.exists(each) or record.copies_of(each, lease)
+        if record.exists(each)
+        or (record.copies_of(each, lease) and functions.exists(each))
     ]
+    for each in set(addresses).difference(recorded):
+        # Of a device that has left the host, and has no lock.
+        record.remove_copies(each, lease)
     found: dict[PciAddress, CallResult] = {}
     if recorded:
         answers = worker.run(
