@@ -125,9 +125,5 @@ def leaves_group_viable(function: PciFunction) -> bool:
     driver that performs no DMA (Documentation/driver-api/vfio.rst, "group
     viability"). Neither its class nor its header type matters.
     """
-    return performs_no_dma(function) or is_vfio_driver(function.driver)
-
-
-def performs_no_dma(function: PciFunction) -> bool:
-    """Return whether a function has no driver, or one that performs no DMA."""
-    return function.driver is None or function.driver in _TOLERATED
+    driver = function.driver
+    return driver is None or driver in _TOLERATED or is_vfio_driver(driver)
