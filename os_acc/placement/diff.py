@@ -48,6 +48,11 @@ from os_acc.placement.changes import (
 )
 
 _NOTHING: Final[frozenset[str]] = frozenset()
+_OF_EARLIER_NODE: Final = (
+    "os_acc has made it below an earlier compute node of this host: check that "
+    "'openstack resource provider show --allocations {0}' has no allocation, then run "
+    "'openstack resource provider delete {0}'"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -264,6 +269,8 @@ class _Planning:
                     + ("already" if other.uuid != uuid else "in another tree"),
                     service=exception.ServiceType.PLACEMENT,
                     reason=exception.RefusalReason.NAME_TAKEN,
+                    # The UUID is derived from the name: no other service has both.
+                    hint=_OF_EARLIER_NODE.format(uuid) if other.uuid == uuid else "",
                 ),
             )
             return

@@ -289,6 +289,22 @@ def test_what_was_begun_goes_on_after_a_restart(double, service):
 # -- several services of one host ----------------------------------------------
 
 
+@pytest.mark.parametrize("name", [None, "renamed"])
+def test_one_of_ours_in_the_tree_of_an_earlier_node_is_to_be_deleted(
+    double, service, name
+):
+    """The compute node was created again, with another UUID."""
+    earlier = Provider(uuid_of(78), "node1-before", None)
+    old = Provider(ONE.uuid, name or ONE.provider.name, earlier.uuid)
+    double.providers |= {earlier.uuid: earlier, old.uuid: old}
+    (refused,) = service.sync(ONE).refused
+    assert refused.error.reason is exception.RefusalReason.NAME_TAKEN
+    assert f"openstack resource provider delete {ONE.uuid}" in refused.error.hint
+    assert "owner" not in refused.error.hint
+    del double.providers[old.uuid]
+    assert service.sync(ONE).refused == ()
+
+
 def test_what_another_service_has_just_made_is_in_no_other_tree(double, service):
     """It appears between two reads: after the tree's, before the name's."""
     stranger = Provider(uuid_of(77), ONE.provider.name, None)
