@@ -34,8 +34,6 @@ from os_acc.privsep.functions import is_driver_name
 class UnknownDevice:
     """A device without a lease, and the present state of its IOMMU group.
 
-    :param damaged: the functions of leases whose records are damaged. A device among
-        them need not be prepared for a guest.
     :ivar recorded: the privileged helper's record of the device, if any.
     :raises NotFound: there is no device to give back or to adopt.
     """
@@ -47,14 +45,13 @@ class UnknownDevice:
         address: PciAddress,
         records: Mapping[DeviceAddress, HelperRecord],
         deadline: float,
-        damaged: Collection[DeviceAddress] = (),
     ) -> None:
         self._manager, self._host, self._deadline = manager, inventory.host, deadline
-        self._address, self._records, self._damaged = address, records, damaged
+        self._address, self._records = address, records
         self._function = inventory.host.function(address)
         self.recorded = records.get(address)
         # The configuration may have changed since the helper took the device.
-        if self.recorded is None and address not in damaged:
+        if self.recorded is None:
             self._check_prepared(inventory)
 
     def lease(self, driver: str | None, siblings: Mapping[PciAddress, str]) -> Lease:
@@ -136,8 +133,6 @@ class UnknownDevice:
         entry = self._records.get(address)
         if entry is not None and self.recorded is not None:
             return entry.lease == self.recorded.lease
-        if self._address in self._damaged:
-            return address in self._damaged
         return self._is_the_guests and self._is_offered(function)
 
     def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:

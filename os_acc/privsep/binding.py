@@ -461,6 +461,7 @@ def _give_back_recorded(
     if result.outcome != Outcome.OK:
         return result
     if not any(debt):
+        record.remove_copies(target.address, lease)
         record.remove(target.address)
     elif found is not None or not is_denied(target, allows):
         # A record permits steps: none is made of a function that may not be taken.

@@ -389,7 +389,7 @@ def write(record: DeviceRecord) -> None:
     )
     text = f"{_check(payload)} {payload}\n"
     name = ""
-    if record.eraser or record.releaser:
+    if isinstance(record.address, PciAddress) and (record.eraser or record.releaser):
         key = record.serial or str(record.address)
         name = outstanding.name_of(record.identity, key)
         outstanding.write(name, text)

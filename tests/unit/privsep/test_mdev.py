@@ -18,7 +18,7 @@ from os_acc import exception
 from os_acc.helper import errors
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import holders, locks, mdev, record, worker
+from os_acc.privsep import holders, locks, mdev, outstanding, record, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 from os_acc.testing import FakeKernel, HostSpec, hosts
@@ -323,3 +323,12 @@ def test_invalid_arguments_reach_no_file(kernel, arguments):
     for step in (mdev.create, mdev.remove, mdev.repair_record):
         assert CallResult(*step(*arguments)).outcome == Outcome.INVALID
     assert kernel.writes() == []
+
+
+def test_the_record_of_a_slot_claims_no_parent_after_a_reboot(kernel):
+    """A reboot ends mediated devices."""
+    os.makedirs(kernel.path("run/os_acc"))
+    mdev.record_slot(MdevSlot(MdevType(GPU, "mtty-1"), 0), LEASE, "acme")
+    shutil.rmtree(kernel.path("run"))
+    assert record.claimed() == ()
+    assert not os.path.exists(kernel.path(outstanding.DIRECTORY))
