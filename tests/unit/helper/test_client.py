@@ -118,8 +118,8 @@ def limit_of(call: Callable[[privsep.Step[Any]], object]) -> int:
     limits: list[int] = []
 
     def entry(*arguments: Any) -> CallResult:
-        # Behind the epoch of the lease, or at the end of the call of a health step.
-        found = arguments.index(LEASE.epoch) + 1 if LEASE.epoch in arguments else -1
+        # Behind the epoch of the lease, or behind the function of a health step.
+        found = arguments.index(LEASE.epoch) + 1 if LEASE.epoch in arguments else 1
         limits.append(arguments[found])
         return OK
 
