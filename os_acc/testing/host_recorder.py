@@ -71,7 +71,7 @@ _IDENTIFYING: Final = re.compile(
 )
 #: The attributes of a class device that discovery reads, by class.
 _CLASS_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
-    "nvme": ("dev",),
+    "nvme": ("dev", "serial"),
     "block": ("dev", "size", "partition", "nsid"),
     "net": ("flags", "operstate"),
     "drm": ("dev", "status", "enabled", "dpms"),
@@ -245,7 +245,10 @@ def record_host(
     networks = {address for address, _ in usage.network_uses(root)}
     displays = {address for address, _ in usage.display_uses(root, host)}
     devices = {
-        address: tuple(_nested(root, found, is_up=address in networks))
+        address: tuple(
+            each if identifying else _without_serial(each)
+            for each in _nested(root, found, is_up=address in networks)
+        )
         for address, found in _by_owner(root).items()
     }
     recorder = _Recorder(
@@ -368,6 +371,11 @@ def _class_attributes(
                 "uevent",
                 f"MAJOR={major}\nMINOR={minor}\nDEVNAME={place}{device.name}",
             )
+
+
+def _without_serial(device: ClassDeviceSpec) -> ClassDeviceSpec:
+    kept = tuple(each for each in device.attributes if each[0] != "serial")
+    return dataclasses.replace(device, attributes=kept)
 
 
 def _source(devices: Iterable[ClassDeviceSpec]) -> str:

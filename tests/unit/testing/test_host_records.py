@@ -132,7 +132,9 @@ def test_discovery_finds_the_same_devices(
     make: Callable[[], HostSpec], tmp_path: Path
 ) -> None:
     source = inventory(tmp_path / "source", make())
-    spec = recorded(tmp_path / "source/host", tmp_path / "host.json")
+    # A drive is known by its serial number.
+    file = tmp_path / "host.json"
+    spec = recorded(tmp_path / "source/host", file, identifying=True)
     found = inventory(tmp_path / "copy", spec)
 
     assert found.providers == source.providers
