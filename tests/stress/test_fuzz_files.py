@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,9 @@ from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.mdevs import mdpy, mtty
 from tests.random_values import RandomValues, shown
 from tests.shares import Share
-from tests.stress import privileged_contract
+from tests.stress import privileged_contract, processes
 from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.hostile_client import RETURNED, HostileClient, serving
 from tests.stress.privileged_calls import (
     answer_to,
     host_of,
@@ -26,6 +29,7 @@ from tests.stress.privileged_calls import (
     talking_to,
 )
 from tests.stress.privileged_host import Arguments, Host
+from tests.stress.test_process_users import Sudo, become_ordinary
 from tests.unit import vendor_steps
 from tests.unit.privsep.root_config import limit_to
 
@@ -38,6 +42,10 @@ SLOTS = 64
 GPU = "0000:17:00.0"
 #: One parent and type that root's configuration names.
 NAMED = ("mtty", "mtty-1")
+
+
+#: Makes one call with an epoch.
+Call = Callable[[RandomValues, Host, int], Any]
 
 
 def _parent(rng: RandomValues) -> str:
@@ -70,9 +78,7 @@ def _addresses(rng: RandomValues, host: Host) -> Arguments:
     return tuple(dict.fromkeys(found))
 
 
-def _of_mdev(
-    step: Callable[..., Any], last: object
-) -> Callable[[RandomValues, Host, int], Any]:
+def _of_mdev(step: Callable[..., Any], last: object) -> Call:
     def call(rng: RandomValues, _host: Host, epoch: int) -> Any:
         more = (last,) if rng.happens(0.5) else ()
         lease = _LEASES[rng.random.randrange(4)] if rng.happens(0.5) else _uuid(rng)
@@ -93,12 +99,14 @@ def _vendor_step(rng: RandomValues, host: Host, epoch: int) -> Any:
     return step(*call)
 
 
-def _forget(rng: RandomValues, host: Host, epoch: int) -> Any:
-    lease = rng.pick(_LEASES)
-    return binding.forget(_addresses(rng, host), epoch, 30_000, lease)
+def _of_forget(step: Callable[..., Any]) -> Call:
+    def call(rng: RandomValues, host: Host, epoch: int) -> Any:
+        return step(_addresses(rng, host), epoch, 30_000, rng.pick(_LEASES))
+
+    return call
 
 
-def _of_contract(name: str) -> Callable[[RandomValues, Host, int], Any]:
+def _of_contract(name: str) -> Call:
     """Return a call of an entry point with a new epoch, lease and address."""
     row = privileged_contract.ALL[name]
 
@@ -124,12 +132,12 @@ def _replaced(value: Any, old: object, new: object) -> Any:
     return value
 
 
-HOSTILE: tuple[Callable[[RandomValues, Host, int], Any], ...] = (
+HOSTILE: tuple[Call, ...] = (
     _of_mdev(mdev.create, "acme"),
     _of_mdev(mdev.remove, True),
     _of_mdev(mdev.repair_record, "acme"),
     _vendor_step,
-    _forget,
+    _of_forget(binding.forget),
 )
 
 
@@ -180,3 +188,51 @@ def test_the_number_of_files_is_that_of_the_devices(
         limit = FILES * len(host.cards) + FILES * SLOTS
         assert len(found) <= limit, sorted(found)[:: len(found) // 20]
     fuzzed("calls that make files", len(calls))
+
+
+def _through(client: HostileClient) -> tuple[Call, ...]:
+    """Return the calls that a client makes of a helper in another process."""
+
+    def step(name: str) -> Callable[..., Any]:
+        def call(*given: object) -> None:
+            assert client.call(f"os_acc.privsep.{name}", *given)[0] == RETURNED
+
+        return call
+
+    return (
+        _of_mdev(step("mdev.create"), "acme"),
+        _of_mdev(step("mdev.remove"), True),
+        _of_mdev(step("mdev.repair_record"), "acme"),
+        _of_forget(step("binding.forget")),
+    )
+
+
+def test_an_ordinary_user_makes_no_more_files_of_root(
+    fake: FakeKernel, place: str, seed: str, share: Share, fuzzed: Fuzzed
+):
+    host, calls = host_of(fake), share.select(range(CALLS), SHARES)
+    for directory in (place, os.path.dirname(place)):
+        os.chmod(directory, 0o711)
+    sudo = Sudo(Path(place, "sudo"))
+    own = Path(place, "own")
+    own.mkdir()
+    own.chmod(0o777)
+
+    def attack() -> int:
+        become_ordinary()
+        tempfile.tempdir = str(own)
+        with serving("base", sudo.command(fake.root)) as client:
+            hostile = _through(client)
+            for number in calls:
+                rng = RandomValues(f"{seed} {number}", ())
+                hostile[rng.random.randrange(len(hostile))](rng, host, number + 2)
+        return os.getuid()
+
+    with sudo.serving():
+        ended = processes.Child(attack).wait()
+    assert not ended.trouble
+    assert ended.value or os.getuid()
+    found = _files(fake)
+    assert {os.stat(each).st_uid for each in found} == {os.getuid()}
+    assert len(found) <= FILES * len(host.cards) + FILES * SLOTS
+    fuzzed("calls of an ordinary user", len(calls))

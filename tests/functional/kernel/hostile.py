@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shlex
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +35,6 @@ _SECUREBITS = 0xEF
 _SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 LEASE = "11111111-1111-4111-8111-111111111111"
 _MILLISECONDS = 60_000
-_REMOVE = "os_acc.privsep.mdev.remove"
 
 
 def status(text: str) -> dict[str, str]:
@@ -121,44 +118,6 @@ def bind_what_is_not_named(helper: list[str], own: str, pf: str, *others: str) -
         assert functions.driver(PciAddress.parse(vf)) == ""
 
 
-def make_files(helper: list[str], own: str, calls: str, *devices: str) -> None:
-    """Make many calls for devices that do not exist, or that root does not name.
-
-    :param devices: functions that exist, the first of them taken by this call, then the
-        parent and the type of a mediated device.
-    """
-    *addresses, parent, kind = devices
-    random_values = random.Random(calls)
-    with serving("base", [*helper, "--config-file", own]) as client:
-        assert _take(client, addresses[0]).outcome == Outcome.OK
-        for number in range(int(calls)):
-            name, given = _hostile_call(random_values, addresses, parent, kind)
-            # Few calls are about a slot that exists: each forks a process.
-            if number % 1000 == 0 and name == _REMOVE:
-                given = (parent, kind, *given[2:])
-            answer = client.call(name, *given)
-            assert answer[0] == RETURNED, answer
-        assert _give_back(client, addresses[0], "").outcome == Outcome.OK
-
-
-def _hostile_call(
-    values: random.Random, addresses: list[str], parent: str, kind: str
-) -> tuple[str, tuple[object, ...]]:
-    base, lease = "os_acc.privsep", str(uuid.UUID(int=values.getrandbits(128)))
-    rest = (_epoch(), _MILLISECONDS)
-    name = values.choice(("create", "remove", "repair_record", "forget"))
-    if name == "forget":
-        missing = [
-            (values.randrange(2**16), values.randrange(256), 1, 0) for _ in range(20)
-        ]
-        there = [PciAddress.parse(each).parts for each in addresses[1:]]
-        return f"{base}.binding.forget", (tuple({*missing, *there}), *rest, lease)
-    places = (parent, values.choice(addresses), "missing")
-    slot = (values.choice(places), f"{kind}{values.getrandbits(64)}")
-    number = values.randrange(values.choice((100, 10**9)))
-    return f"{base}.mdev.{name}", (*slot, number, lease, *rest)
-
-
 def bind_without_a_limit(helper: list[str], own: str, other: str) -> None:
     """Take devices that a user's configuration names and root's does not restrict."""
     with serving("base", [*helper, "--config-file", own]) as client:
@@ -232,7 +191,6 @@ JOBS: dict[str, Callable[..., None]] = {
         gain_privileges,
         bind_what_is_not_named,
         bind_without_a_limit,
-        make_files,
         program,
     )
 }

@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +21,11 @@ from os_acc.objects.digest import Digest
 from os_acc.privsep import rootconf
 from os_acc.privsep.outcome import Outcome
 from tests.behaviour import interpreter_access
-from tests.behaviour.root_side import RootSide
 from tests.unit.bitstreams import signing_keys
 
 from . import dfl, hostile, lane, sysfs
 from .accounts import OrdinaryUser
 from .dfl_card import Card
-from .kernel_modules import MTTY
 from .machine import Machine
 
 BROWSER = Path("/usr/local/bin/browser")
@@ -36,8 +33,6 @@ STARTED = Path(hostile.STARTED)
 PRIVILEGED = Path("/etc/os-acc/privileged.conf")
 SIGNER = "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
 KIND = "RSA-PSS"
-#: The slots of a type that are locked, even if the kernel has fewer.
-SLOTS = 64
 UNSIGNED = ("", "", "", "")
 #: The command allows everything that a lax sudoers file would allow.
 HELPER = shlex.join(
@@ -120,30 +115,6 @@ def test_a_configuration_that_the_client_can_write_limits_nothing(
 ) -> None:
     os.chown(privileged, ordinary_user.uid, ordinary_user.gid)
     attack(hostile.bind_without_a_limit, own, the_machine.edu_node1)
-
-
-@pytest.fixture
-def mtty(the_machine: Machine, vm_user: OrdinaryUser) -> Iterator[None]:
-    """Load a parent of mediated devices."""
-    root_side = RootSide(the_machine, vm_user)
-    subprocess.run(["modprobe", "--all", "mdev", "vfio_iommu_type1"], check=True)
-    root_side.load(MTTY, True)
-    yield
-    root_side.load(MTTY, False)
-
-
-@pytest.mark.usefixtures("mtty")
-def test_no_file_is_made_for_what_does_not_exist_or_root_does_not_name(
-    attack: Callable[..., None], own: str, privileged: Path, the_machine: Machine
-) -> None:
-    taken, *others = (the_machine.edu_node1, the_machine.pf_node0, the_machine.card[1])
-    named = f'{{"mdev_parent": "{MTTY}", "mdev_types": "{MTTY}-1"}}'
-    device = f'{{"address": "{taken}"}}'
-    text = f"[os_acc]\ndevice_spec = {named}\ndevice_spec = {device}\n"
-    privileged.write_text(text)
-    attack(hostile.make_files, own, "100000", taken, *others, MTTY, f"{MTTY}-1")
-    found = [name for _, _, names in os.walk("/run/os_acc") for name in names]
-    assert len(found) <= len(os.listdir("/sys/bus/pci/devices")) + SLOTS
 
 
 @pytest.fixture
