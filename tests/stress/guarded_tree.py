@@ -15,8 +15,8 @@ from tests.stress.privileged_calls import answer_to, check_answer, let_stuck_one
 from tests.stress.privileged_host import Arguments, Card, EntryPoint
 
 _LOCKS = "run/os_acc"
-#: The directories below with the marks and notes of NVMe functions.
-_OF_NVME = ("erasing", "nvme")
+#: The directories below with the marks, notes and keepers of NVMe functions.
+_OF_NVME = ("erasing", "nvme", "claims")
 
 
 def _copies(card: Card) -> list[str]:
