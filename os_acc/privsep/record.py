@@ -130,7 +130,10 @@ def _listed_copies() -> Iterator[tuple[Any, ...]]:
             )
             continue
         if not found:
-            unclear = [each for each in there if not functions.serial(each)]
+            # One that has only to be released has no data of a guest.
+            unclear = [
+                each for each in there if copy.eraser and not functions.serial(each)
+            ]
             bare = dataclasses.replace(
                 copy, use=FunctionUse.HOST, eraser="", releaser=""
             )
@@ -293,8 +296,12 @@ def lease_of(
         return None
     there = {name for each in _of_model(identity) for name in _names(each, identity)}
     for name, _identity, copy in copies:
-        if name not in there and not (copy and _is_of_this_boot(copy)):
-            return UNREADABLE if copy is None else copy.lease
+        if name in there:
+            continue
+        if copy is None:
+            return UNREADABLE
+        if copy.eraser and not _is_of_this_boot(copy):
+            return copy.lease
     return None
 
 
