@@ -18,12 +18,7 @@ import os
 import re
 from collections.abc import MutableMapping
 
-from os_acc.exception import (
-    HostStepFailed,
-    InvalidInput,
-    OsAccError,
-    is_exhaustion,
-)
+from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
 from os_acc.host.attributes import (
     link_address,
     link_name,

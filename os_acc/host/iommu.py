@@ -8,12 +8,7 @@ import functools
 import os
 from collections.abc import MutableMapping
 
-from os_acc.exception import (
-    HostStepFailed,
-    InvalidInput,
-    OsAccError,
-    is_exhaustion,
-)
+from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
 from os_acc.host.attributes import names, number, read_text
 from os_acc.objects.pci import IommuGroup, PciAddress
 
