@@ -69,7 +69,10 @@ class Loss(enum.Enum):
 
     def strike(self, bench: TestHost, rng: random.Random) -> None:
         """Lose the store of a host, if there is one."""
-        file = pathlib.Path(bench.directory, "state", "os_acc.sqlite")
+        self.strike_file(pathlib.Path(bench.directory, "state", "os_acc.sqlite"), rng)
+
+    def strike_file(self, file: pathlib.Path, rng: random.Random) -> None:
+        """Lose a store, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             match self:
                 case Loss.DELETED:
