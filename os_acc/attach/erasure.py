@@ -274,8 +274,9 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
 
 def followed(root: str, lease: Lease) -> Lease:
     """Return the lease with the present address of each drive that has moved."""
-    here = verification.remaining(root, lease).prior
-    old = [each for each in lease.prior if each.identity.drive and each not in here]
+    drives = [each for each in lease.prior if each.identity.drive]
+    here = verification.remaining(root, lease).prior if drives else ()
+    old = [each for each in drives if each not in here]
     if not old:
         return lease
     there = {

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from os_acc import plugins
 from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
+from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import answers
@@ -62,6 +63,23 @@ class Discovered:
             taken.union(each.address for each in answer.devices), name
         )
         self._take(taken)
+
+    def release(self, plugin: str, recorded: RecordedState) -> None:
+        """Leave leased devices that a plugin did not offer to the plugins after it.
+
+        Those that it has to release or erase stay with it.
+        """
+        kept = {
+            address
+            for lease in recorded.leases
+            if lease.owes_release or lease.owes_erase
+            for address in lease.members
+        }
+        self.owners = {
+            address: name
+            for address, name in self.owners.items()
+            if name != plugin or address in kept
+        }
 
     def candidates_for(
         self,

@@ -449,6 +449,7 @@ def _discover(
             continue
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
+        found.release(plugin.name, recorded)
         for broken in answer.broken:
             # Which device it is may be unknown.
             found.keep(plugins.SetAside(plugin.name, broken.rule), offered)

@@ -238,7 +238,10 @@ def check_open(tree: Transaction, address: str) -> None:
     group = functions.group_of(tree, address)
     for each in () if group is None else functions.members(tree, group):
         name = owner(tree, each)
-        if name is not None and not load(tree, name).manages_dma:
+        # A driver that offers a function, such as NVIDIA's, leaves DMA to VFIO.
+        if name is None or vfio.is_registered(tree, each):
+            continue
+        if not load(tree, name).manages_dma:
             raise refuse(errno.EPERM, each)
 
 
