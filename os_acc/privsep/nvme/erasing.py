@@ -36,6 +36,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     :raises OSError: EOPNOTSUPP: they allow none, and the text names the rules; or a VF
         lacks resources. ENODEV, ETIMEDOUT: its controller, or that of its PF, does
         not answer. ESTALE: the drive is not the one that the lease had.
+    :raises CallRefused: the host uses a disk of the function.
     """
     # The host's disks of it may have data of an earlier guest.
     notes.mark(function)
@@ -51,7 +52,9 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     with _on_driver_for(function, lease):
         queue = survey.wait_for_queue(function)
         device = survey.survey(function, queue)
-        _choose(device, methods)
+        # It stays on its driver if the consumer is no guest.
+        with disks.claimed(functions.directory(function)):
+            _choose(device, methods)
         if device.controller.sanitizes and queue.sanitize_status().is_running:
             # An erasure that was given up: until its end the drive does no I/O.
             text = "a sanitize operation is running in the drive"

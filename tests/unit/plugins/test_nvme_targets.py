@@ -56,6 +56,17 @@ def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -
 
 
 @TARGETS
+def test_a_drive_that_the_host_uses_is_refused(host: TestHost, target: str) -> None:
+    number = host.kernel.read(host.kernel.path("sys/class/block/nvme1n1/dev")).strip()
+    used = host.kernel.open_disk("dev/nvme1n1", number)
+    with pytest.raises(exception.OsAccError):
+        plug(host, target)
+    assert host.manager.store.leases() == ()
+    os.close(used)
+    plug(host, target)
+
+
+@TARGETS
 def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -> None:
     plug(host, target)
     host.unplug(1)
