@@ -18,9 +18,11 @@ from os_acc.privsep.kernel import Kernel
 from . import sysfs
 from .machine import Machine
 
-#: The horizontal resolution among the registers of QEMU's display, in its BAR 2
-#: (docs/specs/standard-vga.rst): any value stays until a reset.
+#: The low byte of the horizontal resolution, in BAR 2 of QEMU's display
+#: (docs/specs/standard-vga.rst): a value stays until a reset.
 _RESOLUTION = 0x500 + 2 * 1
+#: The command register, and its bit for memory.
+_COMMAND, _MEMORY = 4, b"\x02\x00"
 
 
 @pytest.fixture
@@ -34,17 +36,19 @@ def pair(the_machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def resolution(display: str, text: bytes = b"") -> bytes:
-    """Return the register of a display, after it has been written."""
-    sysfs.write(display, "enable", "1")
+    """Return a byte of a register of a display, after it has been written."""
+    # vfio-pci lets an unused function sleep, and leaves its memory off.
+    sysfs.write(display, "power/control", "on")
+    with open(sysfs.directory(display) / "config", "r+b", buffering=0) as config:
+        os.pwrite(config.fileno(), _MEMORY, _COMMAND)
     fd = os.open(sysfs.directory(display) / "resource2", os.O_RDWR)
     try:
         with mmap.mmap(fd, 0x1000) as registers:
             if text:
-                registers[_RESOLUTION : _RESOLUTION + 2] = text
-            return registers[_RESOLUTION : _RESOLUTION + 2]
+                registers[_RESOLUTION : _RESOLUTION + 1] = text
+            return registers[_RESOLUTION : _RESOLUTION + 1]
     finally:
         os.close(fd)
-        sysfs.write(display, "enable", "0")
 
 
 def reset(function: str) -> None:
@@ -63,10 +67,10 @@ def test_both_functions_of_a_card_are_reset_with_their_bus(
     assert not (sysfs.directory(second) / "reset").exists()
     assert functions.resets_with_bus(PciAddress.parse(display))
     assert not functions.resets_with_bus(PciAddress.parse(second))
-    assert resolution(display, b"\x40\x01") == b"\x40\x01"
-    assert resolution(display) == b"\x40\x01"
+    assert resolution(display, b"\x40") == b"\x40"
+    assert resolution(display) == b"\x40"
     reset(display)
-    assert resolution(display) == bytes(2)
+    assert resolution(display) == b"\0"
 
 
 def test_a_function_that_is_not_on_vfio_prevents_the_reset(
