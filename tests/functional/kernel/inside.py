@@ -12,6 +12,8 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,13 +137,23 @@ def run_pytest(results: Path, emulator: Path, arguments: list[str]) -> int:
 
 
 def report(results: Path, job: Callable[[], int]) -> int:
-    """Run the job; write its beginning and status to the files of :mod:`.lane`."""
-    (results / "began").touch()
+    """Run the job; write its status to a file of :mod:`.lane`.
+
+    Meanwhile another file grows, which shows that the machine itself still runs.
+    """
+    threading.Thread(target=_beat, args=(results / "beats",), daemon=True).start()
     status = job()
     unfinished = results / "status.new"
     unfinished.write_text(f"{status}\n", encoding="ascii")
     unfinished.rename(results / "status")
     return status
+
+
+def _beat(path: Path) -> None:
+    with open(path, "wb", buffering=0) as beats:
+        while True:
+            beats.write(b".")
+            time.sleep(5)
 
 
 def main(

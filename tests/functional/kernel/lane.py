@@ -52,6 +52,9 @@ FIGURES = CHECKOUT / "build" / "figures" / "kernel.json"
 #: Seconds until pytest begins, and until it has ended, on a slow machine.
 BOOT_DEADLINE = 300.0
 TESTS_DEADLINE = 3300.0
+#: Seconds without a beat (:func:`.inside.report`) after which a machine has stopped.
+#: A test that hangs does not stop the beats, and is not tried again.
+BEAT_DEADLINE = 300.0
 POWEROFF_DEADLINE = 60.0
 #: EX_SOFTWARE of sysexits.h: no test failed, the lane did.
 NO_RESULT = 70
@@ -254,9 +257,13 @@ def machine_command(kernel: Kernel, job: Job) -> list[str]:
 
 @dataclass(slots=True)
 class Attempt:
-    """One boot of the machine, and its result."""
+    """One boot of the machine, and its result.
+
+    :ivar stopped: the machine itself, its kernel or emulator, no longer ran.
+    """
 
     began: bool = False
+    stopped: bool = False
     status: int | None = None
 
 
@@ -283,18 +290,21 @@ class Machine:
         """Show the job's output as it grows, until the machine has ended."""
         attempt = Attempt()
         start = time.monotonic()
-        deadline = start + BOOT_DEADLINE
-        while time.monotonic() < deadline and attempt.status is None:
+        deadline = end = start + BOOT_DEADLINE
+        beats = 0
+        while (now := time.monotonic()) < deadline and attempt.status is None:
+            if (count := self._beats()) != beats:
+                if not attempt.began:
+                    attempt.began, end = True, now + TESTS_DEADLINE
+                    print(f"{self._job.name}: booted, {now - start:.0f} s", flush=True)
+                beats, deadline = count, min(end, now + BEAT_DEADLINE)
             ended = self._wait(1.0)
-            if not attempt.began and (self._results / "began").exists():
-                attempt.began = True
-                now = time.monotonic()
-                deadline = now + TESTS_DEADLINE
-                print(f"{self._job.name}: booted in {now - start:.0f} s", flush=True)
             self._show()
             attempt.status = self._status()
             if ended:
                 break
+        else:
+            attempt.stopped = attempt.status is None and now < end
         self._wait(POWEROFF_DEADLINE if attempt.status is not None else 0)
         return attempt
 
@@ -316,6 +326,10 @@ class Machine:
         # The machine renames it into place: it is never half written.
         path = self._results / "status"
         return int(path.read_text()) if path.exists() else None
+
+    def _beats(self) -> int:
+        path = self._results / "beats"
+        return path.stat().st_size if path.exists() else 0
 
     def _show(self) -> None:
         path = self._results / self._job.log
@@ -353,15 +367,17 @@ def open_to_users(environment: Path) -> None:
 
 
 def boot(kernel: Kernel, job: Job) -> Attempt:
-    """Boot the machine, and a second time if the job has not even begun."""
+    """Boot the machine, and a second time if it did not boot or has stopped."""
     open_to_users(Path(sys.prefix))
     # The machine sees the host's files read-only, and emulation compiles slowly.
     for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests"):
         compileall.compile_dir(folder, quiet=2, workers=0)
     compileall.compile_dir(PACKAGES, quiet=2, workers=0, rx=NOT_IMPORTED)
     attempt = boot_once(kernel, job)
-    if not attempt.began:
-        print(f"{job.name}: the machine did not boot; trying once more", flush=True)
+    if not attempt.began or attempt.stopped:
+        reason = "has stopped" if attempt.stopped else "did not boot"
+        print(console_tail(job.results))
+        print(f"{job.name}: the machine {reason}; trying once more", flush=True)
         attempt = boot_once(kernel, job)
     return attempt
 
