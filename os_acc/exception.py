@@ -247,36 +247,11 @@ class InvalidAllocation(InvalidInput):
     reason: AllocationReason = AllocationReason.CONTRADICTION
 
 
-class FitReason(ErrorReason):
-    """Reasons of :class:`FitUndecided`."""
-
-    TOO_LARGE = "too many cells", "leave out host cells that the guest must not use"
-    TOO_HARD = (
-        "search budget exhausted",
-        "ask for the guest's devices in fewer requests, or allow more steps",
-    )
-
-
 class FitUndecided(InvalidInput):
-    """Whether a guest fits the NUMA cells of a host is undecided.
+    """Whether a guest fits the NUMA cells of a host is undecided."""
 
-    :ivar refusals: the pairs of guest cell and host cell that are ruled out so far,
-        and why (:class:`os_acc.numa.CellRefusal`).
-    """
-
-    reason: FitReason = FitReason.TOO_HARD
     elsewhere = True
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str = "",
-        reason: FitReason | None = None,
-        refusals: Iterable[Any] = (),
-    ) -> None:
-        super().__init__(message, hint=hint, reason=reason)
-        self.refusals = tuple(refusals)
+    default_hint = "allow more steps, or leave out host cells"
 
 
 class ObjectKind(ErrorReason):

@@ -84,6 +84,6 @@ def passes(host_state: Any, spec_obj: Any) -> bool:
         convert.networks_from_nova(networks),
     )
     try:
-        return numa.fit_to_host(question, explain=False).fits
+        return numa.fit_to_host(question).fits
     except exception.FitUndecided:
         return True

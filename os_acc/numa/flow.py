@@ -69,23 +69,6 @@ class Flow:
         """Return the number of units that flow along an edge."""
         return self._room[edge ^ 1]
 
-    def reached(self, start: int, *without: int) -> frozenset[int]:
-        """Return the nodes that further units could reach from ``start``.
-
-        After a run that sent less than requested, the edges that leave the nodes
-        reached from its source are full: a minimum cut.
-
-        :param without: nodes that are not entered.
-        """
-        found, todo = {start}, [start]
-        while todo:
-            for edge in self._out[todo.pop()]:
-                target = self._target[edge]
-                if self._room[edge] and target not in found and target not in without:
-                    found.add(target)
-                    todo.append(target)
-        return frozenset(found)
-
     def _edges_into(self, sink: int) -> dict[int, int]:
         """Return an edge with capacity left from each node that has one."""
         room = self._room

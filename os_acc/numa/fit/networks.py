@@ -41,13 +41,6 @@ def not_carried(
     )
 
 
-def carried(
-    topology: NUMATopology, cells: Collection[int], networks: InstanceNUMANetworks
-) -> bool:
-    """Return whether the cells have access to all these networks."""
-    return not_carried(topology, cells, networks) == NO_NETWORKS
-
-
 def cells_of_physnet(topology: NUMATopology, name: str) -> frozenset[int]:
     """Return the ids of the cells that declare a physical network; none: any cell."""
     return frozenset(

@@ -1,92 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Find the host cells that carry a guest, its networks and its devices."""
+"""Find the host cells that carry a guest, its networks and its devices.
+
+The search is backtracking in the order of :mod:`os_acc.numa.fit.question`. Networks
+and devices depend on the *set* of host cells alone, so a set that has failed is not
+tried again in another order, and equal guest cells take ascending host cells.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import functools
+import operator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells, allows
-from os_acc.numa.fit import cell_sets, cells
-from os_acc.numa.fit.cell_assignment import (
-    CellAssignment,
-    CellRequirement,
-    GuestRequirements,
-    least,
-)
-from os_acc.numa.fit.devices import unserved
-from os_acc.numa.fit.networks import (
-    NO_NETWORKS,
-    cells_of_physnet,
-    cells_of_tunnels,
-    not_carried,
-)
+from os_acc.numa.fit import cells
+from os_acc.numa.fit.devices import all_served
+from os_acc.numa.fit.networks import cells_of_physnet, cells_of_tunnels
 from os_acc.numa.fit.question import Question, ordered
 from os_acc.numa.fit.reasons import Reason
-from os_acc.objects.numa import InstanceNUMANetworks
+from os_acc.objects.numa import NUMAPolicy
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unmet:
-    """Networks and devices that one host cell alone does not provide.
-
-    :ivar host_cell: its id.
-    :ivar networks: networks declared by other cells only.
-    :ivar requests: names of device requests for which the policy leaves too few
-        devices, even without the other requests.
-    """
-
-    host_cell: int
-    networks: InstanceNUMANetworks = NO_NETWORKS
-    requests: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        lacks = [f"network {name}" for name in sorted(self.networks.physnets)]
-        lacks += ["tunnelled networks"] * self.networks.tunneled
-        lacks += [f"devices for {name}" for name in self.requests]
-        return f"host cell {self.host_cell} does not reach {', '.join(lacks)}"
-
-
-def lacking(question: Question) -> tuple[Unmet, ...]:
-    """Return the networks and requests that each host cell does not provide.
-
-    It complements :attr:`os_acc.numa.fit.search.Fit.refusals`, which cover memory
-    and CPUs. A guest of several cells needs each network and device in one of
-    them.
-    """
-    found = []
-    for cell in question.host.cells:
-        networks = not_carried(question.host, (cell.id,), question.networks)
-        requests = _unserved(question, GuestCells(question.host, (cell.id,)))
-        if networks != NO_NETWORKS or requests:
-            found.append(Unmet(cell.id, networks, requests))
-    return tuple(found)
-
-
-def _unserved(question: Question, guest: GuestCells) -> tuple[str, ...]:
-    pools = [(pool, guest.affinity(pool.node)) for pool in question.pools]
-    return tuple(
-        request.name
-        for request in question.requests
-        if request.count
-        > sum(
-            pool.count
-            for pool, affinity in pools
-            if pool.name in request.pools and allows(request.policy, affinity)
-        )
-    )
-
-
-#: How many host cells may be able to carry a guest cell.
-MAX_CELLS: Final = cell_sets.MAX_CELLS
-#: How many assignments are tried for a guest's devices.
-BUDGET: Final = 500
-#: The name of tunnelled networks among the names of physical networks; no
-#: physical network has an empty name.
-_TUNNELS: Final = ""
+#: How many sets of host cells are tried.
+BUDGET: Final = 5_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,107 +50,34 @@ class CellRefusal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fit:
-    """The assignment of a guest, or the reasons why there is none.
+    """The assignment of a guest, if there is one.
 
     :ivar fits: whether an assignment exists.
     :ivar cells: the id of the host cell for each guest cell.
     :ivar refusals: guest cells that do not fit a host cell, regardless of the
         rest, by host cell and guest cell; also set for a guest that fits.
-    :ivar unseated: indexes of guest cells that together have too few host cells.
-    :ivar networks: a minimal conflict, together with ``requests``: networks that
-        the cells which carry the guest do not provide together.
-    :ivar requests: names of the device requests in that conflict. Without any
-        one network or request of it, the others can be met.
     """
 
     fits: bool
     cells: tuple[int, ...] = ()
     refusals: tuple[CellRefusal, ...] = ()
-    unseated: tuple[int, ...] = ()
-    networks: InstanceNUMANetworks = NO_NETWORKS
-    requests: tuple[str, ...] = ()
 
 
-def fit_to_host(
-    question: Question, *, budget: int = BUDGET, explain: bool = True
-) -> Fit:
+def fit_to_host(question: Question, *, budget: int = BUDGET) -> Fit:
     """Find a host cell for each guest cell.
 
     The result is the first assignment in the order of
     :mod:`os_acc.numa.fit.question`; the guest's first cell counts most. For a
     guest without cells only the devices are counted.
 
-    :param budget: the number of assignments to try.
-    :param explain: find a minimal conflict of networks and requests if there is
-        no assignment. This repeats the search once per network and request.
-    :raises FitUndecided: TOO_LARGE: more than :data:`MAX_CELLS` host cells can carry
-        a guest cell. TOO_HARD: neither found nor excluded within the budget. The
-        error includes the refusals.
+    :param budget: the number of sets of host cells to try.
+    :raises FitUndecided: neither found nor excluded within the budget.
     """
     if not question.guest.cells:
-        return _anywhere(question, explain)
+        return Fit(all_served(question.host, (), question.pools, question.requests))
     refusals = _refusals(question)
-    order, choices = _choices(question, refusals)
-    seating = CellAssignment(question.host, order, choices, question.pools, budget)
-    if crowded := seating.crowded():
-        return Fit(False, refusals=refusals, unseated=crowded)
-    wants = GuestRequirements(_needs(question, order), question.requests)
-    try:
-        found = seating.found(wants)
-    except exception.FitUndecided as error:
-        raise exception.FitUndecided(
-            error.message, refusals=refusals, reason=error.reason
-        ) from error
-    if not isinstance(found, GuestRequirements):
-        return Fit(True, found, refusals)
-    if not explain:
-        return Fit(False, refusals=refusals)
-    conflict = seating.conflict(found)
-    unmet = frozenset(need.name for need in conflict.needs)
-    return Fit(
-        False,
-        refusals=refusals,
-        networks=InstanceNUMANetworks(unmet - {_TUNNELS}, _TUNNELS in unmet),
-        requests=tuple(each.name for each in conflict.requests),
-    )
-
-
-def _anywhere(question: Question, explain: bool) -> Fit:
-    def missing(wants: GuestRequirements) -> GuestRequirements | None:
-        short = unserved(question.host, (), question.pools, wants.requests)
-        names = frozenset[str]().union(*short)
-        asked = tuple(each for each in wants.requests if each.name in names)
-        return GuestRequirements(requests=asked) if short else None
-
-    conflict = missing(GuestRequirements(requests=question.requests))
-    if conflict is None or not explain:
-        return Fit(conflict is None)
-    asked = least(conflict, missing).requests
-    return Fit(False, requests=tuple(each.name for each in asked))
-
-
-def _choices(
-    question: Question, refusals: Collection[CellRefusal]
-) -> tuple[list[int], list[int]]:
-    """Return the usable host cells, and the positions allowed for each guest cell."""
-    guest = range(len(question.guest.cells))
-    refused = {(each.host_cell, each.guest_cell) for each in refusals}
-    order = [
-        cell.id
-        for cell in ordered(question)
-        if any((cell.id, place) not in refused for place in guest)
-    ]
-    if len(order) > MAX_CELLS:
-        raise exception.FitUndecided(
-            f"{len(order)} host cells can hold a guest cell; the search "
-            f"is limited to {MAX_CELLS}",
-            refusals=refusals,
-            reason=exception.FitReason.TOO_LARGE,
-        )
-    return order, [
-        _places(order, [cell for cell in order if (cell, place) not in refused])
-        for place in guest
-    ]
+    found = _Search(question, refusals, budget).completed()
+    return Fit(found is not None, found or (), refusals)
 
 
 def _refusals(question: Question) -> tuple[CellRefusal, ...]:
@@ -226,18 +93,148 @@ def _refusals(question: Question) -> tuple[CellRefusal, ...]:
     return tuple(found)
 
 
-def _places(order: Sequence[int], wanted: Collection[int]) -> int:
-    return sum(1 << place for place, cell in enumerate(order) if cell in wanted)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Demand:
+    """A network, or a device request, of the guest.
+
+    :ivar amount: the number of devices; 1 for a network.
+    :ivar supply: pairs of an amount and the cells that provide it, as a bit mask.
+    """
+
+    amount: int
+    supply: tuple[tuple[int, int], ...]
+
+    @property
+    def cells(self) -> int:
+        """The cells that provide some of it."""
+        return functools.reduce(operator.or_, (at for _n, at in self.supply), 0)
+
+    def is_met(self, chosen: int) -> bool:
+        """Return whether these cells provide it, apart from the other demands."""
+        return sum(n for n, at in self.supply if at & chosen) >= self.amount
 
 
-def _needs(question: Question, order: Sequence[int]) -> tuple[CellRequirement, ...]:
-    """Return the positions that provide each network that some cells declare."""
-    declared = {
-        name: cells_of_physnet(question.host, name)
-        for name in sorted(question.networks.physnets)
-    }
-    if question.networks.tunneled:
-        declared[_TUNNELS] = cells_of_tunnels(question.host)
-    return tuple(
-        CellRequirement(name, _places(order, at)) for name, at in declared.items() if at
-    )
+class _Search:
+    """One search. A set of host cells is a bit mask, the preferred cell lowest.
+
+    :ivar choices: for each guest cell the host cells that can carry it.
+    :ivar later: for each guest cell the choices of the guest cells behind it, without
+        those with the same choices that follow directly.
+    """
+
+    def __init__(
+        self, question: Question, refusals: Collection[CellRefusal], budget: int
+    ) -> None:
+        self._question = question
+        self._order = [cell.id for cell in ordered(question)]
+        refused = {(each.guest_cell, each.host_cell) for each in refusals}
+        self._choices = [
+            self._mask(cell for cell in self._order if (place, cell) not in refused)
+            for place in range(len(question.guest.cells))
+        ]
+        self._later = [0] * len(self._choices)
+        for place in reversed(range(len(self._choices) - 1)):
+            other = 0 if self._is_repeated(place + 1) else self._choices[place + 1]
+            self._later[place] = self._later[place + 1] | other
+        self._demands = (*self._networks(), *self._devices())
+        self._budget = self._left = budget
+        self._failed = set[tuple[int, int]]()
+
+    def completed(
+        self, chosen: tuple[int, ...] = (), taken: int = 0, floor: int = 0
+    ) -> tuple[int, ...] | None:
+        """Return the first assignment that begins with these host cells.
+
+        :param taken: the set of these cells.
+        :param floor: the lowest place for the next guest cell.
+        """
+        if (taken, floor) in self._failed:
+            return None
+        if not self._left:
+            raise exception.FitUndecided(
+                f"no assignment of {len(self._choices)} guest cells to "
+                f"{len(self._order)} host cells was found or excluded: "
+                f"{self._budget} sets of host cells were tried"
+            )
+        self._left -= 1
+        place = len(chosen)
+        if place == len(self._choices):
+            if self._is_complete(chosen, taken):
+                return chosen
+        elif self._is_possible(place, taken, floor):
+            for at in _places(self._choices[place] >> floor << floor & ~taken):
+                after = at + 1 if self._is_repeated(place + 1) else 0
+                more = (*chosen, self._order[at])
+                if found := self.completed(more, taken | 1 << at, after):
+                    return found
+        self._failed.add((taken, floor))
+        return None
+
+    def _is_complete(self, chosen: Sequence[int], taken: int) -> bool:
+        question = self._question
+        return all(each.is_met(taken) for each in self._demands) and all_served(
+            question.host, chosen, question.pools, question.requests
+        )
+
+    def _is_possible(self, place: int, taken: int, floor: int) -> bool:
+        """Return whether the remaining guest cells may meet each open demand."""
+        rest = len(self._choices) - place
+        free = (self._choices[place] >> floor << floor | self._later[place]) & ~taken
+        if free.bit_count() < rest:
+            return False
+        reached = 0
+        for demand in self._demands:
+            if demand.is_met(taken):
+                continue
+            if not demand.is_met(taken | free):
+                return False
+            reach = demand.cells & free
+            # Demands without a common cell need a cell each.
+            if not reach & reached:
+                reached |= reach
+                rest -= 1
+        return rest >= 0
+
+    def _is_repeated(self, place: int) -> bool:
+        """Return whether a guest cell has the choices of the one before."""
+        return self._choices[place : place + 1] == self._choices[place - 1 : place]
+
+    def _networks(self) -> Iterator[_Demand]:
+        """Yield the networks that some cells declare; others are on any cell."""
+        host, wanted = self._question.host, self._question.networks
+        declared = [cells_of_physnet(host, name) for name in wanted.physnets]
+        declared += [cells_of_tunnels(host)] * wanted.tunneled
+        return (_Demand(1, ((1, self._mask(at)),)) for at in declared if at)
+
+    def _devices(self) -> Iterator[_Demand]:
+        question = self._question
+        alone = [GuestCells(question.host, (cell,)) for cell in self._order]
+        # Requests of the same pools and policy are one demand.
+        amounts = Counter[tuple[frozenset[str], NUMAPolicy]]()
+        for request in question.requests:
+            amounts[request.pools, request.policy] += request.count
+        for (names, policy), amount in amounts.items():
+            supply = [
+                (
+                    pool.count,
+                    sum(
+                        1 << at
+                        for at, guest in enumerate(alone)
+                        if allows(policy, guest.affinity(pool.node))
+                    ),
+                )
+                for pool in question.pools
+                if pool.name in names
+            ]
+            yield _Demand(amount, tuple(supply))
+
+    def _mask(self, wanted: Iterable[int]) -> int:
+        """Return the set of these cells, given their ids."""
+        return sum(1 << self._order.index(cell) for cell in wanted)
+
+
+def _places(cells: int) -> Iterator[int]:
+    """Yield the cells of a set, the lowest first."""
+    while cells:
+        yield (cells & -cells).bit_length() - 1
+        cells &= cells - 1

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from nova import objects
 from nova.scheduler.filters.numa_topology_filter import NUMATopologyFilter
 from nova.scheduler.host_manager import HostManager
 
-from os_acc import numa
+from os_acc import exception, numa
 from os_acc.nova.filters import ExactNUMAFilter
 from os_acc.objects.numa import (
     InstanceNUMACell,
@@ -166,12 +167,23 @@ def test_a_guest_without_cells_passes_anywhere() -> None:
     assert ExactNUMAFilter().host_passes(state, spec)
 
 
-def test_where_it_is_not_found_out_the_claim_decides() -> None:
-    many = tuple(NUMACell(cell, frozenset({cell}), memory=64) for cell in range(17))
-    # The host has one cell less: only the bound prevents a rejection.
-    cells = (InstanceNUMACell(frozenset({0}), memory=1),) * 18
-    guest = InstanceNUMATopology(cells)
-    spec = objects.RequestSpec(numa_topology=numa_objects.guest(guest))
-    assert ExactNUMAFilter().host_passes(
-        host_state(NUMATopology(many), NUMALimits()), spec
+def test_where_it_is_not_found_out_the_claim_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = NUMANetworkInfo(frozenset({"a"}))
+    one = NUMACell(0, frozenset({0}), memory=64)
+    other = NUMACell(1, frozenset({1}), memory=64, network_info=shared)
+    cell = InstanceNUMACell(frozenset({0}), memory=1)
+    question = numa.Question(
+        NUMATopology((one, other)),
+        InstanceNUMATopology((cell,)),
+        networks=InstanceNUMANetworks(frozenset({"a"})),
     )
+    state, spec = host_state(question.host, NUMALimits()), spec_of(question)
+    # The search begins with no cell, then tries cell 0, which lacks the network.
+    monkeypatch.setattr(
+        numa, "fit_to_host", functools.partial(numa.fit_to_host, budget=2)
+    )
+    with pytest.raises(exception.FitUndecided):
+        numa.fit_to_host(question)
+    assert ExactNUMAFilter().host_passes(state, spec)

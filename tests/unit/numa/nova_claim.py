@@ -41,7 +41,7 @@ from typing import Final
 from os_acc import exception
 from os_acc.numa.fit import cells
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.networks import carried
+from os_acc.numa.fit.networks import NO_NETWORKS, not_carried
 from os_acc.numa.fit.question import Question, ordered
 from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
@@ -112,8 +112,7 @@ class _Walk:
             raise exception.FitUndecided(
                 f"the search through the permutations of {len(self._guest)} "
                 f"of {len(self._question.host.cells)} cells, as in Nova, was "
-                "not finished",
-                reason=exception.FitReason.TOO_HARD,
+                "not finished"
             )
         self._budget -= 1
         pair = (host.id, self._ids[place])
@@ -154,7 +153,7 @@ class _Walk:
                 question.host, ids, question.pools, question.requests
             ) and (
                 question.limits is None
-                or carried(question.host, ids, question.networks)
+                or not_carried(question.host, ids, question.networks) == NO_NETWORKS
             )
         return self._served[chosen]
 

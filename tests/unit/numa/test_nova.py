@@ -17,7 +17,6 @@ from os_acc.numa.fit.networks import NO_NETWORKS
 from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.search import fit_to_host
 from os_acc.objects.numa import InstanceNUMATopology, NUMAPolicy
-from tests.expected_errors import has
 from tests.unit.numa import cases, quirks
 from tests.unit.numa.nova_claim import fit_as_nova
 from tests.unit.numa.quirks import QUIRKS
@@ -72,10 +71,6 @@ def test_the_budget_is_how_often_cells_are_held_against_one_another() -> None:
     pools = (DevicePool(quirks.VF, None, 1),)
     question = Question(host, quirks.guest(*cells), pools=pools, requests=(far,))
     assert fit_as_nova(question, budget=8 * 7 * 6 * 5 * 4) is None
-    with pytest.raises(
-        exception.FitUndecided,
-        check=has(reason=exception.FitReason.TOO_HARD),
-        match="4 of 8 cells",
-    ):
+    with pytest.raises(exception.FitUndecided, match="4 of 8 cells"):
         fit_as_nova(question, budget=8 * 7 * 6 * 5 * 4 - 1)
-    assert fit_to_host(question).requests == ("any:x:0",)
+    assert not fit_to_host(question).fits
