@@ -362,7 +362,9 @@ def _build(
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
-    helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
+    helper = client.Helper(
+        settings.write_timeout, settings.helper_start_timeout, settings.node_name
+    )
     helper.start(deadline)
     vendor_steps.begin(helper, loaded.contexts())
     services = Services(root, store, locks, helper, loaded, settings.state_path)
@@ -370,14 +372,8 @@ def _build(
     programmer = programming.Programmer(services, images)
     reconciler = reconciliation.Reconciler(helper)
     offered = catalog.Catalog(
-        root,
-        settings.node_name,
-        rules,
-        loaded,
-        store,
-        service.rejections,
-        service.health,
-        reconciler,
+        *(root, settings.node_name, rules, loaded, store),
+        *(service.rejections, service.health, reconciler),
     )
     life = lifecycle.Lifecycle(services, programmer, offered.offered)
     life.replay(_part(deadline, _REPLAY_SHARE))

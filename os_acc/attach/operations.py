@@ -64,6 +64,7 @@ def release_device(
     :param force: delete a quarantined lease even if its device still cannot be given
         back, or erased.
     :raises NotFound: there is no device to release at this address.
+    :raises Conflict: another node of the host has it, and not ``force``.
     :raises OsAccError: the error of the host; no record is deleted.
     """
     if not isinstance(address, MdevSlot):
@@ -83,6 +84,8 @@ def release_device(
         manager.discover(deadline)
         return
     if lease is None:
+        if not force:
+            unknown_device.check_node(manager, records.get(address))
         if isinstance(address, MdevSlot):
             lease = _lost_slot(manager, address, records, deadline, force=force)
         else:
@@ -125,6 +128,8 @@ def _unknown_function(
         return None
     found = UnknownDevice(manager, inventory, address, records, deadline)
     lease = _owing(manager, found.lease(driver, siblings), found.recorded, deadline)
+    if lease.owes_erase and not force:
+        unknown_device.check_ended(manager.root, lease, store.leases())
     if found.recorded is None:
         return lease
     return reconciler.claim(lease, found.recorded.lease, store, deadline)
@@ -317,7 +322,8 @@ def adopt_device(
     :raises NotFound: no driver offers the device to guests, or it is not in
         ``device_spec``; or the mediated device of the slot's record does not exist.
     :raises AlreadyLeased: the device has a lease.
-    :raises Conflict: the consumer has a lease that is not ``held``.
+    :raises Conflict: the consumer has a lease that is not ``held``, or another node of
+        the host has the device.
     """
     if not isinstance(address, MdevSlot):
         _check_address(address)
@@ -325,6 +331,7 @@ def adopt_device(
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
     records = manager.catalog.reconciler.records(deadline)
+    unknown_device.check_node(manager, records.get(address))
     inventory = manager.discover(deadline)
     if isinstance(address, MdevSlot):
         planned = _kept_slot(manager, inventory, address, records)

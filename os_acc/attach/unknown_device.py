@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from oslo_utils import uuidutils
 
@@ -246,3 +246,38 @@ def check_accounted_for(
             hint="write 1 to the attribute 'remove' of each that no guest has, then "
             "retry",
         )
+
+
+def check_node(manager: Manager, recorded: HelperRecord | None) -> None:
+    """Check that no other node of the host has a device without a lease here.
+
+    :raises Conflict: one has, by the privileged helper's record.
+    """
+    if recorded and recorded.node not in ("", manager.settings.node_name):
+        raise exception.Conflict(
+            f"{recorded.address} is leased by compute node {recorded.node} of this "
+            f"host, not by {manager.settings.node_name}",
+            hint="run the command with the configuration of that node; if it exists no "
+            "more, 'os-acc device release --force' takes the device",
+            reason=exception.ConflictReason.CONSUMER,
+        )
+
+
+def check_ended(root: str, device: Lease, leases: Iterable[Lease]) -> None:
+    """Check that a device cannot be that of a present consumer, moved by a reboot.
+
+    :param device: as it is released.
+    :raises Conflict: it may be: it shows no serial number.
+    """
+    this_boot = attributes.boot_id(root)
+    hidden = {each.identity.numbers for each in device.prior if not each.identity.drive}
+    for lease in leases:
+        if lease.is_over or not lease.owes_erase or lease.boot_id == this_boot:
+            continue
+        if hidden.intersection(each.identity.numbers for each in lease.prior):
+            raise exception.Conflict(
+                f"{device.address} may be the device of instance "
+                f"{lease.consumer_title}, which was {lease.address}",
+                hint="bind it to its driver of the host, which shows its serial "
+                "number; or unplug the instance first",
+            )

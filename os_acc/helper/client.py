@@ -56,12 +56,17 @@ class Helper:
     :param write_timeout: seconds that the kernel gets for one round trip, except in the
         steps of plugins.
     :param start_timeout: seconds after which the start of a helper is given up.
+    :param node: the compute node whose devices it takes; '' if unknown.
     """
 
     def __init__(
-        self, write_timeout: float, start_timeout: float = connection.START_SECONDS
+        self,
+        write_timeout: float,
+        start_timeout: float = connection.START_SECONDS,
+        node: str = "",
     ) -> None:
         self.write_timeout = write_timeout
+        self._node = node
         self._start_timeout = start_timeout
         self.forget_parent()
         deadlines.reset_after_fork(self)
@@ -74,9 +79,7 @@ class Helper:
         }
 
     def start(
-        self,
-        deadline: float,
-        contexts: Sequence[privsep.Context] = _AT_ONCE,
+        self, deadline: float, contexts: Sequence[privsep.Context] = _AT_ONCE
     ) -> None:
         """Start these contexts.
 
@@ -119,7 +122,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
-            *leases.plugins(lease),
+            *leases.plugins(lease, self._node),
         )
         errors.judge(lease.functions, answers)
 
@@ -141,7 +144,7 @@ class Helper:
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
-            *leases.plugins(lease),
+            *leases.plugins(lease, self._node),
         )
         errors.judge(lease.functions, answers)
 
@@ -211,7 +214,8 @@ class Helper:
         :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
-        self._change_mdev(mdev.create, lease, slot, deadline, leases.releaser(lease))
+        owner = leases.plugins(lease, self._node)[1:]
+        self._change_mdev(mdev.create, lease, slot, deadline, *owner)
 
     def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the mediated device of a lease, unless a process holds it.
@@ -230,8 +234,8 @@ class Helper:
 
         It is removed if the lease owes no plugin a release, or has no parent.
         """
-        releaser = leases.releaser(lease)
-        self._change_mdev(mdev.repair_record, lease, slot, deadline, releaser)
+        owner = leases.plugins(lease, self._node)[1:]
+        self._change_mdev(mdev.repair_record, lease, slot, deadline, *owner)
 
     def _change_mdev(
         self,
@@ -239,7 +243,7 @@ class Helper:
         lease: Lease,
         slot: MdevSlot,
         deadline: float,
-        last: object,
+        *last: object,
     ) -> None:
         turn = self._turn(privsep.base, deadline)
         answer = turn.ask(
@@ -250,7 +254,7 @@ class Helper:
             lease.uuid,
             lease.epoch,
             turn.milliseconds,
-            last,
+            *last,
         )
         result = CallResult(*answer)
         if result.outcome != Outcome.OK:
@@ -265,9 +269,8 @@ class Helper:
             self.check_free(lease.functions, deadline)
             return
         turn = self._turn(privsep.inspect, deadline)
-        errors.judge_holders(
-            str(lease.slot), turn.ask(holders.mdev_holders, lease.uuid)
-        )
+        answer = turn.ask(holders.mdev_holders, lease.uuid)
+        errors.judge_holders(str(lease.slot), answer)
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
         """Check that no process holds one of these functions.
@@ -275,9 +278,8 @@ class Helper:
         :raises DeviceInUse: a process does, or even root cannot determine it.
         """
         turn = self._turn(privsep.inspect, deadline)
-        answer = turn.ask(
-            holders.holders, tuple(address.parts for address in addresses)
-        )
+        parts = tuple(address.parts for address in addresses)
+        answer = turn.ask(holders.holders, parts)
         errors.judge_holders(str(addresses[0]), answer)
 
     def run_step(

@@ -69,6 +69,7 @@ class HelperRecord:
     :ivar driver_override: its previous override; None for none.
     :ivar eraser: the plugin that has to erase it; '' for none.
     :ivar releaser: the plugin that has to release it; '' for none.
+    :ivar node: the compute node whose lease it is; '' if unknown.
     """
 
     address: DeviceAddress
@@ -78,6 +79,7 @@ class HelperRecord:
     driver_override: str | None = None
     eraser: str = ""
     releaser: str = ""
+    node: str = ""
 
     @classmethod
     def of(
@@ -89,6 +91,7 @@ class HelperRecord:
         override: str,
         eraser: str,
         releaser: str,
+        node: str,
     ) -> Self:
         """Parse one line of the helper's list."""
         guest = use == "guest"
@@ -99,7 +102,7 @@ class HelperRecord:
         else:
             place = PciAddress(*parts)
         prior = driver or None, override or None
-        return cls(place, lease, guest, *prior, eraser, releaser)
+        return cls(place, lease, guest, *prior, eraser, releaser, node)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
+from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 from os_acc.privsep import dfl, disks, functions, record, restoring, rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
@@ -43,6 +43,12 @@ class _Debt(NamedTuple):
 
     eraser: str
     releaser: str
+    node: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        names = map(functions.is_driver_name, (self.eraser, self.releaser))
+        return all(names) and functions.is_node(self.node)
 
 
 @privsep.base.entrypoint
@@ -54,6 +60,7 @@ def take(
     lease: str,
     eraser: str = "",
     releaser: str = "",
+    node: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Bind all functions of an IOMMU group to VFIO drivers, for a lease.
 
@@ -71,14 +78,11 @@ def take(
     :param lease: canonical UUID.
     :param eraser: the plugin that has to erase them afterwards; '' for none.
     :param releaser: the plugin that has to release them afterwards; '' for none.
+    :param node: the compute node whose lease it is; '' if unknown.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2, 3)
-    if (
-        parsed is None
-        or not functions.is_uuid(lease)
-        or not functions.is_driver_name(eraser)
-        or not functions.is_driver_name(releaser)
-    ):
+    debt = _Debt(eraser, releaser, node)
+    if parsed is None or not functions.is_uuid(lease) or not debt.is_valid:
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     # The worker's child opens the disks, and ends with the call.
@@ -87,7 +91,7 @@ def take(
             parsed,
             epoch,
             milliseconds,
-            lambda each: guarded(_take, each, lease, _Debt(eraser, releaser), parsed),
+            lambda each: guarded(_take, each, lease, debt, parsed),
             lambda each: (
                 claim(parsed, each, lease, "")
                 or guarded(_check_take, each, lease, allows, claims, parsed)
@@ -129,8 +133,7 @@ def give_back(
         parsed is None
         or type(proven_free) is not bool
         or not functions.is_uuid(lease)
-        or not functions.is_driver_name(eraser)
-        or not functions.is_driver_name(releaser)
+        or not _Debt(eraser, releaser).is_valid
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
@@ -158,6 +161,7 @@ def reserve(
     instead_of: str,
     eraser: str = "",
     releaser: str = "",
+    node: str = "",
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Record functions for a lease without changing their binding.
 
@@ -169,7 +173,7 @@ def reserve(
     :param instead_of: the lease whose records this lease takes over, with their
         driver and override. :data:`record.UNREADABLE`: take over damaged
         records. '' for none.
-    :param eraser: as for :func:`take`, as is ``releaser``.
+    :param eraser: as for :func:`take`, as are ``releaser`` and ``node``.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2)
     if (
@@ -177,9 +181,8 @@ def reserve(
         or not functions.is_uuid(lease)
         or type(use) is not str
         or use not in set(FunctionUse)
-        or not _is_lease(instead_of)
-        or not functions.is_driver_name(eraser)
-        or not functions.is_driver_name(releaser)
+        or not record.is_lease(instead_of)
+        or not _Debt(eraser, releaser, node).is_valid
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
@@ -192,7 +195,7 @@ def reserve(
             or guarded(
                 _reserve_allowed,
                 *(each, lease, FunctionUse(use), instead_of),
-                _Debt(eraser, releaser),
+                _Debt(eraser, releaser, node),
                 allows,
             )
         ),
@@ -266,13 +269,6 @@ def _run(
         milliseconds / 1000,
         lambda index: step(targets[index]),
         check=check and (lambda index: check(targets[index])),
-    )
-
-
-def _is_lease(value: object) -> bool:
-    """Return whether a value names the lease of a record, or none."""
-    return type(value) is str and (
-        value in ("", record.UNREADABLE) or functions.is_uuid(value)
     )
 
 
@@ -371,8 +367,12 @@ def _reserve(
             releaser=debt.releaser or found.releaser,
             first=first,
             serial=found.serial or functions.serial(target.address),
+            node=debt.node or found.node,
         )
     )
+    if found.lease != lease:
+        # The serial number may have been unknown before: the copy had another name.
+        record.remove_copies(target.address, found.lease)
     return CallResult(Outcome.OK)
 
 
@@ -385,7 +385,7 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
         if (
             found.use == FunctionUse.GUEST
             and functions.identity(address) == found.identity
-            and _may_be_the_guests(address, driver := functions.driver(address))
+            and functions.may_be_a_guests(address, driver := functions.driver(address))
         ):
             return CallResult(Outcome.REFUSED, errno.EBUSY, "record", driver)
         record.remove(address)
@@ -395,13 +395,6 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
     except OSError as error:
         return refused(error)
     return CallResult(Outcome.OK)
-
-
-def _may_be_the_guests(address: PciAddress, driver: str) -> bool:
-    # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
-    if is_vfio_driver(driver) or driver == NVIDIA:
-        return True
-    return functions.is_offered(address)
 
 
 def _take(
@@ -468,6 +461,7 @@ def _give_back_recorded(
         fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
         if found is not None:
             fresh = dataclasses.replace(fresh, first=found.first, serial=found.serial)
+            debt = debt._replace(node=found.node)
         record.write(dataclasses.replace(fresh, **debt._asdict()))
     return result
 

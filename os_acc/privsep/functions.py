@@ -34,6 +34,8 @@ _IDENTITY = (
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 #: The longest time limit of a call that the helper accepts, in milliseconds.
 DEADLINE_LIMIT_MS = 600_000
+# As long as the name of a provider in Placement.
+_LONGEST_NODE = 200
 
 
 class WithoutEffect(Exception):
@@ -214,6 +216,19 @@ def driver(address: PciAddress) -> str:
 def has_driver(name: str) -> bool:
     """Return whether the kernel has a PCI driver of this name."""
     return os.path.isdir(kernel.current.path(_DRIVERS, name))
+
+
+def is_node(value: object) -> bool:
+    """Return whether a value is the name of a compute node, or ''."""
+    return type(value) is str and len(value) <= _LONGEST_NODE and value.isprintable()
+
+
+def may_be_a_guests(address: PciAddress, driver: str) -> bool:
+    """Return whether a guest may have a function that is on this driver."""
+    # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
+    if vfio_driver.is_vfio_driver(driver) or driver == vfio_driver.NVIDIA:
+        return True
+    return is_offered(address)
 
 
 def is_offered(address: PciAddress) -> bool:

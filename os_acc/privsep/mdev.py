@@ -9,6 +9,7 @@ an epoch of its own. The UUID of a mediated device is that of its lease.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 from collections.abc import Callable
@@ -32,6 +33,7 @@ def create(
     epoch: int,
     milliseconds: int,
     releaser: str = "",
+    node: str = "",
 ) -> tuple[str, int, str, str]:
     """Create a mediated device of a type; do nothing if it exists already.
 
@@ -42,12 +44,19 @@ def create(
     :param uuid: canonical UUID of the lease and of its mediated device.
     :param releaser: the plugin that has to release the slot, which is recorded first;
         '' for none.
+    :param node: the compute node whose lease it is; '' if unknown.
     """
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if slot is None or not functions.is_driver_name(releaser):
+    if (
+        slot is None
+        or not functions.is_driver_name(releaser)
+        or not functions.is_node(node)
+    ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
     root = rootconf.current()
-    return _run(slot, epoch, milliseconds, lambda: _create(slot, uuid, root, releaser))
+    return _run(
+        slot, epoch, milliseconds, lambda: _create(slot, uuid, root, releaser, node)
+    )
 
 
 @privsep.base.entrypoint
@@ -88,21 +97,26 @@ def repair_record(
     epoch: int,
     milliseconds: int,
     releaser: str = "",
+    node: str = "",
 ) -> tuple[str, int, str, str]:
     """Replace the damaged record of a slot by one for a new lease.
 
     Nothing else is changed: a missing record stays missing, and a sound one as it is.
 
     :param number: as for :func:`create`, as is ``uuid``.
-    :param releaser: as for :func:`create`. Without one, or without the parent, the
-        damaged record is removed.
+    :param releaser: as for :func:`create`, as is ``node``. Without a releaser, or
+        without the parent, the damaged record is removed.
     """
     slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if slot is None or not functions.is_driver_name(releaser):
+    if (
+        slot is None
+        or not functions.is_driver_name(releaser)
+        or not functions.is_node(node)
+    ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
     if not record.exists(slot):
         return CallResult(Outcome.OK)
-    return _run(slot, epoch, milliseconds, lambda: _repair(slot, uuid, releaser))
+    return _run(slot, epoch, milliseconds, lambda: _repair(slot, uuid, releaser, node))
 
 
 def has_parent(kind: MdevType) -> bool:
@@ -110,7 +124,7 @@ def has_parent(kind: MdevType) -> bool:
     return os.path.isdir(locks.parent_directory(kind))
 
 
-def record_slot(slot: MdevSlot, lease: str, releaser: str) -> None:
+def record_slot(slot: MdevSlot, lease: str, releaser: str, node: str = "") -> None:
     """Record that a lease has a slot until a plugin has released it.
 
     The record permits the steps that return the device, and no other lease gets the
@@ -122,7 +136,8 @@ def record_slot(slot: MdevSlot, lease: str, releaser: str) -> None:
     if identity is None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), "identity")
     guest = FunctionUse.GUEST
-    record.write(DeviceRecord(lease, slot, identity, "", "", guest, releaser=releaser))
+    made = DeviceRecord(lease, slot, identity, "", "", guest, releaser=releaser)
+    record.write(dataclasses.replace(made, node=node))
 
 
 def holder_of(slot: MdevSlot) -> str | None:
@@ -204,7 +219,9 @@ def _guarded(step: Callable[[], CallResult]) -> CallResult:
         )
 
 
-def _create(slot: MdevSlot, uuid: str, root: RootConf, releaser: str) -> CallResult:
+def _create(
+    slot: MdevSlot, uuid: str, root: RootConf, releaser: str, node: str
+) -> CallResult:
     claimed = claimed_by_another(slot, uuid)
     if claimed is not None:
         return claimed
@@ -218,7 +235,7 @@ def _create(slot: MdevSlot, uuid: str, root: RootConf, releaser: str) -> CallRes
     if (gone := locks.missing_type(kind)) is not None:
         return gone
     if releaser:
-        record_slot(slot, uuid, releaser)
+        record_slot(slot, uuid, releaser, node)
     kernel.current.write(os.path.join(locks.type_directory(kind), "create"), uuid)
     found = _type_of(uuid)
     if found != kind:
@@ -249,12 +266,12 @@ def _forget(slot: MdevSlot, lease: str) -> None:
             record.remove(slot)
 
 
-def _repair(slot: MdevSlot, lease: str, releaser: str) -> CallResult:
+def _repair(slot: MdevSlot, lease: str, releaser: str, node: str) -> CallResult:
     try:
         record.read(slot)
     except record.RecordUnclear:
         if releaser and record.identity_of(slot) is not None:
-            record_slot(slot, lease, releaser)
+            record_slot(slot, lease, releaser, node)
         else:
             record.remove(slot)
     return CallResult(Outcome.OK)

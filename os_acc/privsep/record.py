@@ -72,6 +72,7 @@ class DeviceRecord:
     :ivar first: the lease that the function was recorded for, if another one has taken
         over the record since; '' otherwise.
     :ivar serial: of the function (:func:`.functions.serial`); '' if unknown.
+    :ivar node: the compute node whose lease it is; '' if unknown.
     """
 
     lease: str
@@ -84,6 +85,7 @@ class DeviceRecord:
     releaser: str = ""
     first: str = ""
     serial: str = ""
+    node: str = ""
 
 
 @privsep.base.entrypoint
@@ -92,10 +94,11 @@ def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
 
     :returns: for each its address as four numbers (a slot: parent, type and number),
         the uuid of the lease (:data:`UNREADABLE` if the record is damaged),
-        :class:`FunctionUse`, prior driver and prior override, and the plugins that
-        have to erase it and to release it ('' for none). The record of a function, or
-        of a parent, that was replaced by another one is left out. No plugins are named
-        for a function that is only possibly one that has to be erased.
+        :class:`FunctionUse`, prior driver and prior override, the plugins that have to
+        erase it and to release it ('' for none), and the node ('' if unknown). The
+        record of a function, or of a parent, that was replaced by another one is left
+        out. No plugins are named for a function that is only possibly one that has to
+        be erased.
     """
     found = (_listed(address) for address in _addresses())
     here = [each for each in found if each is not None]
@@ -108,9 +111,16 @@ def _listed(address: DeviceAddress) -> tuple[Any, ...] | None:
     try:
         record = read(address)
     except RecordUnclear:
-        return (_parts(address), UNREADABLE, "", "", "", "", "")
-    if record is None or identity_of(address) not in (None, record.identity):
+        return _unreadable(address)
+    here = None if record is None else identity_of(address)
+    if record is None or here not in (None, record.identity) or _is_of_another(record):
         return None
+    if here is None and record.serial and (record.eraser or record.releaser):
+        # It may have been erased in another slot.
+        name = outstanding.name_of(record.identity, record.serial)
+        found = [each for key, _id, each in _copies(record.identity) if key == name]
+        if not found or (found[0] and found[0].address != address):
+            return None
     return _line(record)
 
 
@@ -125,9 +135,7 @@ def _listed_copies() -> Iterator[tuple[Any, ...]]:
         ]
         if copy is None:
             places = found or there
-            yield from (
-                (_parts(each), UNREADABLE, "", "", "", "", "") for each in places
-            )
+            yield from map(_unreadable, places)
             continue
         if not found:
             # One that has only to be released has no data of a guest.
@@ -142,6 +150,10 @@ def _listed_copies() -> Iterator[tuple[Any, ...]]:
         yield from (_line(_at(copy, each)) for each in found)
 
 
+def _unreadable(address: DeviceAddress) -> tuple[Any, ...]:
+    return (_parts(address), UNREADABLE, "", "", "", "", "", "")
+
+
 def _line(record: DeviceRecord) -> tuple[Any, ...]:
     return (
         _parts(record.address),
@@ -151,6 +163,7 @@ def _line(record: DeviceRecord) -> tuple[Any, ...]:
         record.override,
         record.eraser,
         record.releaser,
+        record.node,
     )
 
 
@@ -233,10 +246,10 @@ def _parse(text: str) -> DeviceRecord:
     try:
         # A later version may append values.
         lease, identity, driver, override, use, *rest = json.loads(payload)
-        eraser, releaser, first, serial, name, *_ = rest
+        eraser, releaser, first, serial, name, node, *_ = rest
         record = DeviceRecord(
             *(lease, _address(name), tuple(identity), driver, override),
-            *(FunctionUse(use), eraser, releaser, first, serial),
+            *(FunctionUse(use), eraser, releaser, first, serial, node),
         )
     except (TypeError, ValueError, AttributeError, exception.InvalidInput) as error:
         raise RecordUnclear(text) from error
@@ -250,12 +263,13 @@ def of(
 ) -> DeviceRecord | None:
     """Return the record of a device, if it has this identity.
 
-    :param mine: leases that had the device at this address before a reboot; its serial
-        number may prove to be another one.
+    :param mine: leases that had the device at this address before a reboot, or before
+        devices were exchanged; its serial number may prove to be another one.
     :raises RecordUnclear: the record is damaged.
     """
     record = read(address)
-    if record is not None and record.identity == identity:
+    is_same = record is not None and record.identity == identity
+    if record and is_same and (record.lease in mine or not _is_of_another(record)):
         return record
     copies = _copies(identity)
     if not copies or not isinstance(address, PciAddress):
@@ -265,11 +279,11 @@ def of(
         if name in names:
             if copy is None:
                 raise RecordUnclear(address)
-            return _at(copy, address)
+            return _at(copy, address, FunctionUse.HOST)
     own = (each for _name, _identity, each in copies if each is not None)
     return next(
         (
-            _at(each, address)
+            _at(each, address, FunctionUse.HOST)
             for each in own
             if each.lease in mine and each.address == address
         ),
@@ -305,14 +319,17 @@ def lease_of(
     return None
 
 
-def lease_of_serial(identity: tuple[int, ...], serial: str) -> str | None:
+def lease_of_serial(
+    identity: tuple[int, ...], serial: str, unless_of: str | None = None
+) -> str | None:
     """Return the lease whose data a device has, by its serial number, or None.
 
+    :param unless_of: a node, of which no lease is returned.
     :returns: :data:`UNREADABLE`: the copy of its record is damaged.
     """
     wanted = outstanding.name_of(identity, serial)
     for name, _identity, copy in _copies(identity):
-        if name == wanted:
+        if name == wanted and (copy is None or copy.node != unless_of):
             return UNREADABLE if copy is None else copy.lease
     return None
 
@@ -361,13 +378,27 @@ def _is_of_this_boot(copy: DeviceRecord) -> bool:
         found is not None
         and found.lease == copy.lease
         and identity_of(copy.address) == copy.identity
+        and not _is_of_another(found)
     )
 
 
-def _at(copy: DeviceRecord, address: DeviceAddress) -> DeviceRecord:
-    """Return the record of a device after a reboot, which has ended its binding."""
+def _is_of_another(record: DeviceRecord) -> bool:
+    """Return whether the device at the address of a record shows another serial."""
+    if not record.serial or not isinstance(record.address, PciAddress):
+        return False
+    return functions.serial(record.address) not in ("", record.serial)
+
+
+def _at(
+    copy: DeviceRecord, address: DeviceAddress, use: FunctionUse | None = None
+) -> DeviceRecord:
+    """Return the record of a device after a reboot, which has ended its binding.
+
+    :param use: until the device is taken again; None: that before the reboot.
+    """
     driver = functions.driver(address) if isinstance(address, PciAddress) else ""
-    return dataclasses.replace(copy, address=address, driver=driver, override="")
+    now = dataclasses.replace(copy, address=address, driver=driver, override="")
+    return dataclasses.replace(now, use=use or copy.use)
 
 
 def present(
@@ -391,7 +422,7 @@ def write(record: DeviceRecord) -> None:
         [
             *(record.lease, record.identity, record.driver, record.override),
             *(record.use, record.eraser, record.releaser, record.first),
-            *(record.serial, name_of(record.address)),
+            *(record.serial, name_of(record.address), record.node),
         ]
     )
     text = f"{_check(payload)} {payload}\n"
@@ -452,7 +483,14 @@ def _is_sound(record: DeviceRecord) -> bool:
         and functions.is_driver_name(record.releaser)
         and (record.first == "" or functions.is_uuid(record.first))
         and type(record.serial) is str
+        and functions.is_node(record.node)
     )
+
+
+def is_lease(value: object) -> bool:
+    """Return whether a value names the lease of a record, or none."""
+    is_none = type(value) is str and value in ("", UNREADABLE)
+    return is_none or functions.is_uuid(value)
 
 
 def _is_identity(address: DeviceAddress, identity: tuple[int, ...]) -> bool:

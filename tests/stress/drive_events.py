@@ -296,6 +296,10 @@ class DriveHost:
         self._release(first % self.count, SLOTS[first // 2 % len(SLOTS)], driver)
 
     def _release(self, node: int, slot: str, driver: str | None) -> None:
+        for drive in self.rack.on("vfio-pci"):
+            if drive.slot == slot:
+                # Without a lease, a guest may have had it: it is erased.
+                self._leased(drive)
         try:
             operations.release_device(
                 self.nodes[node], PciAddress.parse(slot), driver, force=False
@@ -304,6 +308,8 @@ class DriveHost:
             self.deeds["operator's releases refused"] += 1
         else:
             self.deeds["operator's releases"] += 1
+            if (drive := self.rack.at(slot)) and not drive.home:
+                drive.home = slot
 
     def adopt(self, first: int, _second: int) -> None:
         """Run ``os-acc device adopt`` for the tenant that has the drive."""

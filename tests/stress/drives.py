@@ -208,8 +208,9 @@ class Rack:
 
     def put_back(self) -> None:
         """Put the drives in again, into the slots in which consumers got them."""
+        homes = {each.home for each in self.drives}
         for drive in self.inside:
-            if drive.home not in ("", drive.slot):
+            if drive.home != drive.slot and (drive.home or drive.slot in homes):
                 self.pull(drive)
         for drive in sorted(self.outside, key=lambda each: not each.home):
             free = self.free

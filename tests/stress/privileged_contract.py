@@ -120,7 +120,7 @@ def _take(rng: RandomValues, host: Host) -> Arguments:
     drivers = ("", _VFIO, *_VARIANTS, *_OF_HOSTS)
     names = (rng.pick(drivers),) if rng.happens(0.5) else ()
     targets = tuple((card.place, card.identity, *names) for card in cards)
-    return *_of_group(rng, cards[0], targets), *_debt(rng)
+    return *_of_group(rng, cards[0], targets), *_owner(rng)
 
 
 def _of_group(rng: RandomValues, card: Card, targets: Arguments) -> Arguments:
@@ -131,6 +131,31 @@ def _of_group(rng: RandomValues, card: Card, targets: Arguments) -> Arguments:
 def _debt(rng: RandomValues) -> Arguments:
     """Return the plugins that erase and release the functions; few calls have one."""
     return rng.pick(((), (), (), ("",), ("nvme",), ("", "acme"), ("nvme", "nvme")))
+
+
+def _owner(rng: RandomValues) -> Arguments:
+    """Return what :func:`_debt` does, or with the compute node of the lease."""
+    return rng.pick((_debt(rng), ("nvme", "acme", "node2")))
+
+
+def _is_owner(values: Arguments) -> bool:
+    return (
+        all(map(is_driver, values[:2]))
+        and all(map(_is_node, values[2:3]))
+        and (len(values) <= 3)
+    )
+
+
+def _is_node(value: object) -> bool:
+    return type(value) is str and len(value) <= 200 and value.isprintable()
+
+
+def _is_slot_owner(values: Arguments) -> bool:
+    return (
+        all(map(is_driver, values[:1]))
+        and all(map(_is_node, values[1:2]))
+        and (len(values) <= 2)
+    )
 
 
 def _lease(rng: RandomValues) -> str:
@@ -152,7 +177,7 @@ def _reserve(rng: RandomValues, host: Host) -> Arguments:
     cards = _group(rng, host)
     targets = tuple((card.place, card.identity) for card in cards)
     use, before = rng.pick(("guest", "host")), rng.pick(("", "unreadable", _LEASE))
-    return *_of_group(rng, cards[0], targets), use, before, *_debt(rng)
+    return *_of_group(rng, cards[0], targets), use, before, *_owner(rng)
 
 
 def _forget(rng: RandomValues, host: Host) -> Arguments:
@@ -217,8 +242,7 @@ TAKE = EntryPoint(
         is_call(group, epoch, milliseconds)
         and are_targets(targets, 0, 1)
         and is_uuid(lease)
-        and all(map(is_driver, debt))
-        and len(debt) <= 2
+        and _is_owner(debt)
     ),
     lambda arguments: list(arguments[1]),
     _taking,
@@ -248,8 +272,7 @@ RESERVE = EntryPoint(
         and use in ("guest", "host")
         and type(instead_of) is str
         and (instead_of in ("", "unreadable") or is_uuid(instead_of))
-        and all(map(is_driver, debt))
-        and len(debt) <= 2
+        and _is_owner(debt)
     ),
     lambda arguments: list(arguments[1]),
     _nothing,
@@ -370,7 +393,7 @@ LOAD = EntryPoint(
 CREATE_MDEV = EntryPoint(
     mdev.create,
     lambda rng, host: (*_mdev(rng, host), *rng.pick(((), ("",), ("acme",)))),
-    lambda *call: _is_mdev(*call[:6]) and (len(call) < 7 or is_driver(call[6])),
+    lambda *call: _is_mdev(*call[:6]) and _is_slot_owner(call[6:]),
     lambda _all: [],
     _nothing,
 )

@@ -222,6 +222,7 @@ class History(DriveHost):
             for node in range(self.count):
                 for slot in SLOTS:
                     self._release(node, slot, None)
+                    self._release(node, slot, "nvme")
             for _round in range(3):
                 for node in range(self.count):
                     self.erase(node, 255)

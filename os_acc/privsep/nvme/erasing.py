@@ -74,20 +74,24 @@ def _check_drive(function: PciAddress, lease: str) -> None:
     identity, serial = functions.identity(function), functions.serial(function)
     if identity is None or not serial:
         return
-    other = record.lease_of_serial(identity, serial)
+    found = record.of(function, identity, lease)
+    own = found if found is not None and found.lease == lease else None
+    # An operator's release of a drive without serial number also erases the data of
+    # leases that its node has lost: it has checked that it has none of these any more.
+    node = own.node if own is not None and own.first and not own.serial else None
+    other = record.lease_of_serial(identity, serial, unless_of=node)
     if other not in (None, lease):
         text = f"has the data of lease {other}, which is not erased yet"
         raise OSError(errno.EBUSY, text, "serial")
-    found = record.of(function, identity, lease)
-    if found is None or found.lease != lease or found.serial == serial:
+    if own is None or own.serial == serial:
         return
-    if found.serial:
+    if own.serial:
         text = (
             f"has serial number {serial!a}, but that with the data of a guest has "
-            f"{found.serial!a}, and is not erased: put it in again"
+            f"{own.serial!a}, and is not erased: put it in again"
         )
         raise OSError(errno.ESTALE, text, "serial")
-    record.write(dataclasses.replace(found, serial=serial))
+    record.write(dataclasses.replace(own, serial=serial))
 
 
 @contextlib.contextmanager

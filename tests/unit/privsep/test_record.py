@@ -83,8 +83,8 @@ def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
     )
     assert record.read(AUDIO).override == "x-1"
     assert record.claimed() == (
-        (GPU.parts, MINE, "guest", "nouveau", "", "", ""),
-        (AUDIO.parts, MINE, "guest", "snd_hda_intel", "x-1", "", ""),
+        (GPU.parts, MINE, "guest", "nouveau", "", "", "", ""),
+        (AUDIO.parts, MINE, "guest", "snd_hda_intel", "x-1", "", "", ""),
     )
 
 
@@ -251,7 +251,7 @@ def test_a_damaged_record_claims_its_function(fake, damaged):
     assert take()[0] == claimed_for(record.UNREADABLE)
     assert reserve() == claimed_for(record.UNREADABLE)
     assert forget() == OK
-    assert record.claimed() == ((GPU.parts, record.UNREADABLE, "", "", "", "", ""),)
+    assert record.claimed() == ((GPU.parts, record.UNREADABLE, "", "", "", "", "", ""),)
     assert fake.writes() == []
 
 
@@ -321,13 +321,17 @@ def test_a_use_of_a_newer_version_keeps_the_function_claimed(fake):
 def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(fake):
     group = functions.group(GPU)
     assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
-    assert record.claimed() == ((GPU.parts, MINE, "guest", "nouveau", "", "nvme", ""),)
+    assert record.claimed() == (
+        (GPU.parts, MINE, "guest", "nouveau", "", "nvme", "", ""),
+    )
     # Neither a repeated call nor another holder of the record loses the debt.
     assert take(MINE, GPU) == (OK,)
     assert give_back(eraser="nvme") == OK
     assert give_back(eraser="nvme") == OK
     assert fake.state(str(GPU)).driver == "nouveau"
-    assert record.claimed() == ((GPU.parts, MINE, "host", "nouveau", "", "nvme", ""),)
+    assert record.claimed() == (
+        (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", ""),
+    )
     assert take(OTHERS, GPU) == (claimed_for(MINE),)
     assert reserve(OTHERS, MINE) == OK
     assert record.read(GPU).eraser == "nvme"
@@ -360,7 +364,9 @@ def test_a_function_that_no_guest_can_have_had_leaves_the_record(fake):
 
 def test_a_function_is_recorded_when_it_is_given_back_if_it_was_not(fake):
     assert give_back(eraser="nvme") == OK
-    assert record.claimed() == ((GPU.parts, MINE, "host", "nouveau", "", "nvme", ""),)
+    assert record.claimed() == (
+        (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", ""),
+    )
 
 
 # -- owed releases -------------------------------------------------------------
@@ -381,7 +387,9 @@ def test_a_record_stays_until_the_plugin_has_released_the_function(fake):
         found = record.read(GPU)
         assert (found.lease, found.releaser, found.eraser) == (MINE, "acme", "")
         assert found.use == FunctionUse.HOST
-    assert record.claimed() == ((GPU.parts, MINE, "host", "nouveau", "", "", "acme"),)
+    assert record.claimed() == (
+        (GPU.parts, MINE, "host", "nouveau", "", "", "acme", ""),
+    )
     assert forget() == OK
     assert record.claimed() == ()
 

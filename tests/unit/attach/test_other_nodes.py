@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Two compute nodes of one host, each with a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
+
+DRIVE = PciAddress.parse("0000:41:00.0")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    spec = HostSpec((hosts.nvme_disk("0000:41", 1),))
+    with TestHost(tmp_path, spec, node_name="node1") as host:
+        host.plug(1, str(DRIVE))
+        yield host
+
+
+@pytest.fixture
+def other(host: TestHost, tmp_path: Path) -> Manager:
+    return host.start(node_name="node2", state_path=str(tmp_path / "node2"))
+
+
+def test_a_release_takes_no_device_of_another_node(
+    host: TestHost, other: Manager
+) -> None:
+    with pytest.raises(exception.Conflict, match="leased by compute node node1"):
+        operations.release_device(other, DRIVE, None)
+    assert host.drivers(str(DRIVE)) == ["vfio-pci"]
+    assert host.plugged(1) == [str(DRIVE)]
+
+
+def test_neither_does_one_of_a_device_that_a_reboot_has_given_back(
+    host: TestHost, other: Manager
+) -> None:
+    host.kernel.reboot()
+    with pytest.raises(exception.Conflict, match="leased by compute node node1"):
+        operations.release_device(other, DRIVE, None)
+
+
+def test_an_adoption_takes_no_device_of_another_node(
+    host: TestHost, other: Manager
+) -> None:
+    with pytest.raises(exception.Conflict, match="leased by compute node node1"):
+        operations.adopt_device(other, DRIVE, uuid_of(2), None)
+
+
+def test_a_device_of_a_node_that_exists_no_more_is_taken_by_force(
+    host: TestHost, other: Manager
+) -> None:
+    operations.release_device(other, DRIVE, None, force=True)
+    assert host.drivers(str(DRIVE)) == ["nvme"]
+
+
+def test_a_node_releases_its_own_device_after_the_loss_of_its_store(
+    host: TestHost,
+) -> None:
+    Path(host.state_path, "os_acc.sqlite").unlink()
+    host.restart()
+    operations.release_device(host.manager, DRIVE, None)
+    assert host.drivers(str(DRIVE)) == ["nvme"]
