@@ -41,9 +41,8 @@ __all__ = ["AssignmentCase", "ProviderAllocation", "Served", "assign", "find"]
 MAX_GROUPS: Final = 64
 MAX_PARTS: Final = 256
 MAX_PROVIDERS: Final = 512
-#: The maximum number of steps of a search; a step is one attempt, or one supply
-#: or sink of a feasibility check.
-BUDGET: Final = 37_500
+#: The maximum number of steps of a search: parts that are placed, also on trial.
+BUDGET: Final = 2_000
 
 
 def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
@@ -54,14 +53,15 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
     :raises InvalidAllocation: TOO_LARGE: the problem exceeds the bounds. TOO_HARD:
         neither found nor excluded within the budget. NO_ASSIGNMENT: none exists.
     """
-    found = find(case, budget)
+    problem, search, found = _searched(case, budget)
     if found is None:
+        assert search.dead_end is not None
         raise exception.InvalidAllocation(
-            reason(case),
+            reason(case, search.dead_end, problem.providers),
             hint="pass the flavor and the allocations that were scheduled",
             reason=exception.AllocationReason.NO_ASSIGNMENT,
         )
-    return found
+    return problem.served(found)
 
 
 def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | None:
@@ -69,10 +69,18 @@ def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | Non
 
     :raises InvalidAllocation: TOO_LARGE or TOO_HARD, as :func:`assign`.
     """
+    problem, _search, found = _searched(case, budget)
+    return None if found is None else problem.served(found)
+
+
+def _searched(
+    case: AssignmentCase, budget: int
+) -> tuple[AssignmentProblem, AssignmentSearch, tuple[tuple[int, int], ...] | None]:
     problem = problem_of(case)
     _check_bounds(len(case.groups), problem)
+    search = AssignmentSearch(problem, budget)
     try:
-        found = AssignmentSearch(problem, budget).run()
+        return problem, search, search.run()
     except BudgetSpent as error:
         raise exception.InvalidAllocation(
             f"the search for an assignment of {len(problem.providers)} "
@@ -80,7 +88,6 @@ def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | Non
             f"{budget} steps",
             reason=exception.AllocationReason.TOO_HARD,
         ) from error
-    return None if found is None else problem.served(found)
 
 
 def _check_bounds(groups: int, problem: AssignmentProblem) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
@@ -95,6 +94,26 @@ class AssignmentPart:
         """Whether it is a numbered group."""
         return bool(self.group.suffix)
 
+    def obstacle(self, each: ProviderAllocation, case: AssignmentCase) -> str:
+        """Return the reason why a provider cannot serve it, empty if it can."""
+        has, group = dict(each.resources), self.group
+        for name, amount in self.resources:
+            if not has.get(name):
+                return f"none of {name} is allocated on provider {each.provider}"
+            if has[name] < amount:
+                return f"only {has[name]} {name} on provider {each.provider}"
+            pin = case.pins.get((group.suffix, name), each.provider)
+            if pin != each.provider:
+                return f"provider {each.provider} is not {pin}, which must serve it"
+        # Required traits of the unnumbered group may be spread over its providers.
+        for trait in sorted(group.required) if self.numbered else ():
+            if not each.has(trait, case.certain):
+                return f"provider {each.provider} lacks the trait {trait}"
+        for trait in sorted(group.forbidden):
+            if not each.is_free_of(trait, case.certain):
+                return f"provider {each.provider} has the forbidden trait {trait}"
+        return ""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartKind:
@@ -165,17 +184,19 @@ def problem_of(case: AssignmentCase) -> AssignmentProblem:
     classes = tuple(
         sorted(asked.union(*(dict(each.resources) for each in places if each.exact)))
     )
-    masks = _Masks(places, case.certain)
     required = frozenset[str]().union(
         *(part.group.required for part in parts if not part.numbered)
     )
     return AssignmentProblem(
         classes=classes,
         providers=tuple(each.provider for each in places),
-        kinds=_kinds(parts, masks, classes, case.pins),
+        kinds=_kinds(parts, places, classes, case),
         left=tuple(_row(each.resources, classes) for each in places),
         exact=mask(each.exact for each in places),
-        helping=tuple(masks.having(trait) for trait in sorted(required)),
+        helping=tuple(
+            mask(each.has(trait, case.certain) for each in places)
+            for trait in sorted(required)
+        ),
         isolate=case.policy is GroupPolicy.ISOLATE,
     )
 
@@ -189,69 +210,35 @@ def parts_of(groups: Iterable[RequestGroup]) -> Iterator[AssignmentPart]:
             yield from (AssignmentPart(group, (each,)) for each in group.resources)
 
 
-class _Masks:
-    """Bit masks of places with a property, each computed once."""
-
-    def __init__(self, places: Sequence[ProviderAllocation], certain: bool) -> None:
-        self._places = places
-        self._resources = [dict(each.resources) for each in places]
-        self._certain = certain
-        self.offering = functools.cache(self._offering)
-        self.having = functools.cache(self._having)
-        self.free_of = functools.cache(self._free_of)
-        self.doubting = functools.cache(self._doubting)
-
-    def serving(self, part: AssignmentPart, pins: Pins) -> int:
-        """Return the places that can serve a part, considered separately."""
-        found = (1 << len(self._places)) - 1
-        for name, amount in part.resources:
-            found &= self.offering(name, amount)
-            if (pin := pins.get((part.group.suffix, name))) is not None:
-                found &= mask(each.provider == pin for each in self._places)
-        for trait in part.group.forbidden:
-            found &= self.free_of(trait)
-        # Required traits of the unnumbered group may be spread over its providers.
-        for trait in part.group.required if part.numbered else ():
-            found &= self.having(trait)
-        return found
-
-    def doubtful(self, part: AssignmentPart) -> int:
-        """Return the places whose relevant traits are uncertain."""
-        found = 0
-        for trait in part.group.required | part.group.forbidden:
-            found |= self.doubting(trait)
-        return found
-
-    def _offering(self, name: str, amount: int) -> int:
-        return mask(has.get(name, 0) >= amount for has in self._resources)
-
-    def _having(self, trait: str) -> int:
-        return mask(each.has(trait, self._certain) for each in self._places)
-
-    def _free_of(self, trait: str) -> int:
-        return mask(each.is_free_of(trait, self._certain) for each in self._places)
-
-    def _doubting(self, trait: str) -> int:
-        return mask(each.doubts(trait) for each in self._places)
-
-
 def _kinds(
-    parts: Iterable[AssignmentPart], masks: _Masks, classes: tuple[str, ...], pins: Pins
+    parts: Iterable[AssignmentPart],
+    places: Sequence[ProviderAllocation],
+    classes: tuple[str, ...],
+    case: AssignmentCase,
 ) -> tuple[PartKind, ...]:
     number = {name: index for index, name in enumerate(classes)}
-    alike: dict[PartKind, list[str]] = {}
+    alike: dict[object, list[AssignmentPart]] = {}
     for part in parts:
-        kind = PartKind(
-            suffixes=(),
-            numbered=part.numbered,
-            need=tuple(sorted((number[name], n) for name, n in part.resources)),
-            where=masks.serving(part, pins),
-            doubtful=masks.doubtful(part),
+        pins = (case.pins.get((part.group.suffix, name)) for name, _n in part.resources)
+        rules = part.group.required, part.group.forbidden
+        alike.setdefault((part.numbered, part.resources, *rules, *pins), []).append(
+            part
         )
-        alike.setdefault(kind, []).append(part.group.suffix)
     return tuple(
-        dataclasses.replace(kind, suffixes=tuple(suffixes))
-        for kind, suffixes in alike.items()
+        PartKind(
+            suffixes=tuple(each.group.suffix for each in same),
+            numbered=same[0].numbered,
+            need=tuple(sorted((number[name], n) for name, n in same[0].resources)),
+            where=mask(not same[0].obstacle(each, case) for each in places),
+            doubtful=mask(
+                each.unsure != frozenset()
+                and any(
+                    map(each.doubts, same[0].group.required | same[0].group.forbidden)
+                )
+                for each in places
+            ),
+        )
+        for same in alike.values()
     )
 
 

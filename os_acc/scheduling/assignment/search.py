@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Search for an assignment by backtracking.
+"""Search for an assignment by backtracking, the most constrained part first.
 
 Dead ends are detected early: an amount that the remaining parts cannot add up
-to, a required trait without a remaining provider, and, after the first failure,
-insufficient room even for divisible amounts. Interchangeable parts form one
-kind, interchangeable places are tried once, and a failed state is not tried
-again in another order.
+to, a required trait without a remaining provider, and, before the first step,
+parts that need more than all their places have. Interchangeable parts form one
+kind, interchangeable places are tried once, and a failed state is not tried again
+in another order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+import functools
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
-from os_acc.scheduling.assignment import feasibility
-from os_acc.scheduling.assignment.feasibility import adds_up
-from os_acc.scheduling.assignment.problem import AssignmentProblem, bits
+from os_acc.scheduling.assignment.problem import AssignmentProblem, bits, mask
 
 _Key: TypeAlias = tuple[object, ...]
 
@@ -51,10 +52,31 @@ class _Standing:
         return (kind for kind, count in enumerate(self.counts) if count)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadEnd:
+    """The failed step at which most parts were placed.
+
+    :ivar suffix: of the group that has no provider; None: ``place`` is not used up.
+    :ivar obstacle: the reason for the missing provider.
+    :ivar beside: the suffixes of the groups that have theirs.
+    """
+
+    suffix: str | None
+    obstacle: str = ""
+    beside: tuple[str, ...] = ()
+    place: int = 0
+
+
+_ISOLATED: Final = "group_policy is 'isolate', and no suitable provider"
+_TRAITS: Final = "no provider with the right traits"
+_RESOURCES: Final = "no provider with enough resources"
+
+
 class AssignmentSearch:
     """One search.
 
     :param budget: the maximum number of steps.
+    :ivar dead_end: the reason, if there is no assignment.
     """
 
     def __init__(self, problem: AssignmentProblem, budget: int) -> None:
@@ -64,6 +86,8 @@ class AssignmentSearch:
         self._alike = _alike(problem)
         self._budget = budget
         self._failed: set[_Key] = set()
+        self.dead_end: DeadEnd | None = None
+        self._deepest = -1
 
     def run(self) -> tuple[tuple[int, int], ...] | None:
         """Return the (kind, place) of each part; None: no assignment exists.
@@ -78,7 +102,7 @@ class AssignmentSearch:
             taken=0,
             lacking=frozenset(range(len(problem.helping))),
         )
-        if not self._can_be_spread(start):
+        if self._is_short(start):
             return None
         end = self._completed(start)
         return end.made if end else None
@@ -203,16 +227,46 @@ class AssignmentSearch:
         """Remove places that can no longer serve; return None at a dead end."""
         where = list(now.where)
         if not self._brings_all(now, where):
-            return None
-        if self._problem.isolate and not self._leaves_nothing(now, where):
-            return None
-        if any(not where[kind] for kind in now.open_kinds()):
+            self._note_dead_end(now, "", _TRAITS)
             return None
         now = dataclasses.replace(now, where=tuple(where))
-        if not all(self._adds_up(now, place) for place in self._unfilled(now)):
-            return None
-        # Rarely useful and expensive, so only after the first failure.
-        return None if self._failed and not self._can_be_spread(now) else now
+        for kind in now.open_kinds():
+            if not where[kind]:
+                first = self._problem.kinds[kind].suffixes[-now.counts[kind]]
+                self._note_dead_end(now, first, self._obstacle(now, kind))
+                return None
+        for place in self._unfilled(now):
+            if not self._adds_up(now, place):
+                self._note_dead_end(now, None, place=place)
+                return None
+        return now
+
+    def _note_dead_end(
+        self,
+        now: _Standing,
+        suffix: str | None,
+        obstacle: str = "",
+        others: Iterable[str] = (),
+        place: int = 0,
+    ) -> None:
+        """Record a dead end if none was deeper."""
+        if len(now.made) > self._deepest:
+            self._deepest = len(now.made)
+            placed = {
+                each
+                for number, kind in enumerate(self._problem.kinds)
+                for each in kind.suffixes[: len(kind.suffixes) - now.counts[number]]
+            }
+            beside = tuple(sorted(placed.union(others) - {suffix}))
+            self.dead_end = DeadEnd(suffix, obstacle, beside, place)
+
+    def _obstacle(self, now: _Standing, kind: int) -> str:
+        """Return the reason why places with enough resources cannot serve a kind."""
+        need, suited = self._problem.kinds[kind].need, self._problem.kinds[kind].where
+        roomy = mask(all(has[name] >= n for name, n in need) for has in now.left)
+        if roomy & suited & now.taken:
+            return _ISOLATED
+        return _TRAITS if roomy & ~suited else _RESOURCES
 
     def _brings_all(self, now: _Standing, where: list[int]) -> bool:
         """Return whether each missing unnumbered trait still has a provider."""
@@ -225,33 +279,6 @@ class AssignmentSearch:
             if len(able) == 1:
                 where[able[0]] &= helping
         return True
-
-    def _leaves_nothing(self, now: _Standing, where: list[int]) -> bool:
-        """Return whether each place can be used up with one numbered group or none."""
-        kinds = list(now.open_kinds())
-        for place in self._unfilled(now):
-            has, bit = now.left[place], 1 << place
-            rest = self._of_the_unnumbered(now, place)
-            usable = _covered(has, {}, rest)
-            for kind in kinds:
-                if not self._numbered[kind] or not where[kind] & bit:
-                    continue
-                if _covered(has, self._needs[kind], rest):
-                    usable = True
-                else:
-                    where[kind] &= ~bit
-            if not usable:
-                return False
-        return True
-
-    def _of_the_unnumbered(self, now: _Standing, place: int) -> dict[int, int]:
-        """Return the amount of each class that unnumbered parts may still take."""
-        return {
-            number: amount
-            for kind in now.open_kinds()
-            if not self._numbered[kind] and now.where[kind] >> place & 1
-            for number, amount in self._needs[kind].items()
-        }
 
     def _adds_up(self, now: _Standing, place: int) -> bool:
         """Return whether the rest of a place can be used up."""
@@ -267,47 +294,29 @@ class AssignmentSearch:
                 return False
         return True
 
-    def _can_be_spread(self, now: _Standing) -> bool:
-        """Return whether all parts fit and all mandatory places can be used up."""
+    def _is_short(self, now: _Standing) -> bool:
+        """Return whether some parts need more than all places that may serve them."""
         kinds = list(now.open_kinds())
-        if self._problem.isolate:
-            return self._numbered_can_be_spread(now, kinds)
-        return all(
-            self._class_can_be_spread(now, number, kinds)
-            for number in range(len(self._problem.classes))
-        )
+        everywhere = functools.reduce(operator.or_, now.where, 0)
+        for scope in sorted({everywhere, *now.where}):
+            inside = [kind for kind in kinds if not now.where[kind] & ~scope]
+            if obstacle := self._shortage(now, scope, inside):
+                suffixes = set[str]()
+                for kind in inside:
+                    suffixes.update(self._problem.kinds[kind].suffixes)
+                self._note_dead_end(now, max(suffixes), obstacle, suffixes)
+                return True
+        return False
 
-    def _class_can_be_spread(
-        self, now: _Standing, number: int, kinds: Sequence[int]
-    ) -> bool:
-        asking = [kind for kind in kinds if number in self._needs[kind]]
-        rows = [now.where[kind] for kind in asking]
-        places = (1 << len(now.left)) - 1
-        parts = feasibility.parts_of_places(places, rows)
-        room = [sum(now.left[p][number] for p in bits(part)) for part in parts]
-        exact = self._problem.exact
-        must = [sum(now.left[p][number] for p in bits(part & exact)) for part in parts]
-        supply = [now.counts[kind] * self._needs[kind][number] for kind in asking]
-        return feasibility.saturates(supply, rows, parts, room, must, self._step)
-
-    def _numbered_can_be_spread(self, now: _Standing, kinds: Sequence[int]) -> bool:
-        asking = [kind for kind in kinds if self._numbered[kind]]
-        rows = [now.where[kind] for kind in asking]
-        free = (1 << len(now.left)) - 1 & ~now.taken
-        needed = sum(
-            1 << place
-            for place in self._unfilled(now)
-            if not _covered(now.left[place], {}, self._of_the_unnumbered(now, place))
-        )
-        parts = feasibility.parts_of_places(free, rows)
-        return feasibility.saturates(
-            [now.counts[kind] for kind in asking],
-            rows,
-            parts,
-            [part.bit_count() for part in parts],
-            [(part & needed).bit_count() for part in parts],
-            self._step,
-        )
+    def _shortage(self, now: _Standing, scope: int, inside: Sequence[int]) -> str:
+        """Return the reason why these places cannot serve these kinds; '': none."""
+        for number in range(len(self._problem.classes)):
+            there = sum(now.left[place][number] for place in bits(scope))
+            asking = [kind for kind in inside if number in self._needs[kind]]
+            if there < sum(now.counts[k] * self._needs[k][number] for k in asking):
+                return self._obstacle(now, asking[-1])
+        alone = sum(now.counts[kind] for kind in inside if self._numbered[kind])
+        return _ISOLATED if self._problem.isolate and alone > scope.bit_count() else ""
 
 
 def _with(row: int, place: int) -> int:
@@ -315,14 +324,44 @@ def _with(row: int, place: int) -> int:
     return row if row >> place & 1 else ~row
 
 
-def _covered(
-    has: Sequence[int], need: Mapping[int, int], rest: Mapping[int, int]
-) -> bool:
-    """Return whether a part uses up a place, apart from the rest's possible share."""
-    return all(
-        amount - need.get(number, 0) in (0, rest.get(number, 0))
-        for number, amount in enumerate(has)
-    )
+#: Sums above this, in units of the greatest common divisor of all amounts, are
+#: not computed and count as reachable.
+_LARGEST: Final = 1 << 14
+
+
+@functools.lru_cache(maxsize=4096)
+def adds_up(target: int, amounts: tuple[tuple[int, int], ...]) -> bool:
+    """Return whether some of these amounts add up to exactly the target.
+
+    :param amounts: (amount, number of times it is available); none is zero.
+    :returns: False only if it is certain.
+    """
+    if not target:
+        return True
+    unit = math.gcd(*(amount for amount, _number in amounts))
+    if not unit or target % unit:
+        return False
+    wanted = target // unit
+    if sum(amount * number for amount, number in amounts) < target:
+        return False
+    if wanted > _LARGEST:
+        return True
+    window = (2 << wanted) - 1
+    reached = 1
+    for amount, number in amounts:
+        reached = _with_more(reached, amount // unit, number, window)
+    return bool(reached >> wanted & 1)
+
+
+def _with_more(reached: int, amount: int, number: int, window: int) -> int:
+    """Add the sums, as bits, that become reachable with more amounts."""
+    many = 1
+    while number:
+        taken = min(many, number)
+        reached |= (reached << amount * taken) & window
+        number -= taken
+        many *= 2
+    return reached
 
 
 def _alike(problem: AssignmentProblem) -> list[int]:

@@ -22,7 +22,7 @@ from os_acc.scheduling.assignment import (
     Served,
     assign,
 )
-from os_acc.scheduling.assignment.feasibility import adds_up
+from os_acc.scheduling.assignment.search import adds_up
 from tests.expected_errors import has
 from tests.unit.scheduling.assignment_oracle import every_assignment
 

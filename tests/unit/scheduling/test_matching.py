@@ -278,7 +278,7 @@ def test_without_mappings_amounts_tell_the_groups() -> None:
         (
             flavor(g1=2, g2=2, g3=2),
             allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3)),
-            f"'3' requests 2 {GPU}, .*beside group '1', group '2'",
+            f"3 {GPU} are allocated on provider {GPU_A}, but no groups .* exactly that",
         ),
     ],
 )
