@@ -93,13 +93,14 @@ class Lifecycle:
         """
         store = self._store.until(deadline)
         plugin_steps.check_loaded(self._plugins, leases)
+        # Before the intent: the recovery of a crash would wait for the process.
+        for each in leases:
+            own_drivers.check_free(self._root, self._helper, each, deadline)
         # 1. Record the intent. Undo: delete it, since no device is touched yet.
         intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
             verification.check_leases_answer(self._root, intents, deadline)
-            for each in intents:
-                own_drivers.check_free(self._root, self._helper, each, deadline)
         except BaseException:
             store.delete(intents)
             raise
@@ -491,10 +492,8 @@ class Lifecycle:
         After the loss of a store, epochs continue above those that the helper has
         seen; epochs issued while the clock was ahead come back to the present.
         """
-        refused = [
-            each for each in leases if verification.is_about(each, error.address)
-        ]
+        found = [each for each in leases if verification.is_about(each, error.address)]
         store = self._store.until(deadline)
-        fresh = store.replace(refused or leases, error.accepted)
+        fresh = store.replace(found or leases, error.accepted)
         renewed = {lease.uuid: lease for lease in fresh}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from os_acc import exception
+from os_acc.helper import client
 from os_acc.testing import HostSpec, TestHost, hosts
+from tests.unit.forked_processes import Child
 
 PF = "0000:3b:00.0"
 
@@ -65,4 +67,18 @@ def test_a_held_device_was_not_touched(host: TestHost) -> None:
     with pytest.raises(exception.DeviceInUse):
         host.plug(1, vfs(host)[0])
     assert host.kernel.writes() == writes
+    assert host.manager.store.leases() == ()
+
+
+def test_a_crash_at_the_check_leaves_no_lease(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The next start would wait for the process to release it.
+    def plug(pause: Callable[[], None]) -> None:
+        monkeypatch.setattr(client.Helper, "check_free", lambda *_: pause())
+        host.plug(1, vfs(host)[0])
+
+    child = Child(plug)
+    assert child.hears() == "paused"
+    child.is_killed()
     assert host.manager.store.leases() == ()
