@@ -30,8 +30,9 @@ def encode(value: Any) -> Any:
             return value.value
         case tuple():
             return list(map(encode, value))
-    if type(value) in _PLAIN:
-        return value
+        case str() | int() | float() | None:
+            # Also of a subclass: a caller's strings come here as they are.
+            return value
     values = (
         (each.name, getattr(value, each.name)) for each in dataclasses.fields(value)
     )

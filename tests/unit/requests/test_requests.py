@@ -264,6 +264,15 @@ def test_another_hosts_requests_are_not_bound_here(bench, book, one):
     assert bound.state is RequestState.BOUND
 
 
+def test_a_string_of_the_callers_own_class_is_recorded_as_text(bench, book, one):
+    class Name(str):
+        __slots__ = ()
+
+    book.bind({one.uuid: binding(bench, GPU, host=Name("node1"))})
+    (bound,) = book.find()
+    assert bound.binding.hostname == "node1"
+
+
 def test_a_provider_that_is_not_this_hosts_is_told(bench, book, one):
     foreign = {**binding(bench, GPU), "device_rp_uuid": uuid_of(77)}
     with pytest.raises(exception.ProviderNotFound, match=uuid_of(77)):
