@@ -98,7 +98,7 @@ class Eraser:
     def _followed(self, lease: Lease, deadline: float) -> Lease:
         """Return a lease at the present address of its drive, which may have moved.
 
-        It stays where it is as long as another lease has that address.
+        It keeps its address while another lease has the present one.
         """
         now = followed(self._root, lease)
         if now == lease:
@@ -183,6 +183,7 @@ class Eraser:
         # 4. Give the device free.
         self._forget(now, deadline)
         store.delete([now])
+        self._watched.pop(lease.uuid, None)
         LOG.info("erased %s after instance %s", now.address, now.consumer_title)
         return None
 

@@ -21,6 +21,7 @@ class Services:
     :ivar locks: the locks of consumers, cards and images, across processes.
     :ivar helper: the client of the privileged helper.
     :ivar plugins: the plugins that are loaded.
+    :ivar state_path: the directory of the store, also of the refusals of plugins.
     """
 
     root: str

@@ -122,7 +122,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
-            *leases.plugins(lease, self._node),
+            *(*leases.plugins(lease), self._node),
         )
         errors.judge(lease.functions, answers)
 
@@ -144,7 +144,7 @@ class Helper:
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
-            *leases.plugins(lease, self._node),
+            *(*leases.plugins(lease), self._node),
         )
         errors.judge(lease.functions, answers)
 
@@ -214,7 +214,7 @@ class Helper:
         :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
-        owner = leases.plugins(lease, self._node)[1:]
+        owner = leases.releaser(lease), self._node
         self._change_mdev(mdev.create, lease, slot, deadline, *owner)
 
     def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
@@ -234,7 +234,7 @@ class Helper:
 
         It is removed if the lease owes no plugin a release, or has no parent.
         """
-        owner = leases.plugins(lease, self._node)[1:]
+        owner = leases.releaser(lease), self._node
         self._change_mdev(mdev.repair_record, lease, slot, deadline, *owner)
 
     def _change_mdev(

@@ -20,12 +20,9 @@ def bindings(lease: Lease) -> tuple[tuple[object, ...], ...]:
     )
 
 
-def plugins(lease: Lease, *node: str) -> tuple[str, ...]:
-    """Return the plugins that have to erase and to release a device; '': none.
-
-    :param node: appended.
-    """
-    return lease.plugin if lease.owes_erase else "", releaser(lease), *node
+def plugins(lease: Lease) -> tuple[str, str]:
+    """Return the plugins that have to erase and to release a device; '': none."""
+    return lease.plugin if lease.owes_erase else "", releaser(lease)
 
 
 def releaser(lease: Lease) -> str:

@@ -99,8 +99,8 @@ class PciIdentity:
     The address alone does not identify a card: after a reboot, another card may
     have it. ``serial`` is empty if no readable attribute provides it.
 
-    :ivar drive: which part of which NVMe drive it is (:func:`part_of_device`), as long
-        as the nvme driver has the function, or the PF of a VF; else ''.
+    :ivar drive: the part of an NVMe drive (:func:`part_of_device`) while the nvme
+        driver has the function, or the PF of a VF; otherwise ''.
     """
 
     vendor: int

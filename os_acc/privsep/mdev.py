@@ -9,7 +9,6 @@ an epoch of its own. The UUID of a mediated device is that of its lease.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
 from collections.abc import Callable
@@ -135,9 +134,12 @@ def record_slot(slot: MdevSlot, lease: str, releaser: str, node: str = "") -> No
     identity = record.identity_of(slot)
     if identity is None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), "identity")
-    guest = FunctionUse.GUEST
-    made = DeviceRecord(lease, slot, identity, "", "", guest, releaser=releaser)
-    record.write(dataclasses.replace(made, node=node))
+    taken = DeviceRecord(
+        *(lease, slot, identity, "", "", FunctionUse.GUEST),
+        releaser=releaser,
+        node=node,
+    )
+    record.write(taken)
 
 
 def holder_of(slot: MdevSlot) -> str | None:

@@ -324,7 +324,7 @@ def lease_of_serial(
 ) -> str | None:
     """Return the lease whose data a device has, by its serial number, or None.
 
-    :param unless_of: a node, of which no lease is returned.
+    :param unless_of: a node whose leases are left out.
     :returns: :data:`UNREADABLE`: the copy of its record is damaged.
     """
     wanted = outstanding.name_of(identity, serial)

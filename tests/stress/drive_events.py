@@ -260,7 +260,7 @@ class DriveHost:
             self.deeds["drives put in"] += 1
 
     def exchange(self, first: int, second: int) -> None:
-        """Exchange two drives, one of which may be outside."""
+        """Exchange two drives; one may be outside the host."""
         drives = self.rack.drives
         one, other = drives[first % len(drives)], drives[second % len(drives)]
         slots = other.slot, one.slot

@@ -152,7 +152,7 @@ def _files(fake: FakeKernel) -> set[str]:
 
 @pytest.fixture
 def fake(place: str) -> FakeKernel:
-    """Return a host with parents of mediated devices, of which root names a type."""
+    """Return a host with parents of mediated devices; root names one type."""
     spec = hosts.two_socket_host()
     found = [
         dataclasses.replace(each, mdevs=dataclasses.replace(mtty(), name=GPU))

@@ -42,6 +42,12 @@ def host(*functions: FunctionSpec) -> HostSpec:
     return HostSpec((hosts.root_port(PORT), *functions))
 
 
+def beside_another_group() -> HostSpec:
+    """Return a host with a function of another group on the bus of the card."""
+    fpga = hosts.fpga("0000:17")
+    return host(*card(), dataclasses.replace(fpga, address="0000:17:01.0", parent=PORT))
+
+
 def resets(bench: TestHost) -> list[str]:
     """Return the functions whose buses were reset."""
     return [
@@ -76,12 +82,7 @@ def test_a_card_is_reset_with_its_bus_before_and_after_its_guest(make_bench):
             id="a function alone would have the method",
         ),
         pytest.param(
-            host(
-                *card(),
-                dataclasses.replace(
-                    hosts.fpga("0000:17"), address="0000:17:01.0", parent=PORT
-                ),
-            ),
+            beside_another_group(),
             id="the bus has a function of another group",
         ),
     ],
@@ -115,12 +116,7 @@ def test_a_bus_that_the_kernel_does_not_reset_fails_the_plug_and_changes_nothing
     [
         pytest.param(HostSpec(card(parent="")), id="on a root bus"),
         pytest.param(
-            host(
-                *card(),
-                dataclasses.replace(
-                    hosts.fpga("0000:17"), address="0000:17:01.0", parent=PORT
-                ),
-            ),
+            beside_another_group(),
             id="beside a function of another group",
         ),
     ],
