@@ -114,6 +114,8 @@ class Flow:
         :param into: see :meth:`_edges_into`. Most searches end at one of these nodes
             before they look at its edges.
         """
+        if source in into:
+            return {sink: into[source]}
         room, target = self._room, self._target
         last, nodes = {source: -1}, [source]
         for node in nodes:

@@ -96,6 +96,14 @@ def test_it_may_be_sent_little_by_little(edges: Edges, wanted: int) -> None:
     )
 
 
+def test_an_edge_from_the_source_to_the_sink_is_a_path() -> None:
+    flow, (direct, *_) = flow_of(
+        [(SOURCE, SINK, 1, 0), (SINK, 1, 1, 0), (1, SINK, 1, 0)]
+    )
+    assert flow.run(SOURCE, SINK, 2) == (1, 0)
+    assert flow.used(direct) == 1
+
+
 @pytest.mark.parametrize("wanted", [0, 1, 2])
 def test_a_cheap_way_is_given_up_where_that_lets_more_through(wanted: int) -> None:
     # Two nodes on each side; the cheap pair leaves no edge for the others.
