@@ -10,9 +10,7 @@ the other cells. Callers are virt drivers and scheduler filters. The values of a
 
 from __future__ import annotations
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.reasons import Reason, ReasonKind
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
 from os_acc.numa.fit.search import CellRefusal, Fit, fit_to_host
 
 __all__ = [
@@ -21,7 +19,5 @@ __all__ = [
     "DeviceRequest",
     "Fit",
     "Question",
-    "Reason",
-    "ReasonKind",
     "fit_to_host",
 ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.networks import NO_NETWORKS
 from os_acc.objects.numa import (
     CPUPolicy,
@@ -19,8 +18,34 @@ from os_acc.objects.numa import (
     InstanceNUMATopology,
     NUMACell,
     NUMALimits,
+    NUMAPolicy,
     NUMATopology,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DevicePool:
+    """Free devices that are alike, for example the VFs of one PF.
+
+    :ivar node: None if unknown to the kernel (``numa_node`` -1).
+    """
+
+    name: str
+    node: int | None
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """A request for a number of devices.
+
+    :ivar pools: names of the pools that can serve it.
+    """
+
+    name: str
+    count: int
+    pools: frozenset[str]
+    policy: NUMAPolicy = NUMAPolicy.LEGACY
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from typing import Final
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.fit import cells
-from os_acc.numa.fit.devices import all_served
 from os_acc.numa.fit.networks import cells_of_physnet, cells_of_tunnels
-from os_acc.numa.fit.question import Question, ordered
-from os_acc.numa.fit.reasons import Reason
-from os_acc.objects.numa import NUMAPolicy
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
+from os_acc.numa.flow import Flow
+from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 #: How many sets of host cells are tried.
 BUDGET: Final = 5_000
@@ -39,7 +38,7 @@ class CellRefusal:
 
     host_cell: int
     guest_cell: int
-    reason: Reason
+    reason: str
 
     def __str__(self) -> str:
         return (
@@ -91,6 +90,35 @@ def _refusals(question: Question) -> tuple[CellRefusal, ...]:
             if reason:
                 found.append(CellRefusal(host.id, place, reason))
     return tuple(found)
+
+
+def all_served(
+    topology: NUMATopology,
+    cells: Sequence[int],
+    pools: Sequence[DevicePool],
+    requests: Sequence[DeviceRequest],
+) -> bool:
+    """Return whether the pools serve all requests at once.
+
+    A network flow assigns the devices, so that no request takes a device that another
+    one depends on.
+
+    :param cells: ids of the host cells of the guest; none: any cell.
+    """
+    guest = GuestCells(topology, tuple(cells))
+    source, sink, first_pool = 0, 1, 2 + len(requests)
+    flow = Flow(first_pool + len(pools))
+    for at, pool in enumerate(pools, first_pool):
+        flow.add(at, sink, pool.count)
+    for at, request in enumerate(requests, 2):
+        flow.add(source, at, request.count)
+        for place, pool in enumerate(pools, first_pool):
+            if pool.name in request.pools and allows(
+                request.policy, guest.affinity(pool.node)
+            ):
+                flow.add(at, place, request.count)
+    wanted = sum(request.count for request in requests)
+    return flow.run(source, sink, wanted) == wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from nova import objects
 from nova.objects import fields
 from nova.pci import stats
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
 from os_acc.objects.numa import (
     InstanceNUMATopology,
     NUMALimits,

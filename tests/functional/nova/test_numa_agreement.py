@@ -21,9 +21,9 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from os_acc.numa.fit import devices, networks
-from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.search import fit_to_host
+from os_acc.numa.fit import networks
+from os_acc.numa.fit.question import DeviceRequest, Question
+from os_acc.numa.fit.search import all_served, fit_to_host
 from os_acc.objects.numa import NUMANetworkInfo
 from tests.functional.nova import numa_objects
 from tests.run_figures import note
@@ -77,10 +77,10 @@ def test_the_same_pools_are_near_enough(
         assert [pool.name for pool in ours] == theirs, case_of(seed, number, question)
         # The number of devices suffices exactly when os_acc allows as many.
         all_of_them = frozenset(pool.name for pool in question.pools)
-        anyhow = devices.DeviceRequest(
+        anyhow = DeviceRequest(
             "r", question.requests[0].count, all_of_them, question.requests[0].policy
         )
-        served = devices.all_served(question.host, chosen, question.pools, [anyhow])
+        served = all_served(question.host, chosen, question.pools, [anyhow])
         enough = sum(pool.count for pool in ours) >= anyhow.count
         assert enough is served, case_of(seed, number, question)
         counted[str(enough)] += 1
@@ -104,7 +104,7 @@ def test_the_same_requests_are_served(
         assert nova_claim.served_in_turn(*asked) is theirs, case_of(
             seed, number, question
         )
-        exact = devices.all_served(*asked)
+        exact = all_served(*asked)
         counted["served"] += theirs
         counted["refused"] += not theirs
         counted["refused, and could be served"] += exact and not theirs

@@ -40,17 +40,12 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.numa.fit import cells
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.networks import NO_NETWORKS, not_carried
-from os_acc.numa.fit.question import Question, ordered
-from os_acc.numa.fit.reasons import Reason, ReasonKind
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
 
 #: How many pairs of guest cell and host cell are compared at most.
 BUDGET: Final = 500_000
-
-_OF_PAGE_SIZES = {ReasonKind.PAGE_SIZE, ReasonKind.UNEVEN_PAGES, ReasonKind.FREE_PAGES}
-_OF_LIMITS = {ReasonKind.CPU_LIMIT, ReasonKind.RAM_LIMIT}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +88,7 @@ class _Walk:
         self._guest = list(guest)
         self._fitting = set[tuple[int, int]]()
         self._not_fitting = set[tuple[int, int]]()
-        self._reasons: dict[tuple[int, int, int | None], Reason | None] = {}
+        self._verdicts: dict[tuple[int, int, int | None], tuple[bool, ...]] = {}
         self._served: dict[frozenset[int], bool] = {}
 
     def result(self) -> tuple[int, ...] | None:
@@ -129,20 +124,20 @@ class _Walk:
         """Return whether the cell really fits, and overwrite fields as Nova does."""
         cell = self._guest[place]
         key = (host.id, place, cell.pagesize)
-        if key not in self._reasons:
+        if key not in self._verdicts:
             emulator = self._question.guest.emulator_threads_isolated and place == 0
-            self._reasons[key] = cells.refusal(
-                host, cell, self._question.limits, emulator=emulator
+            self._verdicts[key] = tuple(
+                cells.refusal(host, cell, limits, emulator=emulator) is None
+                for limits in (self._question.limits, None)
             )
-        reason = self._reasons[key]
-        if cell.pagesize and (reason is None or reason.why not in _OF_PAGE_SIZES):
-            size = cells.page_size(host, cell)
-            assert isinstance(size, int)
+        fits, fits_without_limits = self._verdicts[key]
+        size = cells.page_size(host, cell) if cell.pagesize else None
+        if isinstance(size, int):
             self._guest[place] = dataclasses.replace(cell, pagesize=size)
         pinned = cell.cpu_policy is not CPUPolicy.SHARED
-        if reason is None or (pinned and reason.why in _OF_LIMITS):
+        if fits or (pinned and fits_without_limits):
             self._ids[place] = host.id
-        return reason is None
+        return fits
 
     def _has_everything(self, ids: tuple[int, ...]) -> bool:
         """Check devices and networks, which depend on the set of cells alone."""

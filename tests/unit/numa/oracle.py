@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from os_acc.numa.fit import cells
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.question import Question, ordered
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 _T = TypeVar("_T")

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
 from os_acc.objects.numa import (
     CPUPolicy,
     InstanceNUMACell,

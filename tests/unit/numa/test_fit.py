@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest, all_served
-from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.reasons import ReasonKind
-from os_acc.numa.fit.search import Fit, fit_to_host
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
+from os_acc.numa.fit.search import Fit, all_served, fit_to_host
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,
@@ -162,7 +160,7 @@ def test_each_guest_cell_has_a_host_cell_of_its_own() -> None:
         "guest cell 1 does not fit host cell 1: "
         "5 shared CPUs are requested, but it has 4",
     ]
-    assert {each.reason.why for each in large.refusals} == {ReasonKind.CPUS}
+    assert all("shared CPUs" in each.reason for each in large.refusals)
 
 
 def test_a_guest_without_cells_may_be_anywhere() -> None:

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.networks import NO_NETWORKS
-from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
 from os_acc.numa.fit.search import fit_to_host
 from os_acc.objects.numa import InstanceNUMATopology, NUMAPolicy
 from tests.unit.numa import cases, quirks

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.question import Question, ordered
+from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
 from os_acc.objects.numa import (
     CPUPolicy,
     InstanceNUMACell,

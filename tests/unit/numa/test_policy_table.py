@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest, all_served
+from os_acc.numa.fit.question import DevicePool, DeviceRequest
+from os_acc.numa.fit.search import all_served
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
 from tests.unit.numa.nova_claim import MatchingRequest, near_enough, served_in_turn
 
