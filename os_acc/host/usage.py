@@ -264,13 +264,3 @@ def read_usage(root: str, host: Host) -> Usage:
         for address, sentence in uses:
             found.setdefault(address, sentence)
     return Usage(MappingProxyType(found))
-
-
-def host_uses(root: str, host: Host, address: PciAddress) -> str | None:
-    """Return the host's current use of one function; None if unused.
-
-    :raises HostStepFailed: the kernel reports an error: the use is unknown.
-    :raises NotFound: the scan has no such function.
-    """
-    host.function(address)
-    return read_usage(root, host).of(address)

@@ -21,7 +21,6 @@ from os_acc.objects.numa import (
     InstanceNUMATopology,
     MemoryPages,
     NUMACell,
-    NUMALimits,
     NUMANetworkInfo,
     NUMATopology,
 )
@@ -59,17 +58,6 @@ def guest_from_nova(topology: Any) -> InstanceNUMATopology:
     return InstanceNUMATopology(
         tuple(_guest_cell(cell) for cell in _field(topology, "cells", ())),
         _field(topology, "emulator_threads_policy", None) == _ISOLATE,
-    )
-
-
-def limits_from_nova(limits: Any) -> NUMALimits:
-    """Return the ratios of a ``NUMATopologyLimits``; no overcommit if it is None.
-
-    Use :func:`networks_from_nova` for the ``network_metadata`` of the limits.
-    """
-    return NUMALimits(
-        cpu_allocation_ratio=_field(limits, "cpu_allocation_ratio", 1.0),
-        ram_allocation_ratio=_field(limits, "ram_allocation_ratio", 1.0),
     )
 
 

@@ -25,7 +25,6 @@ from os_acc.objects.numa import (
     InstanceNUMATopology,
     MemoryPages,
     NUMACell,
-    NUMALimits,
     NUMANetworkInfo,
     NUMATopology,
 )
@@ -115,17 +114,15 @@ def test_fields_that_nova_has_not_set_are_empty() -> None:
     assert convert.host_from_nova(host) == NUMATopology((NUMACell(2),))
     guest = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=0)])
     assert convert.guest_from_nova(guest).cells == (InstanceNUMACell(),)
-    assert convert.limits_from_nova(objects.NUMATopologyLimits()) == NUMALimits()
     with pytest.raises(InvalidInput):
         convert.host_from_nova(objects.NUMATopology(cells=[objects.NUMACell()]))
 
 
-def test_limits_carry_ratios_and_networks() -> None:
+def test_limits_carry_networks() -> None:
     metadata = objects.NetworkMetadata(physnets={"foo"}, tunneled=False)
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=16.0, ram_allocation_ratio=1.5, network_metadata=metadata
     )
-    assert convert.limits_from_nova(limits) == NUMALimits(16.0, 1.5)
     assert convert.networks_from_nova(limits.network_metadata).physnets == {"foo"}
 
 

@@ -22,7 +22,6 @@ from os_acc.objects.numa import (
     InstanceNUMATopology,
     MemoryPages,
     NUMACell,
-    NUMALimits,
     NUMANetworkInfo,
     NUMATopology,
 )
@@ -104,7 +103,6 @@ def test_what_is_not_set_is_empty() -> None:
     assert convert.host_from_nova(bare) == NUMATopology((NUMACell(3),))
     bare = Versioned(cells=[Versioned()])
     assert convert.guest_from_nova(bare).cells == (InstanceNUMACell(),)
-    assert convert.limits_from_nova(Versioned()) == NUMALimits()
 
 
 def test_what_is_not_there_is_empty() -> None:
@@ -112,7 +110,6 @@ def test_what_is_not_there_is_empty() -> None:
     assert convert.network_info_from_nova(None) == NUMANetworkInfo()
     assert convert.host_from_nova(None) == NUMATopology()
     assert convert.guest_from_nova(None) == InstanceNUMATopology()
-    assert convert.limits_from_nova(None) == NUMALimits()
 
 
 def test_values_that_nova_has_as_null_are_defaults() -> None:
@@ -133,8 +130,3 @@ def test_cells_and_pages_are_put_in_order() -> None:
 def test_a_host_cell_needs_an_id() -> None:
     with pytest.raises(InvalidInput, match="no id"):
         convert.host_from_nova(Versioned(cells=[Versioned()]))
-
-
-def test_limits_are_ratios() -> None:
-    limits = Versioned(cpu_allocation_ratio=4.0, ram_allocation_ratio=1.5)
-    assert convert.limits_from_nova(limits) == NUMALimits(4.0, 1.5)
