@@ -42,14 +42,7 @@ def _row(found: InstalledPlugin, look: HostInspection) -> tuple[Any, ...]:
         state, reason = "disabled", "[os_acc] enabled_plugins leaves it out"
     names, versions = zip(*map(entry_points.distribution_of, found.points), strict=True)
     contract = ".".join(map(str, loaded.contract_version)) if loaded else None
-    return (
-        found.name,
-        ", ".join(names),
-        ", ".join(versions),
-        contract,
-        state,
-        reason,
-    )
+    return found.name, ", ".join(names), ", ".join(versions), contract, state, reason
 
 
 class PluginNew(base.Acting):

@@ -27,7 +27,7 @@ class Discovered:
     """The results of the plugins that were asked so far.
 
     :ivar owners: see :func:`.named_providers.owners`.
-    :ivar claimed: why another plugin does not get a leased device, by its address.
+    :ivar claimed: about leased devices that several plugins serve, by address.
     """
 
     left: tuple[UsableFunction, ...]
@@ -75,11 +75,16 @@ class Discovered:
             if lease.owes_release or lease.owes_erase
             for address in lease.members
         }
+        own = {address for address, name in self.owners.items() if name == plugin}
         self.owners = {
             address: name
             for address, name in self.owners.items()
-            if name != plugin or address in kept
+            if address not in own or address in kept
         }
+        why = f"is not offered by {plugin}, the plugin of its lease"
+        for each in self.left:
+            if (at := each.function.address) in own and at not in kept:
+                self.claimed[at] = why
 
     def candidates_for(
         self,

@@ -75,7 +75,7 @@ class Inventory:
     :ivar mdev_totals: the units of each type of mediated devices.
     :ivar absent: the UUIDs of held leases whose devices do not exist, and for which
         units of other types are reserved.
-    :ivar claimed: why another plugin does not get a leased device, by its address.
+    :ivar claimed: about leased devices that several plugins serve, by address.
     """
 
     host: Host

@@ -56,7 +56,7 @@ class VfMaker:
         self._attempts: dict[PciAddress, _Attempt] = {}
 
     def make(self, deadline: float, *, is_start: bool = False) -> None:
-        """Create the VFs of PFs without any, such as one whose driver arrived later.
+        """Create the VFs of PFs without any, such as one that arrived later.
 
         A PF that failed is tried again once it has another driver, or after a while.
         One whose VFs an operator has removed is left alone.
@@ -79,6 +79,8 @@ class VfMaker:
             else:
                 seen = dataclasses.replace(last, driver=function.driver)
                 self._attempts[function.address] = seen
+        for gone in self._attempts.keys() - host.functions.keys():
+            del self._attempts[gone]
 
     def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
         for function in host.functions.values():

@@ -4,21 +4,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from stevedore import ExtensionManager
 
-from os_acc.objects.device import RejectReason
+from os_acc.objects.device import Device, RejectReason
+from os_acc.plugins import base
 from os_acc.testing import TestHost
+from tests.unit.acme import MarksNoMore
 from tests.unit.acme_card import PLUGIN as F2
 from tests.unit.cmd.console import Console
 
+LEAVES_NOTHING = "tests.unit.acme:MarksNoMore"
 ACME, MARKS = "tests.unit.acme:Acme", "tests.unit.acme:Marks"
 CARD, FREE = "0000:5e:00.0", "0000:af:00.0"
 Install = Callable[..., None]
+
+
+class OffersNothing(MarksNoMore):
+    """Answers without any device."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        return ()
 
 
 @pytest.fixture
@@ -91,6 +101,21 @@ def test_a_card_with_a_leased_vf_stays_with_its_plugin(
     (found,) = (each for each in host.manager.providers() if each.uuid == provider.uuid)
     assert found.device.plugin == "acme"
     assert len(found.device.handles) == len(provider.device.handles)
+
+
+def test_a_leased_device_that_its_plugin_leaves_is_shown(
+    bench: TestHost, install_plugins: Install, declare: Install, tmp_path: Path, caplog
+) -> None:
+    install_plugins(acme=LEAVES_NOTHING, zzz=MARKS)
+    declare(MARKS, "10ee:*")
+    bench.restart()
+    bench.plug(1, CARD)
+    install_plugins(acme=f"{__name__}:OffersNothing", zzz=MARKS)
+    bench.restart()
+    assert plugin_of(bench, CARD) == "zzz"
+    why = "is not offered by acme, the plugin of its lease"
+    assert f"{CARD} {why}" in caplog.text
+    assert Console(bench, tmp_path).device(CARD)["Reason"] == why
 
 
 def test_without_its_plugin_a_device_that_owes_nothing_is_another_ones(

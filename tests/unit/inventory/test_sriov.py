@@ -281,6 +281,16 @@ def test_vfs_that_an_operator_removes_stay_away_until_a_start(make_bench):
     assert bench.kernel.state(NIC).numvfs == 4
 
 
+def test_a_card_that_is_put_in_again_gets_its_vfs(make_bench):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.restart()
+    card = bench.kernel.hot_unplug(NIC)
+    bench.manager.watch()
+    bench.kernel.hot_plug(card)
+    bench.manager.watch()
+    assert bench.kernel.state(NIC).numvfs == 4
+
+
 def test_another_number_of_vfs_than_requested_is_reported(make_bench):
     host = HostSpec((hosts.nic("0000:3b", name="eno1", boot_vfs=3),))
     bench = make_bench(host, device_spec=[spec(NIC, 4)])
