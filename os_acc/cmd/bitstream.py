@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from os_acc.bitstreams.cache_files import CachedImage
+from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
-from os_acc.cmd import arguments, base, identity, progress
+from os_acc.cmd import arguments, base, identity
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream
 
@@ -89,7 +91,7 @@ class BitstreamFetch(base.Listing):
         deadline = time.monotonic() + seconds
         image = images.named(text, deadline)
         with (
-            progress.shown(self.app.stderr, image.id) as report,
+            progress_bar(self.app.stderr, image.id) as report,
             images.fetched(image, deadline, report) as bitstream,
         ):
             return bitstream
@@ -169,3 +171,52 @@ def _hash(digest: Digest, parsed_args: argparse.Namespace) -> tuple[str, str]:
 def _moment(used: float) -> str:
     when = datetime.datetime.fromtimestamp(used, datetime.UTC)
     return when.isoformat(timespec="seconds")
+
+
+_WIDTH = 30
+_MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
+    """Yield the callback of a progress bar; None if the stream is no terminal.
+
+    :param stream: output stream of the bar.
+    :param title: text before the bar.
+    """
+    if not stream.isatty():
+        yield None
+        return
+    bar = _Bar(stream, title)
+    try:
+        yield bar
+    finally:
+        bar.end()
+
+
+class _Bar:
+    def __init__(self, stream: TextIO, title: str) -> None:
+        self._stream = stream
+        self._title = title
+        self._last = ""
+
+    def __call__(self, done: int, size: int | None) -> None:
+        text = f"{self._title} {_bar(done, size)}"
+        # Write only changes: a terminal is slower than a disk.
+        if text != self._last:
+            self._stream.write(f"\r{text}")
+            self._stream.flush()
+            self._last = text
+
+    def end(self) -> None:
+        # A cached image shows no bar.
+        if self._last:
+            self._stream.write("\n")
+
+
+def _bar(done: int, size: int | None) -> str:
+    if not size:
+        return f"{done // _MIB} MiB"
+    filled = _WIDTH * done // size
+    bar = "#" * filled + "." * (_WIDTH - filled)
+    return f"[{bar}] {100 * done // size:3d} % of {size / _MIB:.1f} MiB"

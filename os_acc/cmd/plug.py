@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc plug`` and ``os-acc unplug``: the steps of Nova, by hand."""
+"""``os-acc plug``, ``unplug`` and ``attached``: the steps of Nova, by hand."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from os_acc import exception, service
+from os_acc.attach import serialize
 from os_acc.attach.manager import Manager
-from os_acc.cmd import arguments, attached, base
+from os_acc.cmd import arguments, base
+from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.store import readonly
 
@@ -100,7 +102,7 @@ class Plug(base.Listing):
             },
         }
         plugged = manager.plug(instance, selected, extra_specs)
-        return attached.COLUMNS, [attached.row(entry) for entry in plugged]
+        return _COLUMNS, [_row(entry) for entry in plugged]
 
 
 def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
@@ -151,3 +153,62 @@ class Unplug(base.Showing):
             found = readonly.read(self.settings.state_path, service.STORE_SECONDS)
             return {each.uuid for each in found.leases if each.consumer == consumer}
         return set()
+
+
+class Attached(base.Listing):
+    """List the recorded accelerators of instances.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "uuid",
+            metavar="UUID",
+            nargs="?",
+            type=arguments.uuid,
+            help="show only the accelerators of this instance",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        found = [
+            lease
+            for lease in self.recorded().leases
+            if parsed_args.uuid in (None, lease.consumer) and not lease.is_over
+        ]
+        if not found:
+            who = parsed_args.uuid or "any instance"
+            where = self.settings.state_path
+            self.remark(f"no accelerator of {who} is recorded in {where}")
+        return _COLUMNS, [_row(serialize.accelerator(lease)) for lease in found]
+
+
+#: Fields of the entries of :func:`os_acc.plug` that are shown.
+_COLUMNS = (
+    "Consumer",
+    "PCI ID",
+    "State",
+    "Request Group",
+    "NUMA Node",
+    "NUMA Affinity",
+    "UUID",
+    "Provider",
+)
+
+
+def _row(entry: AcceleratorEntry) -> tuple[Any, ...]:
+    """Return an entry as values of these columns."""
+    return (
+        entry["instance_uuid"],
+        entry.get("pci_id"),
+        entry["state"],
+        entry["request_group"],
+        entry["numa_node"],
+        entry["numa_affinity"],
+        entry["uuid"],
+        entry["device_rp_uuid"],
+    )

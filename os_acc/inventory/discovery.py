@@ -16,7 +16,6 @@ from os_acc import deadlines, exception, plugins
 from os_acc.host import attributes, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.inventory import (
-    accepted_regions,
     discovered,
     eligibility,
     kept_capacity,
@@ -212,7 +211,7 @@ def discover(
     found = _discover(
         root, loaded, candidates, recorded, offered, owners, host, deadline
     )
-    recorded = accepted_regions.accepting(recorded, found.devices, rules.named, host)
+    recorded = _accepting(recorded, found.devices, rules.named, host)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
     refused_before = refusals.recorded(rules.state_path, root)
     devices = [
@@ -456,3 +455,35 @@ def _discover(
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
     found.reject_rest(declared)
     return found
+
+
+def _accepting(
+    recorded: RecordedState,
+    devices: Collection[Device],
+    spec: device_spec.DeviceSpec,
+    host: Host,
+) -> RecordedState:
+    """Return the records with the regions that are tagged ``trust_guest_contents``."""
+    if not any(entry.trust_guest_contents for entry in spec.entries):
+        return recorded
+    accepted = frozenset(
+        device.region.key
+        for device in devices
+        if device.region is not None and _is_tagged(device, spec, host)
+    )
+    regions = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
+    return dataclasses.replace(recorded, unverified_regions=regions)
+
+
+def _is_tagged(device: Device, spec: device_spec.DeviceSpec, host: Host) -> bool:
+    functions = (
+        host.functions.get(address)
+        for handle in device.handles
+        for address in handle.members
+        if isinstance(address, PciAddress)
+    )
+    return any(
+        spec.trusts_guests(function, host.netdevs, host.functions)
+        for function in functions
+        if function is not None
+    )

@@ -18,8 +18,14 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.objects.published import NameKind, PlacementName, classes, traits
 from os_acc.placement import options
-from os_acc.placement.api_model import ListedProvider, Microversion, Record, in_cycle
-from os_acc.placement.errors import refused
+from os_acc.placement.api_model import (
+    Declined,
+    ListedProvider,
+    Microversion,
+    Record,
+    in_cycle,
+)
+from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.responses import JsonValue, ResponseMalformed, document
 
@@ -36,6 +42,7 @@ NEWEST: Final = Microversion(1, 39)
 #: The first microversion that can change the parent of a provider.
 MOVES: Final = Microversion(1, 37)
 _PARENT: Final = "parent_provider_uuid"
+_FORBIDDEN: Final = 403
 
 #: Names in one request, to limit the length of the URL.
 _AT_ONCE: Final = 100
@@ -281,7 +288,7 @@ class Client:
             take,
             about,
             deadline,
-            lambda answer: refused(answer, about),
+            lambda answer: _refused(answer, about),
             **arguments,
         )
 
@@ -356,3 +363,39 @@ def _path(name: PlacementName) -> str:
 def _parts(names: list[str]) -> Iterator[list[str]]:
     for begin in range(0, len(names), _AT_ONCE):
         yield names[begin : begin + _AT_ONCE]
+
+
+def _refused(answer: Response, about: str) -> exception.ServiceRefused:
+    """Return the error for a rejected request.
+
+    :param about: the operation: "make x".
+    """
+    code, detail = _rejection(answer)
+    if code == "placement.concurrent_update":
+        return exception.ServiceRefused(
+            f"cannot {about}: {detail}",
+            service=exception.ServiceType.PLACEMENT,
+            reason=exception.RefusalReason.CONFLICT,
+        )
+    if answer.status_code == _FORBIDDEN:
+        return Declined(
+            f"Placement denies permission to {about}: {detail}",
+            status=_FORBIDDEN,
+            hint=f"give the user in [{options.GROUP.name}] the role service or admin",
+        )
+    return Declined(
+        f"Placement rejects the request to {about}: {detail}", status=answer.status_code
+    )
+
+
+def _rejection(answer: Response) -> tuple[str, str]:
+    """Return the code and the detail of a rejection.
+
+    The code is empty, and the detail is HTTP's, if Placement did not send it.
+    """
+    try:
+        error = next(iter(responses.document(answer)["errors"]))
+        code = error["code"].text() if "code" in error else ""
+    except (*responses.NOT_THEIRS, StopIteration):
+        code = ""
+    return code, responses.refusal(answer)

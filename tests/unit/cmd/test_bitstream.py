@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.cmd import progress
+from os_acc.cmd.bitstream import progress_bar
 from os_acc.objects.image import Image
 from os_acc.testing import bitstreams
 from tests.unit.bitstreams.fake_source import id_of
@@ -184,7 +184,7 @@ class Terminal(io.StringIO):
 
 def test_a_bar_fills_on_a_terminal() -> None:
     stream = Terminal()
-    with progress.shown(stream, "loopback") as report:
+    with progress_bar(stream, "loopback") as report:
         assert report is not None
         for done in (0, MIB, MIB + 1, 3 * MIB, 4 * MIB):
             report(done, 4 * MIB)
@@ -201,7 +201,7 @@ def test_a_bar_fills_on_a_terminal() -> None:
 
 def test_a_size_that_nobody_knows_is_no_bar() -> None:
     stream = Terminal()
-    with progress.shown(stream, "loopback") as report:
+    with progress_bar(stream, "loopback") as report:
         assert report is not None
         report(5 * MIB, None)
     assert stream.getvalue() == "\rloopback 5 MiB\n"
@@ -209,12 +209,12 @@ def test_a_size_that_nobody_knows_is_no_bar() -> None:
 
 def test_where_nothing_is_fetched_nothing_is_shown() -> None:
     stream = Terminal()
-    with progress.shown(stream, "loopback"):
+    with progress_bar(stream, "loopback"):
         pass
     assert stream.getvalue() == ""
 
 
 def test_a_file_gets_no_bar(console: Console, images: Images) -> None:
-    with progress.shown(io.StringIO(), "loopback") as report:
+    with progress_bar(io.StringIO(), "loopback") as report:
         assert report is None
     assert console.run("bitstream", "fetch", id_of(1)).err == ""
