@@ -133,15 +133,13 @@ def _listed_copies() -> Iterator[tuple[Any, ...]]:
         found: list[DeviceAddress] = [
             each for each in there if name in _names(each, identity)
         ]
+        # It may be one of these. With only a release due, it has no data of a guest.
+        is_unclear = not found and (copy is None or copy.eraser)
+        unclear = [each for each in there if is_unclear and not functions.serial(each)]
         if copy is None:
-            places = found or there
-            yield from map(_unreadable, places)
+            yield from map(_unreadable, (*found, *unclear))
             continue
         if not found:
-            # One that has only to be released has no data of a guest.
-            unclear = [
-                each for each in there if copy.eraser and not functions.serial(each)
-            ]
             bare = dataclasses.replace(
                 copy, use=FunctionUse.HOST, eraser="", releaser=""
             )

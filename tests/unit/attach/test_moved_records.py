@@ -16,7 +16,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record
+from os_acc.privsep import outstanding, record
 from os_acc.testing import HostSpec, TestHost, hosts
 
 DRIVE, OTHER, FREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
@@ -108,3 +108,33 @@ def test_no_drive_is_taken_from_an_instance_that_a_reboot_has_moved(
     with pytest.raises(exception.Conflict, match="may be the device of instance"):
         release(host, OTHER, "vfio-pci")
     assert host.kernel.read_medium(OTHER, 1).startswith(DATA)
+
+
+def test_a_damaged_copy_of_a_drive_that_is_gone_keeps_no_other_drive(
+    host: TestHost,
+) -> None:
+    """The others show serial numbers, and the copy has the name of another one."""
+    host.plug(1, DRIVE)
+    (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
+    host.kernel.hot_unplug(DRIVE)
+    lose_store(host)
+    host.kernel.reboot()
+    copy.write_text("rubbish\n")
+    host.restart()
+    check_free(host)
+    host.plug(2, OTHER)
+
+
+def test_a_damaged_copy_keeps_the_drives_that_it_may_be_about(host: TestHost) -> None:
+    host.plug(1, DRIVE)
+    (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
+    lose_store(host)
+    host.kernel.reboot()
+    copy.write_text("rubbish\n")
+    assert [each[:2] for each in record.claimed()] == [
+        (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
+    ]
+    host.bind(DRIVE, "vfio-pci")
+    assert [each[:2] for each in record.claimed()] == [
+        (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
+    ]
