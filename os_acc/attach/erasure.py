@@ -13,9 +13,10 @@ with short calls, also after a crash or a reboot.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from oslo_log import log
@@ -31,7 +32,6 @@ from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
-from os_acc.store.errors import AlreadyLeased
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -85,9 +85,7 @@ class Eraser:
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Return leases with the erasures that they owe when their release begins."""
-        owing = self._owing(
-            [self._followed(each, deadline) for each in leases], deadline
-        )
+        owing = self._owing(self._followed(leases, deadline), deadline)
         return _still_owing(self._root, self._helper, owing, deadline)
 
     def _owing(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
@@ -95,32 +93,52 @@ class Eraser:
             self._plugins, leases, lambda: self._offered(deadline)
         )
 
-    def _followed(self, lease: Lease, deadline: float) -> Lease:
-        """Return a lease at the present address of its drive, which may have moved.
+    def _followed(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
+        """Record the present addresses of drives, which may have moved.
 
-        It keeps its address while another lease has the present one.
+        A lease keeps its address while a lease that stays has the present one.
         """
-        now = followed(self._root, lease)
-        if now == lease:
-            return lease
-        try:
-            (now,) = self._store.until(deadline).replace([now])
-        except AlreadyLeased as error:
-            LOG.info("the drive of %s is elsewhere: %s", lease.address, error)
-            return lease
-        LOG.warning("the drive of %s is now %s", lease.address, now.address)
-        return now
+        if not (moved := self._moved(leases, deadline)):
+            return list(leases)
+        store = self._store.until(deadline)
+        owners = dict.fromkeys(store.damaged_claims(), "")
+        owners |= {at: each.uuid for each in store.leases() for at in each.members}
+        while blocked := [
+            uuid
+            for uuid, now in moved.items()
+            if any(owners.get(each, uuid) not in moved for each in now.members)
+        ]:
+            for uuid in blocked:
+                LOG.info("another lease has %s now", moved.pop(uuid).address)
+        moved = {each.uuid: each for each in store.replace(moved.values())}
+        return [moved.get(each.uuid, each) for each in leases]
+
+    def _moved(self, leases: Sequence[Lease], deadline: float) -> dict[str, Lease]:
+        """Return the leases of drives that have moved, as they are now, by UUID.
+
+        The helper has the serial number of a drive that no driver showed at its plug.
+        """
+        serials: dict[str, str] = {}
+        owing = [each for lease in leases if lease.owes_erase for each in lease.prior]
+        if not all(each.identity.drive for each in owing):
+            with contextlib.suppress(exception.OsAccError):
+                for each in self._helper.recorded(deadline):
+                    serials[each.lease] = each.serial if each.eraser else ""
+        found = ((old, followed(self._root, _numbered(old, serials))) for old in leases)
+        return {old.uuid: now for old, now in found if now != old}
 
     def due(self, deadline: float) -> list[str]:
         """Return the UUIDs of the leases whose devices are being erased, sorted.
 
-        :raises StateUnavailable: the store cannot be read.
+        :raises OsAccError: the store or the helper cannot be read.
         """
-        return sorted(
-            lease.uuid
-            for lease in self._store.until(deadline).leases()
-            if lease.state is LeaseState.ERASING
-        )
+        over = [e for e in self._store.until(deadline).leases() if e.is_over]
+        moved = self._moved(over, deadline)
+        # Drives may have changed places: their leases follow them together.
+        with self._locks.try_hold(map(consumer_lock, moved)) as is_held:
+            if is_held:
+                self._followed([e for e in over if e.uuid in moved], deadline)
+        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
 
     def advance(self, uuid: str, deadline: float) -> Lease | None:
         """Call the plugin once; release the device if it is erased.
@@ -151,6 +169,7 @@ class Eraser:
         )
         store, error = self._store.until(deadline), _stalled(lease)
         store.replace([again])
+        self.due(deadline)
         now = self.advance(lease.uuid, deadline)
         if now is None or now.erased != lease.erased or lease.reason != str(error):
             return now
@@ -159,7 +178,6 @@ class Eraser:
 
     def _advance(self, lease: Lease, deadline: float) -> Lease | None:
         store = self._store.until(deadline)
-        lease = self._followed(lease, deadline)
         try:
             try:
                 done = self._step(lease, deadline)
@@ -271,6 +289,16 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     if not lease.owes_erase or lease.slot is not None or (shown and was_shown):
         return now
     return dataclasses.replace(now, boot_id=lease.boot_id)
+
+
+def _numbered(lease: Lease, serials: Mapping[str, str]) -> Lease:
+    """Return a lease with the serial number of its drive, if only the helper has it."""
+    serial = serials.get(lease.uuid) or serials.get(lease.former_uuid)
+    if not serial or len(lease.prior) != 1 or lease.prior[0].identity.drive:
+        return lease
+    identity = dataclasses.replace(lease.prior[0].identity, drive=serial)
+    prior = dataclasses.replace(lease.prior[0], identity=identity)
+    return dataclasses.replace(lease, prior=(prior,))
 
 
 def followed(root: str, lease: Lease) -> Lease:

@@ -128,8 +128,8 @@ def _unknown_function(
         return None
     found = UnknownDevice(manager, inventory, address, records, deadline)
     lease = _owing(manager, found.lease(driver, siblings), found.recorded, deadline)
-    if lease.owes_erase and not force:
-        unknown_device.check_ended(manager.root, lease, store.leases())
+    if not force:
+        unknown_device.check_ended(manager.root, lease, found.recorded, store.leases())
     if found.recorded is None:
         return lease
     return reconciler.claim(lease, found.recorded.lease, store, deadline)

@@ -263,21 +263,30 @@ def check_node(manager: Manager, recorded: HelperRecord | None) -> None:
         )
 
 
-def check_ended(root: str, device: Lease, leases: Iterable[Lease]) -> None:
-    """Check that a device cannot be that of a present consumer, moved by a reboot.
+def check_ended(
+    root: str, device: Lease, recorded: HelperRecord | None, leases: Iterable[Lease]
+) -> None:
+    """Check that a device cannot be that of a present lease, moved by a reboot.
 
-    :param device: as it is released.
-    :raises Conflict: it may be: it shows no serial number.
+    :param device: as it is released or adopted.
+    :raises Conflict: it is, by the privileged helper's record; or it has to be erased,
+        and may be, since it shows no serial number.
     """
     this_boot = attributes.boot_id(root)
     hidden = {each.identity.numbers for each in device.prior if not each.identity.drive}
     for lease in leases:
-        if lease.is_over or not lease.owes_erase or lease.boot_id == this_boot:
-            continue
-        if hidden.intersection(each.identity.numbers for each in lease.prior):
+        is_named = recorded and recorded.lease in (lease.uuid, lease.former_uuid)
+        may_be = (
+            device.owes_erase
+            and not lease.is_over
+            and lease.owes_erase
+            and lease.boot_id != this_boot
+            and hidden.intersection(each.identity.numbers for each in lease.prior)
+        )
+        if is_named or may_be:
             raise exception.Conflict(
-                f"{device.address} may be the device of instance "
-                f"{lease.consumer_title}, which was {lease.address}",
-                hint="bind it to its driver of the host, which shows its serial "
-                "number; or unplug the instance first",
+                f"{device.address} {'may be' if hidden else 'is'} the device of "
+                f"instance {lease.consumer_title}, which was {lease.address}",
+                hint="unplug the instance first; or, if it shows no serial number, "
+                "bind it to its driver of the host",
             )

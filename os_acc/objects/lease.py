@@ -70,6 +70,7 @@ class HelperRecord:
     :ivar eraser: the plugin that has to erase it; '' for none.
     :ivar releaser: the plugin that has to release it; '' for none.
     :ivar node: the compute node whose lease it is; '' if unknown.
+    :ivar serial: of the function; '' if unknown.
     """
 
     address: DeviceAddress
@@ -80,6 +81,7 @@ class HelperRecord:
     eraser: str = ""
     releaser: str = ""
     node: str = ""
+    serial: str = ""
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class HelperRecord:
         eraser: str,
         releaser: str,
         node: str,
+        serial: str,
     ) -> Self:
         """Parse one line of the helper's list."""
         guest = use == "guest"
@@ -102,7 +105,7 @@ class HelperRecord:
         else:
             place = PciAddress(*parts)
         prior = driver or None, override or None
-        return cls(place, lease, guest, *prior, eraser, releaser, node)
+        return cls(place, lease, guest, *prior, eraser, releaser, node, serial)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

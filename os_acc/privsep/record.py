@@ -95,7 +95,7 @@ def claimed() -> tuple[tuple[tuple[int | str, ...] | str, ...], ...]:
     :returns: for each its address as four numbers (a slot: parent, type and number),
         the uuid of the lease (:data:`UNREADABLE` if the record is damaged),
         :class:`FunctionUse`, prior driver and prior override, the plugins that have to
-        erase it and to release it ('' for none), and the node ('' if unknown). The
+        erase it and to release it ('' for none), the node and the serial number. The
         record of a function, or of a parent, that was replaced by another one is left
         out. No plugins are named for a function that is only possibly one that has to
         be erased.
@@ -149,7 +149,7 @@ def _listed_copies() -> Iterator[tuple[Any, ...]]:
 
 
 def _unreadable(address: DeviceAddress) -> tuple[Any, ...]:
-    return (_parts(address), UNREADABLE, "", "", "", "", "", "")
+    return (_parts(address), UNREADABLE, "", "", "", "", "", "", "")
 
 
 def _line(record: DeviceRecord) -> tuple[Any, ...]:
@@ -162,6 +162,7 @@ def _line(record: DeviceRecord) -> tuple[Any, ...]:
         record.eraser,
         record.releaser,
         record.node,
+        record.serial,
     )
 
 

@@ -279,8 +279,8 @@ def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
         assert host.kernel.read_medium(FIRST, 2).startswith(DATA)
         (lease,) = host.manager.store.leases()
         (taken,) = record.claimed()
-        debts = "nvme", "nvme", "node1"
-        assert taken == ((0, 0x41, 0, 1), lease.uuid, "guest", "", "", *debts)
+        rest = "", "", "nvme", "nvme", "node1", "QEMU0+1"
+        assert taken == ((0, 0x41, 0, 1), lease.uuid, "guest", *rest)
         host.unplug(1)
         advance(host)
         assert binding(host, FIRST) == (None, None)

@@ -83,8 +83,8 @@ def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
     )
     assert record.read(AUDIO).override == "x-1"
     assert record.claimed() == (
-        (GPU.parts, MINE, "guest", "nouveau", "", "", "", ""),
-        (AUDIO.parts, MINE, "guest", "snd_hda_intel", "x-1", "", "", ""),
+        (GPU.parts, MINE, "guest", "nouveau", "", "", "", "", ""),
+        (AUDIO.parts, MINE, "guest", "snd_hda_intel", "x-1", "", "", "", ""),
     )
 
 
@@ -251,7 +251,9 @@ def test_a_damaged_record_claims_its_function(fake, damaged):
     assert take()[0] == claimed_for(record.UNREADABLE)
     assert reserve() == claimed_for(record.UNREADABLE)
     assert forget() == OK
-    assert record.claimed() == ((GPU.parts, record.UNREADABLE, "", "", "", "", "", ""),)
+    assert record.claimed() == (
+        (GPU.parts, record.UNREADABLE, "", "", "", "", "", "", ""),
+    )
     assert fake.writes() == []
 
 
@@ -322,7 +324,7 @@ def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(
     group = functions.group(GPU)
     assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
     assert record.claimed() == (
-        (GPU.parts, MINE, "guest", "nouveau", "", "nvme", "", ""),
+        (GPU.parts, MINE, "guest", "nouveau", "", "nvme", "", "", ""),
     )
     # Neither a repeated call nor another holder of the record loses the debt.
     assert take(MINE, GPU) == (OK,)
@@ -330,7 +332,7 @@ def test_a_function_that_has_to_be_erased_stays_on_record_until_it_is_forgotten(
     assert give_back(eraser="nvme") == OK
     assert fake.state(str(GPU)).driver == "nouveau"
     assert record.claimed() == (
-        (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", ""),
+        (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", "", ""),
     )
     assert take(OTHERS, GPU) == (claimed_for(MINE),)
     assert reserve(OTHERS, MINE) == OK
@@ -365,7 +367,7 @@ def test_a_function_that_no_guest_can_have_had_leaves_the_record(fake):
 def test_a_function_is_recorded_when_it_is_given_back_if_it_was_not(fake):
     assert give_back(eraser="nvme") == OK
     assert record.claimed() == (
-        (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", ""),
+        (GPU.parts, MINE, "host", "nouveau", "", "nvme", "", "", ""),
     )
 
 
@@ -388,7 +390,7 @@ def test_a_record_stays_until_the_plugin_has_released_the_function(fake):
         assert (found.lease, found.releaser, found.eraser) == (MINE, "acme", "")
         assert found.use == FunctionUse.HOST
     assert record.claimed() == (
-        (GPU.parts, MINE, "host", "nouveau", "", "", "acme", ""),
+        (GPU.parts, MINE, "host", "nouveau", "", "", "acme", "", ""),
     )
     assert forget() == OK
     assert record.claimed() == ()
