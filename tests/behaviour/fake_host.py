@@ -162,10 +162,6 @@ class FakeHost(HostUnderTest):
     def store(self, path: str, text: str) -> None:
         self.kernel.write(self.kernel.path(path), text)
 
-    def run_vfs(self) -> None:
-        for vf in self.vfs():
-            self.store("sys/bus/pci/drivers_probe", vf)
-
     def wait_until_running(self, address: str) -> None:
         assert self.driver(address) == "nvme"
 

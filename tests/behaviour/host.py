@@ -259,9 +259,12 @@ class HostUnderTest(abc.ABC):
         """
         self._write(address, "numa_node", str(node))
 
-    @abc.abstractmethod
     def run_vfs(self) -> None:
-        """Bind the existing VFs to the host's nvme driver."""
+        """Bind the VFs, which os_acc has brought online, to the host's nvme driver."""
+        for vf in self.vfs():
+            self.store("sys/bus/pci/drivers_probe", vf)
+        for vf in self.vfs():
+            self.wait_until_running(vf)
 
     @abc.abstractmethod
     def wait_until_running(self, address: str) -> None:

@@ -21,7 +21,6 @@ class Root(Protocol):
     """:class:`.root_side.RootSide`, in this process or behind a pipe."""
 
     def store(self, path: str, text: str) -> None: ...
-    def bring_online(self, pf: str) -> None: ...
     def attached(self) -> frozenset[str]: ...
     def load(self, module: str, loaded: bool) -> None: ...
     def swap_on(self, node: str) -> None: ...
@@ -79,13 +78,6 @@ class RealHost(HostUnderTest):
 
     def store(self, path: str, text: str) -> None:
         self.root_side.store(path, text)
-
-    def run_vfs(self) -> None:
-        self.root_side.bring_online(self.places.pf)
-        for vf in self.vfs():
-            self.store("sys/bus/pci/drivers_probe", vf)
-        for vf in self.vfs():
-            self.wait_until_running(vf)
 
     def wait_until_running(self, address: str) -> None:
         self.wait_until(lambda: self._nvme_state(address) == "live")

@@ -17,7 +17,6 @@ from tests.functional.kernel import (
     kernel_clients,
     kernel_modules,
     lane,
-    nvme,
     nvme_media,
     sysfs,
     writing_guest,
@@ -67,10 +66,6 @@ class RootSide:
     def store(self, path: str, text: str) -> None:
         """Write an attribute."""
         sysfs.store(Path("/", path), text)
-
-    def bring_online(self, pf: str) -> None:
-        """Bring VFs online as controllers that the nvme driver can run."""
-        nvme.bring_online(pf)
 
     def load(self, module: str, loaded: bool) -> None:
         """Load or unload a module, of the kernel's packages or built by the lane.
