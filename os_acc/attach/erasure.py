@@ -40,6 +40,8 @@ LOG = log.getLogger(__name__)
 _STALLED_HOURS: Final = 6
 # Seconds of them in which the service has watched: the host may have been off before.
 _WATCHED_SECONDS: Final = 600
+#: Errors of an erasure that may be repeated without an end.
+_MAY_STALL: Final = (exception.DeviceStuck, exception.HostStepFailed)
 
 
 class Eraser:
@@ -170,7 +172,13 @@ class Eraser:
         store, error = self._store.until(deadline), _stalled(lease)
         store.replace([again])
         self.due(deadline)
-        now = self.advance(lease.uuid, deadline)
+        try:
+            now = self.advance(lease.uuid, deadline)
+        except _MAY_STALL:
+            if lease.reason != str(error):
+                raise
+            (now,) = store.leases(lease.uuid)
+            now = dataclasses.replace(now, erased=lease.erased)
         if now is None or now.erased != lease.erased or lease.reason != str(error):
             return now
         record_failures([(now, error)], store)
@@ -185,8 +193,12 @@ class Eraser:
                 (lease,) = store.replace([lease], error.accepted)
                 done = self._step(lease, deadline)
         except exception.OsAccError as error:
-            record_failures([(lease, error)], store)
-            raise
+            has_stood = isinstance(error, _MAY_STALL) and self._has_stood(lease)
+            failure = _stalled(lease) if has_stood else error
+            record_failures([(lease, failure)], store)
+            if failure is error:
+                raise
+            raise failure from error
         now = dataclasses.replace(lease, erased=done, reason="")
         if done < 1.0 and now != lease:
             return store.replace([now])[0]
@@ -208,15 +220,17 @@ class Eraser:
     def _has_stood(self, lease: Lease) -> bool:
         """Return whether an erasure has made no progress for too long.
 
-        The epoch of the lease is the time of its last change, in microseconds.
+        The epoch of the lease is the time of its last change, also of its reason, in
+        microseconds.
         """
         now = time.monotonic()
         part, since = self._watched.get(lease.uuid, (-1.0, now))
         if part != lease.erased:
             self._watched[lease.uuid] = (lease.erased, now)
             return False
-        age = time.time_ns() // 1000 - lease.epoch
-        return age >= _STALLED_HOURS * 3_600_000_000 and now - since >= _WATCHED_SECONDS
+        age, watched = time.time_ns() / 10**9 - lease.epoch / 10**6, now - since
+        most = _STALLED_HOURS * 3600
+        return watched >= most or (age >= most and watched >= _WATCHED_SECONDS)
 
     def _step(self, lease: Lease, deadline: float) -> float:
         """Return the part of the erasure that is done, after one more call.

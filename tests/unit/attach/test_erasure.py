@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, service
-from os_acc.attach import operations
+from os_acc.attach import erasure, operations
 from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
@@ -234,6 +234,31 @@ def test_an_operator_frees_a_device_that_cannot_be_erased_by_force_alone(
     operations.release_device(host.manager, PciAddress.parse(CARD), None, force=True)
     assert erasing(host) == []
     host.plug(2, CARD)
+
+
+def test_a_step_that_never_ends_quarantines_a_device_that_can_be_forced(
+    host, monkeypatch
+):
+    address, clock = PciAddress.parse(CARD), time.time_ns
+    use(host)
+    stuck = exception.DeviceStuck("the firmware hangs", address=CARD)
+    monkeypatch.setattr(acme.Erases, "fault", stuck)
+    for hours in (0, 5.9, 6.1):
+        later = int(hours * 3600 * 10**9)
+        monkeypatch.setattr(time, "time_ns", lambda later=later: clock() + later)
+        advance(host, 1)
+        (lease,) = erasing(host)
+        assert lease.state is LeaseState.ERASING
+    monkeypatch.setattr(erasure, "_WATCHED_SECONDS", 0)
+    advance(host, 1)
+    for _try in range(2):
+        (lease,) = erasing(host)
+        assert lease.state is LeaseState.QUARANTINED
+        assert "for 6 hours" in lease.reason
+        with pytest.raises(exception.HostError):
+            operations.release_device(host.manager, address, None)
+    operations.release_device(host.manager, address, None, force=True)
+    assert erasing(host) == []
 
 
 def test_without_its_plugin_no_other_one_offers_the_device(host, install_plugins):
