@@ -411,8 +411,14 @@ def _owing(
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:
     """Check that a device that has left the host has no data of a guest.
 
-    :raises DeviceGone: it has; only the record tells it on its return.
+    :raises DeviceGone: it has; only the record tells it on its return. Or the record is
+        damaged.
     """
+    if unknown_device.is_damaged(recorded):
+        raise exception.DeviceGone(
+            f"{recorded.address} has left the host, and its record is damaged",
+            hint="put it in again, then release it; a reboot removes the record",
+        )
     if recorded.eraser and not force:
         raise exception.DeviceGone(
             f"{recorded.address} has left the host, and the plugin {recorded.eraser} "

@@ -20,6 +20,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts
+from tests.unit.store.store_files import lose_store
 
 DRIVE, OTHER = "0000:41:00.0", "0000:42:00.0"
 DATA = b"data of a guest." * 100
@@ -131,3 +132,20 @@ def test_force_frees_it_with_its_data(host: TestHost) -> None:
     release(host, force=True)
     host.kernel.hot_plug(drive)
     host.plug(2, DRIVE)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_drive_that_left_with_a_damaged_record_has_to_come_back(
+    host: TestHost, force: bool
+) -> None:
+    lose_store(host)
+    Path(host.kernel.path("run/os_acc", f"{DRIVE}.lease")).write_text("rubbish")
+    drive = host.kernel.hot_unplug(DRIVE)
+    with pytest.raises(exception.DeviceGone, match="its record is damaged"):
+        release(host, force=force)
+    host.kernel.hot_plug(drive)
+    release(host)
+    for attempt in host.manager.retrier.continue_erasures():
+        attempt.result(60)
+    assert host.manager.store.lease_of(PciAddress.parse(DRIVE)) is None
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
