@@ -134,13 +134,18 @@ class Eraser:
 
         :raises OsAccError: the store or the helper cannot be read.
         """
+        over = self._follow(deadline)
+        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
+
+    def _follow(self, deadline: float) -> Sequence[Lease]:
+        """Let the leases of released drives follow these; return the leases."""
         over = [e for e in self._store.until(deadline).leases() if e.is_over]
         moved = self._moved(over, deadline)
         # Drives may have changed places: their leases follow them together.
         with self._locks.try_hold(map(consumer_lock, moved)) as is_held:
             if is_held:
                 self._followed([e for e in over if e.uuid in moved], deadline)
-        return sorted(each.uuid for each in over if each.state is LeaseState.ERASING)
+        return over
 
     def advance(self, uuid: str, deadline: float) -> Lease | None:
         """Call the plugin once; release the device if it is erased.
@@ -170,16 +175,17 @@ class Eraser:
             lease, state=LeaseState.ERASING, reason="", erased=0.0
         )
         store, error = self._store.until(deadline), _stalled(lease)
+        had_stalled = lease.reason == str(error)
         store.replace([again])
-        self.due(deadline)
+        self._follow(deadline)
         try:
             now = self.advance(lease.uuid, deadline)
         except _MAY_STALL:
-            if lease.reason != str(error):
+            if not had_stalled:
                 raise
             (now,) = store.leases(lease.uuid)
             now = dataclasses.replace(now, erased=lease.erased)
-        if now is None or now.erased != lease.erased or lease.reason != str(error):
+        if not had_stalled or now is None or now.erased != lease.erased:
             return now
         record_failures([(now, error)], store)
         raise error
@@ -193,21 +199,16 @@ class Eraser:
                 (lease,) = store.replace([lease], error.accepted)
                 done = self._step(lease, deadline)
         except exception.OsAccError as error:
-            has_stood = isinstance(error, _MAY_STALL) and self._has_stood(lease)
-            failure = _stalled(lease) if has_stood else error
-            record_failures([(lease, failure)], store)
-            if failure is error:
-                raise
-            raise failure from error
+            if isinstance(error, _MAY_STALL):
+                self._check_progress(lease, deadline, error)
+            record_failures([(lease, error)], store)
+            raise
         now = dataclasses.replace(lease, erased=done, reason="")
         if done < 1.0 and now != lease:
             return store.replace([now])[0]
         if done < 1.0:
-            if not self._has_stood(lease):
-                return lease
-            stalled = _stalled(lease)
-            record_failures([(lease, stalled)], store)
-            raise stalled
+            self._check_progress(lease, deadline)
+            return lease
         # 3. Record the end: a crash in the next steps does not repeat the erasure.
         (now,) = store.replace([now])
         # 4. Give the device free.
@@ -217,20 +218,27 @@ class Eraser:
         LOG.info("erased %s after instance %s", now.address, now.consumer_title)
         return None
 
-    def _has_stood(self, lease: Lease) -> bool:
-        """Return whether an erasure has made no progress for too long.
+    def _check_progress(
+        self, lease: Lease, deadline: float, cause: Exception | None = None
+    ) -> None:
+        """Quarantine a device whose erasure has made no progress for too long.
 
         The epoch of the lease is the time of its last change, also of its reason, in
         microseconds.
+
+        :raises HostStepFailed: it has made none.
         """
         now = time.monotonic()
         part, since = self._watched.get(lease.uuid, (-1.0, now))
         if part != lease.erased:
             self._watched[lease.uuid] = (lease.erased, now)
-            return False
+            return
         age, watched = time.time_ns() / 10**9 - lease.epoch / 10**6, now - since
         most = _STALLED_HOURS * 3600
-        return watched >= most or (age >= most and watched >= _WATCHED_SECONDS)
+        if watched >= most or (age >= most and watched >= _WATCHED_SECONDS):
+            error = _stalled(lease)
+            record_failures([(lease, error)], self._store.until(deadline))
+            raise error from cause
 
     def _step(self, lease: Lease, deadline: float) -> float:
         """Return the part of the erasure that is done, after one more call.

@@ -182,15 +182,6 @@ def reserve(fd: int, size: int) -> None:
             raise
 
 
-def sync_directory(directory: str) -> None:
-    """Make the names in a directory durable (fsync(2))."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 @contextlib.contextmanager
 def _unused(path: str) -> Iterator[bool | None]:
     """Yield whether a file is unused, while a lock keeps it so.

@@ -464,8 +464,6 @@ def _accepting(
     host: Host,
 ) -> RecordedState:
     """Return the records with the regions that are tagged ``trust_guest_contents``."""
-    if not any(entry.trust_guest_contents for entry in spec.entries):
-        return recorded
     accepted = frozenset(
         device.region.key
         for device in devices

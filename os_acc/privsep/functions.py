@@ -8,7 +8,6 @@ immediately before and after every write.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -338,13 +337,9 @@ def vfs(address: PciAddress) -> list[PciAddress]:
         names = os.listdir(directory(address))
     except FileNotFoundError:
         return []
-    found = []
-    for name in names:
-        if name.startswith("virtfn"):
-            # One may be removed meanwhile.
-            with contextlib.suppress(exception.InvalidInput):
-                found.append(PciAddress.parse(_link(address, name)))
-    return sorted(found)
+    links = (_link(address, name) for name in names if name.startswith("virtfn"))
+    # One may be removed meanwhile.
+    return sorted(filter(None, map(_parse, links)))
 
 
 def mediated_devices(address: PciAddress) -> list[str]:

@@ -396,8 +396,9 @@ def _at(
     :param use: until the device is taken again; None: that before the reboot.
     """
     driver = functions.driver(address) if isinstance(address, PciAddress) else ""
-    now = dataclasses.replace(copy, address=address, driver=driver, override="")
-    return dataclasses.replace(now, use=use or copy.use)
+    return dataclasses.replace(
+        copy, address=address, driver=driver, override="", use=use or copy.use
+    )
 
 
 def present(

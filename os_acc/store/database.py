@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.store import errors, recovery, schema
+from os_acc.store import errors, recovery, schema, small_files
 from os_acc.store.errors import StoreDamaged
 from os_acc.store.locks import Locks
 
@@ -219,7 +219,7 @@ class Database:
                 deadline, recovery.ReadableContents(regions_are_complete=not lost)
             )
             os.replace(fresh, self.path)
-            sync_directory(self._directory)
+            small_files.sync_directory(self._directory)
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
 
@@ -244,7 +244,7 @@ class Database:
             os.link(self.path, aside)
             self._move_companions(aside)
             os.replace(fresh, self.path)
-            sync_directory(self._directory)
+            small_files.sync_directory(self._directory)
         except sqlite3.Error as error:
             raise errors.from_sqlite(error, self.path) from error
         except OSError as error:
@@ -325,12 +325,3 @@ def _connect(
 def _remove(path: str, *suffixes: str) -> None:
     for suffix in suffixes:
         pathlib.Path(path + suffix).unlink(missing_ok=True)
-
-
-def sync_directory(directory: str) -> None:
-    """Write the entries of a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from os_acc.exception import InvalidInput
 from os_acc.host import attributes
 from os_acc.objects.pci import PciAddress
-from os_acc.store import errors
+from os_acc.store import errors, small_files
 
 #: Seconds for which a record counts; a service makes one about once a minute.
 MAX_AGE: Final = 300.0
@@ -65,12 +65,9 @@ def record(state_path: str, root: str, found: HealthRecord) -> None:
             "readings": {str(at): dict(each) for at, each in found.readings.items()},
         }
     )
-    fresh = f"{path}.new"
     try:
         # Lost in a power cut, it is not missed: another boot ignores it.
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(fresh, path)
+        small_files.replace(path, text)
     except OSError as error:
         raise errors.from_os_error(error, path) from error
 
@@ -79,10 +76,8 @@ def recorded(state_path: str, root: str) -> HealthRecord:
     """Return the record; an empty one if there is none that counts."""
     path = os.path.join(state_path, _FILE)
     try:
-        # The owner of the directory may have replaced the file; root reads it, too.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(path, flags), "rb") as file:
-            return _parse(json.loads(file.read(_LONGEST)), attributes.boot_id(root))
+        found = json.loads(small_files.read(path, _LONGEST))
+        return _parse(found, attributes.boot_id(root))
     # A record is no part of the state: without it the health is unknown.
     except (*_UNUSABLE, InvalidInput):
         return HealthRecord()

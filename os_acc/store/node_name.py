@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 
-from os_acc.store import errors
-from os_acc.store.database import sync_directory
+from os_acc.store import errors, small_files
 
 _FILE = "node_name"
 #: The longest name of a provider in Placement, in bytes of UTF-8.
@@ -30,31 +29,17 @@ def record(state_path: str, name: str | None) -> None:
         if name is None:
             os.unlink(path)
         else:
-            _write(path, name)
-        sync_directory(state_path)
+            small_files.replace(path, name, durable=True)
+        small_files.sync_directory(state_path)
     except OSError as error:
         raise errors.from_os_error(error, path) from error
-
-
-def _write(path: str, name: str) -> None:
-    fresh = f"{path}.new"
-    with open(fresh, "w", encoding="utf-8") as file:
-        file.write(name)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
 
 
 def recorded(state_path: str) -> str | None:
     """Return the recorded name; None: none is recorded, or it cannot be read."""
     path = os.path.join(state_path, _FILE)
     try:
-        # The owner of the directory may have replaced the file; root reads it, too.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            name = os.read(descriptor, _LONGEST + 1).decode()
-        finally:
-            os.close(descriptor)
+        name = small_files.read(path, _LONGEST + 1).decode()
     except (OSError, UnicodeDecodeError):
         return None
     return name if name.isprintable() and 0 < len(name.encode()) <= _LONGEST else None

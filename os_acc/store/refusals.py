@@ -17,6 +17,7 @@ from typing import Final
 
 from os_acc.exception import OsAccError
 from os_acc.objects.mdev import DeviceAddress, function_of
+from os_acc.store import small_files
 
 _DIRECTORY: Final = "refusals"
 _LONGEST: Final = 1 << 16
@@ -34,9 +35,7 @@ def record(
     try:
         found = (str(address), options, why.message, function, _state(root, function))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        os.replace(f"{path}.new", path)
+        small_files.replace(path, json.dumps(found))
     except OSError as error:
         why.add_note(f"cannot record that {address} is refused: {error}")
 
@@ -44,13 +43,11 @@ def record(
 def recorded(state_path: str, root: str) -> dict[tuple[str, str], str]:
     """Return the reason of each refusal, by the address and the options."""
     reasons = {}
-    # The owner of the directory may have replaced a file; root reads it, too.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for path in glob.glob(_path(glob.escape(state_path), "*")):
         # Without the record, the next plug asks the plugin again.
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-            with open(os.open(path, flags), "rb") as file:
-                address, options, why, function, state = json.loads(file.read(_LONGEST))
+            found = json.loads(small_files.read(path, _LONGEST))
+            address, options, why, function, state = found
             if state == _state(root, function):
                 reasons[str(address), str(options)] = str(why)
     return reasons

@@ -47,6 +47,7 @@ class History(DriveHost):
             try:
                 for step in steps:
                     getattr(self, step.name)(step.first, step.second)
+                    self.deeds["steps"] += 1
                     self._check()
                 self._end()
             finally:
@@ -169,7 +170,6 @@ class History(DriveHost):
     # -- checks ------------------------------------------------------------------
 
     def _check(self) -> None:
-        self.deeds["steps"] += 1
         on_nvme = self.rack.on("nvme")
         for drive in self.rack.drives:
             if drive.claims:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An operator's release of drives that a reboot or a hot plug has moved.
+"""Erasures and releases of drives that a reboot or a hot plug has moved.
 
 Without ``--force``, each drive is erased once, and no lease waits for another one.
 """
@@ -50,6 +50,18 @@ def lose_store(host: TestHost) -> None:
     Path(host.state_path, "os_acc.sqlite").unlink()
 
 
+def plug(host: TestHost, number: int, address: str) -> None:
+    host.plug(number, address)
+    host.kernel.write_medium(address, 1, DATA)
+
+
+def reboot(host: TestHost, moved: dict[str, str], prebound: tuple[str, ...]) -> None:
+    host.kernel.reboot(moved)
+    for address in prebound:
+        host.bind(address, "vfio-pci")
+    host.restart()
+
+
 def test_a_drive_that_first_showed_no_serial_number_is_erased_once(
     host: TestHost,
 ) -> None:
@@ -64,8 +76,7 @@ def test_a_drive_that_first_showed_no_serial_number_is_erased_once(
 def test_the_record_of_a_drive_does_not_claim_the_one_that_replaces_it(
     host: TestHost,
 ) -> None:
-    host.plug(1, DRIVE)
-    host.kernel.write_medium(DRIVE, 1, DATA)
+    plug(host, 1, DRIVE)
     host.unplug(1)
     for address in (DRIVE, OTHER):
         host.kernel.hot_unplug(address)
@@ -82,14 +93,11 @@ def test_the_record_of_a_drive_does_not_claim_the_one_that_replaces_it(
 def test_a_prebound_drive_of_a_lost_store_is_erased(
     host: TestHost, is_moved: bool
 ) -> None:
-    host.plug(1, DRIVE)
-    host.kernel.write_medium(DRIVE, 1, DATA)
+    plug(host, 1, DRIVE)
     lose_store(host)
-    host.kernel.reboot({DRIVE: OTHER, OTHER: DRIVE} if is_moved else {})
     place = OTHER if is_moved else DRIVE
-    host.bind(DRIVE, "vfio-pci")
-    host.bind(OTHER, "vfio-pci")
-    host.restart()
+    moved = {DRIVE: OTHER, OTHER: DRIVE} if is_moved else {}
+    reboot(host, moved, (DRIVE, OTHER))
     release(host, place, "vfio-pci")
     erase(host)
     assert DATA not in host.kernel.read_medium(place, 1)
@@ -99,12 +107,8 @@ def test_a_prebound_drive_of_a_lost_store_is_erased(
 def test_no_drive_is_taken_from_an_instance_that_a_reboot_has_moved(
     host: TestHost,
 ) -> None:
-    host.plug(1, DRIVE)
-    host.kernel.write_medium(DRIVE, 1, DATA)
-    host.kernel.reboot({DRIVE: OTHER, OTHER: DRIVE})
-    host.bind(DRIVE, "vfio-pci")
-    host.bind(OTHER, "vfio-pci")
-    host.restart()
+    plug(host, 1, DRIVE)
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE, OTHER))
     with pytest.raises(exception.Conflict, match="may be the device of instance"):
         release(host, OTHER, "vfio-pci")
     assert host.kernel.read_medium(OTHER, 1).startswith(DATA)
@@ -138,3 +142,36 @@ def test_a_damaged_copy_keeps_the_drives_that_it_may_be_about(host: TestHost) ->
     assert [each[:2] for each in record.claimed()] == [
         (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
     ]
+
+
+def test_two_drives_that_have_changed_places_are_both_erased(host: TestHost) -> None:
+    plug(host, 1, DRIVE)
+    plug(host, 2, OTHER)
+    host.unplug(1)
+    host.unplug(2)
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, ())
+    for _ in range(2):
+        erase(host)
+    for address in (DRIVE, OTHER):
+        assert DATA not in host.kernel.read_medium(address, 1)
+    check_free(host)
+
+
+def test_an_erasure_follows_a_drive_that_showed_no_serial_number_at_its_plug(
+    host: TestHost,
+) -> None:
+    host.bind(DRIVE, "vfio-pci")
+    plug(host, 1, DRIVE)
+    host.unplug(1)
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, ())
+    erase(host)
+    assert DATA not in host.kernel.read_medium(OTHER, 1)
+    check_free(host)
+
+
+def test_the_moved_drive_of_an_instance_is_not_released(host: TestHost) -> None:
+    plug(host, 1, DRIVE)
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, ())
+    with pytest.raises(exception.Conflict, match=f"instance-1.*{DRIVE}"):
+        release(host, OTHER)
+    assert host.kernel.read_medium(OTHER, 1).startswith(DATA)
