@@ -8,7 +8,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from cliff import command, lister, show
 
@@ -25,6 +25,11 @@ from os_acc.objects.lease import Owner
 from os_acc.service import HostInspection
 from os_acc.store import readonly
 from os_acc.store.locks import Locks
+
+#: The names of columns, and the rows.
+Table: TypeAlias = tuple[Sequence[str], Iterable[Sequence[Any]]]
+#: The names of an object's fields, and their values.
+ShownObject: TypeAlias = tuple[Sequence[str], Iterable[Any]]
 
 
 class Acting(command.Command):

@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import datetime
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from os_acc.bitstreams.cache_files import CachedImage
@@ -25,9 +25,7 @@ class BitstreamList(base.Listing):
     Changes nothing, and asks no Image service.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         cache = self.library().cache
         return (
             (*_HASH, "Size", "Last Used", "In Use"),
@@ -66,9 +64,7 @@ class BitstreamFetch(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         identity.check_owner(self.settings.state_path)
         seconds = parsed_args.timeout or self.settings.plug_timeout
         images = self.library()
@@ -104,9 +100,7 @@ class BitstreamVerify(base.Listing):
     was dropped.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         identity.check_owner(self.settings.state_path)
         return (*_HASH, "Size", "Result"), list(self._verified(parsed_args))
 
@@ -134,9 +128,7 @@ class BitstreamPrune(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         identity.check_owner(self.settings.state_path)
         deadline = time.monotonic() + self.settings.plug_timeout
         gone = self.library().cache.prune(parsed_args.size, deadline)

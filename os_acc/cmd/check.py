@@ -7,8 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from os_acc import exception
 from os_acc.cmd import base, checks, identity
@@ -29,9 +28,7 @@ class Check(base.Listing):
         except exception.InvalidConfiguration as error:
             self._broken = error
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         scene = CheckContext(self.os_acc.config, self.os_acc.root, self._broken)
         findings = list(checks.run(checks.BEFORE, scene))
         with contextlib.suppress(exception.OsAccError):

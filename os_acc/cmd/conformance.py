@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from os_acc import exception
 from os_acc.cmd import arguments, base
@@ -79,17 +79,13 @@ class Conformance(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         device, plugin = parsed_args.device, parsed_args.plugin
         with Bench.alone(self.manager, device, plugin) as bench:
             bench.kills = parsed_args.kills
             return self._run(bench, parsed_args)
 
-    def _run(
-        self, bench: Bench, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def _run(self, bench: Bench, parsed_args: argparse.Namespace) -> base.Table:
         if not parsed_args.yes:
             self._confirm(bench)
         names = parsed_args.check or tuple(_CHECKS)

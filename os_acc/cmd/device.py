@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from os_acc import exception
@@ -36,9 +36,7 @@ class DeviceList(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         found = device_states.device_states(look)
         models = self.models(look)
@@ -64,9 +62,7 @@ class DeviceShow(base.Showing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_address(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
         models = self.models(look)
         for found in device_states.device_states(look):
@@ -106,9 +102,7 @@ class DeviceRelease(base.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         operations.release_device(
             self.manager(),
             parsed_args.address,
@@ -134,9 +128,7 @@ class DeviceAdopt(base.Showing):
         _add_driver(parser, "to which it goes back when that instance is unplugged")
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         operations.adopt_device(
             self.manager(),
             parsed_args.address,
@@ -247,9 +239,7 @@ def _prior(prior: PriorBinding) -> str:
     return f"{prior.address}: {prior.driver or 'no driver'}{override}"
 
 
-def _now(
-    command: base.Acting, parsed_args: argparse.Namespace
-) -> tuple[Sequence[str], Sequence[Any]]:
+def _now(command: base.Acting, parsed_args: argparse.Namespace) -> base.ShownObject:
     """Return the device's row of the listing after an action."""
     look = command.look()
     found = {each.address: each for each in device_states.device_states(look)}
@@ -260,5 +250,5 @@ def _now(
     return _pairs(*zip(_COLUMNS, row, strict=True))
 
 
-def _pairs(*pairs: tuple[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
+def _pairs(*pairs: tuple[str, Any]) -> base.ShownObject:
     return [name for name, _ in pairs], [value for _, value in pairs]

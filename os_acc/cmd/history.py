@@ -7,8 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from os_acc import exception
 from os_acc.cmd import arguments, base, device_states, identity
@@ -50,9 +48,7 @@ class DeviceHistory(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         # Reading a store that does not exist gives no events, without an error.
         identity.check_owner(self.settings.state_path)
         address = str(parsed_args.address) if parsed_args.address else None

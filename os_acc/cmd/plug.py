@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from os_acc import exception, service
@@ -81,9 +81,7 @@ class Plug(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         selected = parsed_args.allocations
         if parsed_args.provider:
             selected = {"uuid": parsed_args.provider}
@@ -125,9 +123,7 @@ class Unplug(base.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         before = self._recorded(parsed_args.uuid)
         manager = self.manager()
         try:
@@ -172,9 +168,7 @@ class Attached(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = [
             lease
             for lease in self.recorded().leases

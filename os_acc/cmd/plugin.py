@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,7 @@ class PluginList(base.Listing):
     Changes nothing, needs no privileged helper, and imports enabled plugins alone.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         return _COLUMNS, [_row(each, look) for each in entry_points.installed()]
 

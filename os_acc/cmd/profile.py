@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cliff import columns
@@ -30,9 +30,7 @@ class ProfileList(base.Listing):
     Their source is in [os_acc_profiles]: files of this host, or Cyborg.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = []
         for where, each in _source(self).judged(_deadline(self)):
             if isinstance(each, DeviceProfile):
@@ -57,9 +55,7 @@ class ProfileShow(base.Showing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_profile(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         found = _source(self).profile(parsed_args.profile, _deadline(self))
         return ("Name", "UUID", "Description", "Groups", "Accelerators"), (
             found.name,
@@ -77,9 +73,7 @@ class ProfileCheck(base.Listing):
     below accel:.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         rows: list[tuple[str | None, str, str]] = []
         for where, each in _source(self).judged(_deadline(self)):
             if isinstance(each, DeviceProfile):
@@ -117,9 +111,7 @@ class ProfileApply(base.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         profile = _source(self).profile(parsed_args.profile, _deadline(self))
         properties = expansion.properties(profile, parsed_args.suffix)
         if parsed_args.set:
@@ -137,7 +129,7 @@ class ProfileApply(base.Showing):
         parsed_args: argparse.Namespace,
         profile: DeviceProfile,
         properties: Mapping[str, str],
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    ) -> base.ShownObject:
         applied = Flavors(self.os_acc.config).apply(
             parsed_args.flavor,
             properties,

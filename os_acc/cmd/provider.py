@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from os_acc import service
 from os_acc.cmd import base, identity
@@ -24,9 +22,7 @@ class ProviderList(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         self.remark_if_none_named()
         models = self.models(look)
@@ -67,9 +63,7 @@ class ProviderSync(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         if not parsed_args.dry_run:
             # Published names are recorded in the store.
             identity.check_owner(self.settings.state_path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import enum
 import time
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from os_acc.cmd import arguments, base
@@ -34,9 +33,7 @@ class RegionList(base.Listing):
     Changes nothing, and needs no privileged helper.
     """
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         self.remark_if_none_named()
         return _COLUMNS, sorted(_rows(look).values())
@@ -66,9 +63,7 @@ class RegionProgram(base.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         manager = self.manager()
         seconds = parsed_args.timeout or manager.settings.plug_timeout
         region = manager.regions.program(
@@ -87,9 +82,7 @@ class RegionVerify(base.Showing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_address(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         manager = self.manager()
         deadline = time.monotonic() + manager.settings.plug_timeout
         region = manager.regions.verify(parsed_args.address, deadline)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib import parse
 
@@ -58,9 +58,7 @@ class RequestShow(base.Showing):
     def configure(self) -> None:
         """Read no configuration yet; only the lookup of profiles needs it."""
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         given = arguments.distinct(parsed_args.property)
         if not given and parsed_args.flavor is None:
             self._parser.error("give at least one of --property and --flavor-file")
@@ -190,9 +188,7 @@ class RequestList(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         recorded, long = self.recorded(), parsed_args.long
         host = self.settings.node_name
         found = with_plugged(recorded.requests, recorded.leases, host)
@@ -241,9 +237,7 @@ class RequestNotify(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = self._requests(frozenset(parsed_args.uuids))
         deadline = time.monotonic() + self.settings.plug_timeout
         report = NovaEvents(self.os_acc.config).notify(found, deadline)

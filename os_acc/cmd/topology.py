@@ -68,9 +68,7 @@ class Topology(base.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         if parsed_args.svg and parsed_args.formatter != _TREE:
             self._parser.error("--svg is a format of its own")
         self._snapshot = self._look(parsed_args.cells)

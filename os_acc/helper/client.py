@@ -14,7 +14,7 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors, leases
+from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
@@ -115,14 +115,18 @@ class Helper:
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
+        targets = tuple(
+            (*target, lease.driver_of(function))
+            for target, function in zip(lease.targets, lease.functions, strict=True)
+        )
         answers = turn.ask(
             binding.take,
             lease.iommu_group,
-            leases.bindings(lease),
+            targets,
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
-            *(*leases.plugins(lease), self._node),
+            *(lease.eraser, lease.releaser, self._node),
         )
         errors.judge(lease.functions, answers)
 
@@ -138,13 +142,13 @@ class Helper:
         answers = turn.ask(
             binding.reserve,
             lease.iommu_group,
-            leases.targets(lease),
+            lease.targets,
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
             str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
-            *(*leases.plugins(lease), self._node),
+            *(lease.eraser, lease.releaser, self._node),
         )
         errors.judge(lease.functions, answers)
 
@@ -198,7 +202,8 @@ class Helper:
             turn.milliseconds,
             proven_free,
             lease.uuid,
-            *leases.plugins(lease),
+            lease.eraser,
+            lease.releaser,
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -214,7 +219,7 @@ class Helper:
         :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
-        owner = leases.releaser(lease), self._node
+        owner = lease.releaser, self._node
         self._change_mdev(mdev.create, lease, slot, deadline, *owner)
 
     def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
@@ -234,7 +239,7 @@ class Helper:
 
         It is removed if the lease owes no plugin a release, or has no parent.
         """
-        owner = leases.releaser(lease), self._node
+        owner = lease.releaser, self._node
         self._change_mdev(mdev.repair_record, lease, slot, deadline, *owner)
 
     def _change_mdev(
@@ -294,7 +299,7 @@ class Helper:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
         turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
         call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
-        more = str(purpose), leases.releaser(lease)
+        more = str(purpose), lease.releaser
         return CallResult(*turn.ask(step.entry, *call, *more))
 
     def read_health(
@@ -369,73 +374,54 @@ class Helper:
             DeviceStuck and HelperLost.
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        if region.interface_id is None:
-            raise exception.RegionUnusable(
-                f"{region} cannot be programmed",
-                reason=exception.RegionReason.NOT_PROGRAMMABLE,
-            )
-        turn = self._turn(privsep.image, deadline)
-        answer = turn.ask(
-            fpga.program,
-            region.card.parts,
-            region.identity.numbers,
-            region.number,
-            region.interface_id,
-            bitstream.image.hash_algo,
-            bitstream.image.hash_value,
-            bitstream.header.payload_offset,
-            bitstream.header.payload_size,
-            epoch,
-            turn.milliseconds,
-            _signature(bitstream),
-        )
-        return self._programmed(region, bitstream, answer, deadline)
+        _check_programmable(region)
+        part = bitstream.header.payload_offset, bitstream.header.payload_size
+        return self._program(fpga.program, region, bitstream, part, epoch, deadline)
 
     def load_xclbin(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
     ) -> str:
         """Load a verified xclbin into a card on XRT's drivers, and read it back.
 
-        The image is found in the cache by its hash, and hashed once more.
-
         :returns: canonical UUID of the xclbin.
-        :raises RegionUnusable: the region takes no bitstreams.
-        :raises ImageUnusable: nothing was written.
-        :raises ProgrammingFailed: the card may hold anything, as after DeviceStuck
-            and HelperLost.
-        :raises HostError: the host refused it; DeviceInUse names holders.
+        :raises OsAccError: as :meth:`program`.
         """
-        if region.interface_id is None:
-            raise exception.RegionUnusable(
-                f"{region} cannot be programmed",
-                reason=exception.RegionReason.NOT_PROGRAMMABLE,
-            )
+        _check_programmable(region)
         user = dataclasses.replace(region.card, function=region.number)
         # xclmgmt would replace the xclbin even while a process uses it through xocl.
         self.check_free((user,), deadline)
+        return self._program(xrt.program, region, bitstream, (), epoch, deadline)
+
+    def _program(
+        self,
+        entrypoint: Callable[..., Any],
+        region: Region,
+        bitstream: Bitstream,
+        part: tuple[int, ...],
+        epoch: int,
+        deadline: float,
+    ) -> str:
+        """Program a region; return its contents as read back, or raise the error.
+
+        :param part: offset and size of the part of the image to send; empty: all.
+        """
         turn = self._turn(privsep.image, deadline)
+        image = bitstream.image
+        found = image.properties
+        signature = tuple(found.get(each, "") for each in policy.SIGNATURE_PROPERTIES)
         answer = turn.ask(
-            xrt.program,
+            entrypoint,
             region.card.parts,
             region.identity.numbers,
             region.number,
             region.interface_id,
-            bitstream.image.hash_algo,
-            bitstream.image.hash_value,
+            image.hash_algo,
+            image.hash_value,
+            *part,
             epoch,
             turn.milliseconds,
-            _signature(bitstream),
+            signature,
         )
-        return self._programmed(region, bitstream, answer, deadline)
-
-    def _programmed(
-        self,
-        region: Region,
-        bitstream: Bitstream,
-        answer: Sequence[Any],
-        deadline: float,
-    ) -> str:
-        """Return the contents of the region as read back, or raise the error."""
         result = CallResult(*answer)
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
@@ -495,6 +481,9 @@ class _Turn:
         return self.link.ask(entrypoint, seconds, args)
 
 
-def _signature(bitstream: Bitstream) -> tuple[str, ...]:
-    found = bitstream.image.properties
-    return tuple(found.get(name, "") for name in policy.SIGNATURE_PROPERTIES)
+def _check_programmable(region: Region) -> None:
+    if region.interface_id is None:
+        raise exception.RegionUnusable(
+            f"{region} cannot be programmed",
+            reason=exception.RegionReason.NOT_PROGRAMMABLE,
+        )

@@ -81,9 +81,7 @@ def _device(lease: Lease) -> tuple[tuple[object, ...], tuple[tuple[object, ...],
     """Return the address of a lease's device, and its functions with identities."""
     slot = lease.address
     if not isinstance(slot, MdevSlot):
-        return slot.parts, tuple(
-            (prior.address.parts, prior.identity.numbers) for prior in lease.prior
-        )
+        return slot.parts, lease.targets
     parent, identity = slot.type.function, lease.parent
     members = () if not parent or not identity else ((parent.parts, identity.numbers),)
     return (slot.type.parent, slot.type.name, slot.number), members

@@ -254,6 +254,21 @@ class Lease:
         """All functions that this lease takes from the host, or its slot."""
         return self.functions if self.slot is None else (self.slot,)
 
+    @property
+    def targets(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """Its functions with their identities, as arguments of the helper's calls."""
+        return tuple((each.address.parts, each.identity.numbers) for each in self.prior)
+
+    @property
+    def eraser(self) -> str:
+        """The plugin that has to erase its device; '': none."""
+        return self.plugin if self.owes_erase else ""
+
+    @property
+    def releaser(self) -> str:
+        """The plugin that has to release its device or slot; '': none."""
+        return self.plugin if self.owes_release else ""
+
     def releasing(self) -> Self:
         """Return the lease in the state in which its release begins.
 
