@@ -140,7 +140,6 @@ class Lifecycle:
             verification.check_driven(self._root, lease)
             if lease.owes_erase and lease.state is LeaseState.PREPARING:
                 # After a reboot the host may use it already.
-                self._helper.check_free(lease.functions, deadline)
                 lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
             return self._with_epoch(self._helper.reserve, lease, deadline)
         # 3. Check again after a programming that no process holds it.
@@ -342,6 +341,10 @@ class Lifecycle:
                 self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
         has_records = not verification.given_back_by_reboot(self._root, lease)
+        if is_plug and not (lease.programming or verification.moved(self._root, lease)):
+            # Without a record nothing is changed, and a process may have the device.
+            recorded = self._helper.recorded(deadline)
+            has_records = lease.uuid in {each.lease for each in recorded}
         if has_records:
             self._restore(lease, deadline)
         if lease.is_the_guests:
@@ -361,12 +364,7 @@ class Lifecycle:
 
     def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
         plugin_steps.release(
-            self._plugins,
-            self._helper,
-            lease,
-            deadline,
-            root=self._root,
-            is_plug=is_plug,
+            self._plugins, self._helper, lease, deadline, self._root, is_plug=is_plug
         )
 
     def _remove_mdev(

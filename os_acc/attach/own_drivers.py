@@ -15,14 +15,16 @@ from os_acc.objects.vfio_driver import is_vfio_driver
 def check_free(root: str, helper: client.Helper, lease: Lease, deadline: float) -> None:
     """Check that a guest's function is where it stays, and that no process has it.
 
-    Later a rollback would wait for that process.
+    Later a rollback would wait for that process. A device that stays with the host may
+    be in use there, but not by a guest, and not if it is to be erased.
 
     :raises HostStepFailed: it is on another driver, or on none.
     :raises DeviceInUse: a process has it.
     """
-    if lease.slot is not None or not lease.is_the_guests:
+    on_vfio = any(is_vfio_driver(each.driver) for each in lease.prior)
+    if not (lease.is_the_guests or lease.owes_erase or on_vfio) or lease.slot:
         return
-    for address in _staying(lease):
+    for address in _staying(lease) if lease.is_the_guests else ():
         function = pci.read_function(root, address)
         if function is not None and function.driver != lease.driver:
             raise exception.HostStepFailed(

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
@@ -128,9 +127,7 @@ class LeasePlanner:
 
     def without(self, held: exception.DeviceInUse) -> LeasePlanner | None:
         """Return a planner that skips a device in use; None: it cannot be skipped."""
-        known = {each.address for each in self.held}
-        # Without permission to look, each device counts as held.
-        if held.errno != errno.EBUSY or held.address in {"", None, *known}:
+        if held.address in {"", None, *(each.address for each in self.held)}:
             return None
         return dataclasses.replace(self, held=(*self.held, held))
 

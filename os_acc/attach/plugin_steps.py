@@ -251,7 +251,6 @@ def release(
     helper: Helper,
     lease: Lease,
     deadline: float,
-    *,
     root: str,
     is_plug: bool,
 ) -> None:

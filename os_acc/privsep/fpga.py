@@ -99,16 +99,18 @@ def program(
         return CallResult(Outcome.INVALID, errno.EINVAL)
     task = _Task(card, tuple(identity), number, interface_id, offset, size)
     deadline = time.monotonic() + milliseconds / 1000
-    # Read no image for a missing card.
+    root = rootconf.current()
+    # Read no image for a card that is missing, or that root's configuration denies.
     if not functions.exists(card):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+    if not root.allows(card, *functions.vfs(card)):
+        return rootconf.denied()
     try:
         with images.current.sealed(named, deadline) as image:
             if offset + size > image.size:
                 return CallResult(
                     Outcome.REFUSED, errno.ERANGE, "image", str(image.size)
                 )
-            root = rootconf.current()
             images.check_signature(image, signature, root, deadline)
             return _run(task, image, epoch, deadline, root)
     except ImageUnfit as error:

@@ -98,9 +98,11 @@ def program(
     task = _XrtTask(card, user, tuple(identity), interface_id)
     deadline = time.monotonic() + milliseconds / 1000
     root = rootconf.current()
-    # Read no image for a missing function.
+    # Read no image for a card that is missing, or that root's configuration denies.
     if not functions.exists(card) or not functions.exists(user):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+    if not root.allows(card, user):
+        return rootconf.denied()
     try:
         with images.current.sealed(named, deadline) as image:
             images.check_signature(image, signature, root, deadline)

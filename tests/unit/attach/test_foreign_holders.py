@@ -11,7 +11,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.helper import client
-from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.objects.lease import Lease
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.unit.forked_processes import Child
 
 PF = "0000:3b:00.0"
@@ -45,6 +46,38 @@ def test_another_unit_is_chosen(host: TestHost) -> None:
     assert entry["pci_id"] == third
     assert host.unplug(1) == 1
     assert host.kernel.snapshot() == before
+
+
+def test_a_unit_of_which_root_cannot_tell_is_not_chosen(host: TestHost) -> None:
+    first, second, _third = vfs(host)
+    host.kernel.chown(first)
+    (entry,) = host.plug(1, first)
+    assert entry["pci_id"] == second
+
+
+def test_a_unit_of_a_guest_is_given_to_no_other_consumer(host: TestHost) -> None:
+    first, second, _third = vfs(host)
+    host.kernel.hold(first, pid=4711, command="qemu")
+    selected, specs = request(host.provider(first))
+    specs["accel1:attach_target"] = "none"
+    host.manager.plug(instance(1), selected, specs)
+    assert host.plugged(1) == [second]
+
+
+def test_a_process_that_comes_after_the_check_keeps_no_lease(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = vfs(host)
+
+    def refuse(_helper: client.Helper, lease: Lease, _deadline: float) -> None:
+        host.kernel.hold(str(lease.address), pid=4711, command="qemu")
+        raise exception.HostStepFailed("refused", address=str(lease.address))
+
+    monkeypatch.setattr(client.Helper, "take", refuse)
+    with pytest.raises(exception.HostStepFailed, match="refused"):
+        host.plug(1, first)
+    assert host.manager.store.leases() == ()
+    assert host.unplug(1) == 0
 
 
 def test_a_request_for_more_units_than_are_free_leaves_no_lease(

@@ -19,11 +19,13 @@ from os_acc.bitstreams import shared_options
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
+    fpga,
     functions,
     images,
     record,
     rootconf,
     tools,
+    xrt,
 )
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import LimitMode
@@ -321,6 +323,21 @@ def test_a_card_that_is_not_named_is_not_programmed(host: FpgaHost, entry):
     assert host.release(1).outcome == DENIED
     assert host.assign().outcome == DENIED
     assert host.kernel.writes() == []
+
+
+def test_no_image_is_read_for_a_card_that_is_not_named(fake, write, monkeypatch):
+    # Each thread of each helper would keep an image in memory.
+    read: list[object] = []
+    monkeypatch.setattr(images.current, "sealed", lambda *given: read.append(given))
+    write(named(UP))
+    card, image = (GPU.parts, functions.identity(GPU)), ("sha512", "0" * 128)
+    rest = (1, 60_000, ("",) * 4)
+    for answer in (
+        fpga.program(*card, 0, LEASE, *image, 0, 1, *rest),
+        xrt.program(*card, 1, LEASE, *image, *rest),
+    ):
+        assert CallResult(*answer).outcome == DENIED
+    assert read == []
 
 
 def test_a_card_that_is_named_is_programmed(host: FpgaHost):
