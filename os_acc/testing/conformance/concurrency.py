@@ -81,6 +81,9 @@ def _served(
             raise RuleBroken(
                 f"a plug beside others has an OsAccError, not {error!r}"
             ) from error
+        # A late plug may have got the unit of one that failed so.
+        rule = f"plugs at once succeed, not: {error!r}"
+        require(not isinstance(error, exception.PluginFailed), rule)
     served = [error is None for error in failed]
     expected = min(len(failed), units)
     if any(served) and all(map(_lacks_unit, failed)):

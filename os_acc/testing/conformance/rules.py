@@ -26,8 +26,8 @@ Check: TypeAlias = Callable[[TestHost, str], None]
 Step: TypeAlias = Callable[[AttachHandle, base.PrivilegedSteps], None]
 #: Replaces a step: gets the plugin's own and its arguments.
 Around: TypeAlias = Callable[[Step, AttachHandle, base.PrivilegedSteps], None]
-#: Directories that a reader of the host's devices does not see.
-_OWN: Final = frozenset({".kernel", "run"})
+#: Directories of the simulated kernel and of os_acc's locks and records.
+_OWN: Final = frozenset({"./.kernel", "run/os_acc"})
 _LONGEST: Final = 3
 #: Seconds in which an erasure on a simulated host ends.
 _ERASURE_SECONDS: Final = 60.0
@@ -83,17 +83,17 @@ def contents(host: TestHost, *, times: bool = False) -> dict[str, str]:
 
     Without the locks and records of os_acc, which only it reads.
 
-    :param times: with the time of its last change, for writes of the same text.
+    :param times: with the directories, and with the time of the last change, for writes
+        of the same text and files that are removed again.
     """
     found: dict[str, str] = {}
     for directory, names, files in os.walk(host.root):
         inside = os.path.relpath(directory, host.root)
-        if inside == ".":
-            names[:] = [name for name in names if name not in _OWN]
+        names[:] = [each for each in names if os.path.join(inside, each) not in _OWN]
         for name in (*files, *names):
             path = os.path.join(directory, name)
             status = os.lstat(path)
-            if not stat.S_ISDIR(status.st_mode):
+            if times or not stat.S_ISDIR(status.st_mode):
                 changed = f"{status.st_ctime_ns} " * times
                 text = changed + _text(path, status.st_mode)
                 found[os.path.join(inside, name)] = text

@@ -121,10 +121,37 @@ class ResetsCard(Sound):
 class NotesFirstScan(Sound):
     """Writes a note, which later scans find."""
 
+    note = "var-note-acme"
+    make = staticmethod(Path.touch)
+
     def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
-        note = Path(self.root, "var-note-acme")
+        note = Path(self.root, self.note)
         if not note.exists():
-            note.touch()
+            note.parent.mkdir(parents=True, exist_ok=True)
+            self.make(note)
+        yield from super().discover(candidates)
+
+
+class NotesInRun(NotesFirstScan):
+    """Writes its note where services keep their files until a reboot."""
+
+    note = "run/acme/note"
+
+
+class MakesDirectory(NotesFirstScan):
+    """Makes a directory, and no file in it."""
+
+    note = "var/lib/acme/scan"
+    make = staticmethod(Path.mkdir)
+
+
+class RemovesItsFile(Sound):
+    """Writes a file at each scan, and removes it again."""
+
+    def discover(self, candidates: base.Candidates) -> Iterator[base.Device]:
+        lock = Path(self.root, "sys/acme-lock")
+        lock.touch()
+        lock.unlink()
         yield from super().discover(candidates)
 
 
