@@ -482,8 +482,7 @@ class Manager:
                 if left and planning.free(inventory, providers) - left and not is_late:
                     return planner.among({}), fresh
             case exception.DeviceInUse() if not is_late:
-                if (others := planner.without(error)) is not None:
-                    return others.among({}), inventory
+                return planner.without(error).among({}), inventory
             case exception.NoDeviceAvailable() | exception.RegionUnusable():
                 # A region that is programmed without a guest is free soon.
                 if self.regions.await_programming(inventory, providers, deadline):

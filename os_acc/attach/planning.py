@@ -125,10 +125,10 @@ class LeasePlanner:
         selector = dataclasses.replace(self.selector, reaching=reaching)
         return dataclasses.replace(self, selector=selector)
 
-    def without(self, held: exception.DeviceInUse) -> LeasePlanner | None:
-        """Return a planner that skips a device in use; None: it cannot be skipped."""
+    def without(self, held: exception.DeviceInUse) -> LeasePlanner:
+        """Return a planner that skips a device in use; raise if it cannot skip it."""
         if held.address in {"", None, *(each.address for each in self.held)}:
-            return None
+            raise held
         return dataclasses.replace(self, held=(*self.held, held))
 
     def plan(

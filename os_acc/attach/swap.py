@@ -81,13 +81,15 @@ class Swapper:
         :returns: the held leases, in the same order.
         :raises NoDeviceAvailable: NUMA_POLICY: a provider has no other free device
             that the policy allows; nothing is changed.
-        :raises DeviceInUse: the guest runs; nothing is changed.
+        :raises DeviceInUse: the guest runs, or processes have the other devices;
+            nothing is changed.
         :raises OsAccError: as :meth:`.Lifecycle.establish`.
         """
         inventory = self._catalog.look(deadline)
+        planner = self._planner(instance, guest, wrong)
         while True:
             try:
-                pairs = self._planned(instance, guest, wrong, inventory, deadline)
+                pairs = _planned(planner, wrong, inventory, deadline)
                 for _old, new in pairs:
                     vfio.require_drivers(self._root, new.vfio_drivers)
                 check(_on_planned_devices(placed, pairs))
@@ -100,32 +102,25 @@ class Swapper:
                 AlreadyLeased,
                 verification.Unsettled,
                 client.DeviceClaimed,
+                exception.DeviceInUse,
             ) as error:
-                # As for a new request: another plug was faster, or the host still
-                # sets up a device.
+                # As for a new request. The guest's own devices stay in use.
                 LOG.debug("instance %s: selecting again: %s", instance.title, error)
+                if isinstance(error, exception.DeviceInUse):
+                    planner = planner.without(error)
                 if time.monotonic() >= deadline:
                     raise
                 self._catalog.reconciler.invalidate()
                 inventory = self._catalog.look(deadline)
         return self._finished(placed, recorded, deadline)
 
-    def _planned(
-        self,
-        instance: InstanceInfo,
-        guest: GuestCells,
-        wrong: Sequence[Lease],
-        inventory: discovery.Inventory,
-        deadline: float,
-    ) -> list[tuple[Lease, Lease]]:
-        """Return each lease with the planned one on another device.
-
-        :raises NoDeviceAvailable: too few devices are free and allowed.
-        """
+    def _planner(
+        self, instance: InstanceInfo, guest: GuestCells, wrong: Sequence[Lease]
+    ) -> planning.LeasePlanner:
         if not all(lease.provider for lease in wrong):
             # A device adopted by hand belongs to no request group of a provider.
             raise refusal(wrong, "its provider is unknown")
-        planner = planning.LeasePlanner(
+        return planning.LeasePlanner(
             self._root,
             wrong[0].owner,
             instance,
@@ -133,14 +128,6 @@ class Swapper:
             wrong[0].request,
             DeviceSelector(guest, _policies(wrong), _reaching(wrong)),
         )
-        try:
-            planned = planner.plan(inventory, deadline)
-        except (exception.NoDeviceAvailable, exception.DeviceGone) as error:
-            raise refusal(wrong, error.message) from error
-        free: defaultdict[_Key, list[Lease]] = defaultdict(list)
-        for each in planned:
-            free[_key(each.lease)].append(each.lease)
-        return [(old, _moved(old, _taken(old, free[_key(old)]))) for old in wrong]
 
     def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
         """Check that no process uses a device of the guest.
@@ -191,6 +178,26 @@ class Swapper:
         if any(lease.programming for lease in spare):
             self._catalog.publish_regions(deadline)
         return ordered
+
+
+def _planned(
+    planner: planning.LeasePlanner,
+    wrong: Sequence[Lease],
+    inventory: discovery.Inventory,
+    deadline: float,
+) -> list[tuple[Lease, Lease]]:
+    """Return each lease with the planned one on another device.
+
+    :raises NoDeviceAvailable: too few devices are free and allowed.
+    """
+    try:
+        planned = planner.plan(inventory, deadline)
+    except (exception.NoDeviceAvailable, exception.DeviceGone) as error:
+        raise refusal(wrong, error.message) from error
+    free: defaultdict[_Key, list[Lease]] = defaultdict(list)
+    for each in planned:
+        free[_key(each.lease)].append(each.lease)
+    return [(old, _moved(old, _taken(old, free[_key(old)]))) for old in wrong]
 
 
 def refusal(wrong: Sequence[Lease], reason: str) -> exception.NoDeviceAvailable:

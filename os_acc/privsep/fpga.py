@@ -294,10 +294,6 @@ def _set_ports(
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    assert isinstance(identity, tuple | list)
-    assert isinstance(count, int)
-    assert isinstance(epoch, int)
-    assert isinstance(milliseconds, int)
     checked = tuple(identity)
     root = rootconf.current()
 

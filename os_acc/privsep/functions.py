@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from typing import TypeGuard
 
 from os_acc import exception
 from os_acc.objects import nvme, vfio_driver
@@ -58,12 +59,12 @@ def parse_address(parts: object) -> PciAddress | None:
         return None
 
 
-def is_number(value: object, limit: int) -> bool:
+def is_number(value: object, limit: int) -> TypeGuard[int]:
     """Return whether a value is an integer from 0 to the limit (and no bool)."""
     return type(value) is int and 0 <= value <= limit
 
 
-def is_identity(value: object) -> bool:
+def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
     """Return whether a value is the five numbers of a PCI identity."""
     return (
         isinstance(value, tuple | list)
@@ -72,7 +73,7 @@ def is_identity(value: object) -> bool:
     )
 
 
-def is_deadline(value: object) -> bool:
+def is_deadline(value: object) -> TypeGuard[int]:
     """Return whether a value is an acceptable deadline in milliseconds."""
     return is_number(value, DEADLINE_LIMIT_MS) and value != 0
 
@@ -87,7 +88,7 @@ def is_file_name(value: str) -> bool:
     return value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
-def is_uuid(value: object) -> bool:
+def is_uuid(value: object) -> TypeGuard[str]:
     """Return whether a value is a canonical UUID."""
     return type(value) is str and _UUID.fullmatch(value) is not None
 

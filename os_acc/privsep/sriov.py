@@ -46,14 +46,10 @@ def on_pf(
     address = functions.parse_address(parts)
     if (
         address is None
-        or not isinstance(identity, tuple | list)
         or not functions.is_identity(identity)
-        or not isinstance(count, int)
         or not functions.is_number(count, _VF_LIMIT)
         or not count
-        or not isinstance(epoch, int)
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
-        or not isinstance(milliseconds, int)
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)

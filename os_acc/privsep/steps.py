@@ -312,7 +312,7 @@ def _parse(
     # A comparison of another object may raise.
     has_card = not isinstance(card, tuple | list) or bool(card)
     of_card = targets.parse_each(0, (card,) if has_card else (), 2)
-    if parsed is None or of_card is None or not isinstance(lease, str):
+    if parsed is None or of_card is None:
         return None
     places = tuple(sorted(each.address for each in parsed))
     expected = ({slot.type.function} - {None}) if slot else {address}

@@ -135,6 +135,23 @@ def test_the_next_device_is_taken_where_the_nearest_is_not_free(host, policy):
     assert (host.kernel.snapshot(), host.manager.store.leases()) == (before, leases)
 
 
+def test_the_next_device_is_taken_where_a_process_has_the_nearest(make_bench):
+    host = make_bench(VF_SPEC, device_spec=['{"address": "*:*:*.*", "prebound": true}'])
+    set_nodes(host, VF_NODES)
+    for vf in VF_NODES:
+        host.bind(vf, "vfio-pci")
+    (first,) = plug(host, CARD, cells=None, **SOCKET)
+    assert first["pci_id"] == FAR
+    host.kernel.hold(NEAR, command="qemu")
+    (entry,) = again(host, [0])
+    assert entry["pci_id"] == BESIDE
+    host.kernel.hold(BESIDE, command="qemu")
+    with pytest.raises(exception.DeviceInUse, match="qemu"):
+        again(host, [2])
+    host.kernel.let_go(BESIDE)
+    assert host.unplug(1) == 1
+
+
 def test_one_policy_of_several_groups_is_met_by_another_device(host):
     """The entries stay in the order of the groups."""
     specs = {"accel1:numa_policy": "required", "accel2:numa_policy": "preferred"}
