@@ -73,7 +73,7 @@ class ServiceClient:
         """
         from keystoneauth1 import exceptions as ksa
 
-        from os_acc.rest import errors, retries
+        from os_acc.rest import retries
 
         adapter, patience = self._link()
 
@@ -86,23 +86,17 @@ class ServiceClient:
         return retries.ask(
             question,
             patience,
-            retries.Failures(raised, errors.is_connection, self._translated),
-            about,
+            raised,
+            lambda error, code: self._translated(error, code, about, deadline),
             deadline,
         )
 
     def _link(self) -> tuple[Adapter, Retries]:
-        from keystoneauth1 import adapter
-
-        from os_acc.rest.session import access
+        from os_acc.rest import session
 
         with self._lock:
             if self._made is None:
-                found = access(self._conf, self._service)
-                self._made = (
-                    adapter.Adapter(found.session, auth=found.auth, **found.where),
-                    found.retries,
-                )
+                self._made = session.link(self._conf, self._service)
             return self._made
 
     def _checked(
