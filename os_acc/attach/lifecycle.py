@@ -206,8 +206,7 @@ class Lifecycle:
         """Record the intents that the store has lost, so that a crash is survived."""
         store = self._store.until(deadline)
         recorded = {lease.uuid for lease in store.leases(intents[0].consumer)}
-        lost = [lease for lease in intents if lease.uuid not in recorded]
-        if lost:
+        if lost := [lease for lease in intents if lease.uuid not in recorded]:
             store.add(lost)
 
     # -- preparing again: held leases --------------------------------------
@@ -341,12 +340,16 @@ class Lifecycle:
                 self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
         has_records = not verification.given_back_by_reboot(self._root, lease)
-        if is_plug and not (lease.programming or verification.moved(self._root, lease)):
-            # Without a record nothing is changed, and a process may have the device.
-            recorded = self._helper.recorded(deadline)
-            has_records = lease.uuid in {each.lease for each in recorded}
         if has_records:
-            self._restore(lease, deadline)
+            try:
+                self._restore(lease, deadline)
+            except exception.DeviceInUse:
+                # Its epoch has ended the plug. Without a record nothing has changed.
+                recorded = {each.lease for each in self._helper.recorded(deadline)}
+                moved = verification.moved(self._root, lease)
+                if not is_plug or lease.programming or moved or lease.uuid in recorded:
+                    raise
+                has_records = False
         if lease.is_the_guests:
             self._release_by_plugin(lease, deadline, is_plug)
             if has_records and lease.owes_release:
