@@ -21,6 +21,7 @@ from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.api import ExternalEvent, NotifyReport
 from os_acc.profiles import flavors
 from os_acc.profiles.options import NOVA
+from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ class NovaEvents:
 
 
 def _codes(answer: Response, events: Collection[ExternalEvent]) -> dict[str, int]:
-    from os_acc.rest import responses
-
     answered = {
         each["tag"].text(): each["code"].integer()
         for each in responses.document(answer)["events"]
@@ -113,8 +112,6 @@ def _reason(event: ExternalEvent, code: int) -> str:
 
 
 def _refused(answer: Response) -> exception.OsAccError | None:
-    from os_acc.rest import responses
-
     code, detail = answer.status_code, responses.refusal(answer)
     if code == 406:
         message = f"Nova does not support microversion {MICROVERSION}: {detail}"

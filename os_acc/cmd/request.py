@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,11 +16,14 @@ from cliff import columns
 from os_acc import exception
 from os_acc.attach.external_events import NovaEvents
 from os_acc.attach.requests import with_plugged
-from os_acc.cmd import arguments, base, flavor
+from os_acc.cmd import arguments, base
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.request import AttachTarget, RequestGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.scheduling import allocation_candidates, extra_specs
+
+_FLAVOR_HINT = "pass what 'openstack flavor show FLAVOR -f json' prints"
+_MIB_PER_GIB = 1024
 
 
 class RequestShow(base.Showing):
@@ -62,7 +66,7 @@ class RequestShow(base.Showing):
         given = arguments.distinct(parsed_args.property)
         if not given and parsed_args.flavor is None:
             self._parser.error("give at least one of --property and --flavor-file")
-        found = flavor.read(parsed_args.flavor)
+        found = _flavor(parsed_args.flavor)
         specs = {**found.properties, **given}
         # First, since ignored keys may cause later errors.
         self._tell_of_keys(specs)
@@ -108,6 +112,65 @@ class RequestShow(base.Showing):
                 "of device profiles is configured in [os_acc_profiles]"
             )
         return whole.specs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlavorAmounts:
+    """The standard resources that Nova requests for each server of a flavor.
+
+    :ivar disk_gb: root, ephemeral and swap disk together, in GiB.
+    """
+
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flavor:
+    """The parts of a flavor that matter for request groups."""
+
+    properties: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    amounts: FlavorAmounts | None = None
+
+
+def _flavor(printed: Any) -> Flavor:
+    """Read a flavor as printed by ``openstack flavor show -f json``.
+
+    :param printed: parsed JSON; None for no flavor.
+    :raises InvalidInput: it is no flavor.
+    """
+    if printed is None:
+        return Flavor()
+    if not isinstance(printed, Mapping):
+        raise exception.InvalidInput(
+            f"{exception.show(printed)} is not a flavor", hint=_FLAVOR_HINT
+        )
+    properties = printed.get("properties")
+    if not isinstance(properties, Mapping):
+        raise exception.InvalidInput(
+            f"the flavor's properties are {exception.show(properties)}",
+            hint=_FLAVOR_HINT,
+        )
+    disk = _number(printed, "disk")
+    disk += _number(printed, "OS-FLV-EXT-DATA:ephemeral")
+    # In whole GiB, as Nova rounds it.
+    disk += -(-_number(printed, "swap") // _MIB_PER_GIB)
+    return Flavor(
+        properties,
+        FlavorAmounts(_number(printed, "vcpus"), _number(printed, "ram"), disk),
+    )
+
+
+def _number(printed: Mapping[str, object], name: str) -> int:
+    # Older clients print nothing for no swap.
+    value = printed.get(name) or 0
+    if type(value) is not int:
+        raise exception.InvalidInput(
+            f"the flavor's {name} is {exception.show(value)}, not a number",
+            hint=_FLAVOR_HINT,
+        )
+    return value
 
 
 class _Groups(columns.FormattableColumn[Any]):

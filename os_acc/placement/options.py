@@ -13,7 +13,6 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.placement.api_model import ServerFailed
-from os_acc.rest import service
 from os_acc.rest.service import Service
 
 GROUP = cfg.OptGroup(
@@ -28,7 +27,6 @@ GROUP = cfg.OptGroup(
 SERVICE: Final = Service(
     name="Placement",
     group=GROUP,
-    defaults={"service_type": "placement", **service.PATIENCE},
     version="",
     spoken="the microversion is negotiated with the server",
     service_type=exception.ServiceType.PLACEMENT,

@@ -16,7 +16,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS, Judged
+from os_acc.profiles.options import CYBORG, Judged
 from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 SERVICE: Final = Service(
     name="Cyborg",
     group=CYBORG,
-    defaults=CYBORG_DEFAULTS,
     version="v2",
     spoken="version 2 is the only one",
     service_type=exception.ServiceType.ACCELERATOR,
 )
-register, list_opts = SERVICE.register, SERVICE.list_opts
 
 
 class Cyborg:

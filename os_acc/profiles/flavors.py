@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.profiles.options import NOVA, NOVA_DEFAULTS
+from os_acc.profiles.options import NOVA
 from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
@@ -33,12 +33,10 @@ MICROVERSION: Final = "2.86"
 SERVICE: Final = Service(
     name="Nova",
     group=NOVA,
-    defaults=NOVA_DEFAULTS,
     version="",
     spoken="os_acc requests the microversions itself",
     service_type=exception.ServiceType.COMPUTE,
 )
-register, list_opts = SERVICE.register, SERVICE.list_opts
 _VERBS: Final = {"GET": "read", "POST": "change", "DELETE": "change"}
 _OLD: Final = (
     (f"Nova does not support microversion {MICROVERSION}, which validates extra specs"),

@@ -14,7 +14,6 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
-from os_acc.rest import service
 
 #: A profile, or the error of one that cannot be used.
 Judged: TypeAlias = DeviceProfile | exception.OsAccError
@@ -52,7 +51,6 @@ CYBORG = cfg.OptGroup(
     "name another section with these credentials, such as [placement] or "
     "[service_user].",
 )
-CYBORG_DEFAULTS: Final = {"service_type": "accelerator", **service.PATIENCE}
 NOVA = cfg.OptGroup(
     "os_acc_nova",
     title="Nova's API, for flavors and external events",
@@ -61,7 +59,6 @@ NOVA = cfg.OptGroup(
     "notify'; the user is an administrator. auth_section can name another section "
     "with these credentials.",
 )
-NOVA_DEFAULTS: Final = {"service_type": "compute", **service.PATIENCE}
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(

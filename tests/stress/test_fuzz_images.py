@@ -51,7 +51,7 @@ def names() -> list[tuple[str, str]]:
         (group, option.name.replace("-", "_"))
         for group, options in (
             (bitstreams.GROUP.name, bitstreams.OPTIONS),
-            (glance.GROUP.name, glance.list_opts()),
+            (glance.GROUP.name, glance.SERVICE.list_opts()),
         )
         for option in options
     ]

@@ -9,7 +9,6 @@ from typing import Final
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.rest import service
 from os_acc.rest.service import Service
 
 GROUP = cfg.OptGroup(
@@ -24,9 +23,7 @@ GROUP = cfg.OptGroup(
 SERVICE: Final = Service(
     name="Glance",
     group=GROUP,
-    defaults={"service_type": "image", **service.PATIENCE},
     version="v2",
     spoken="version 2 is the only one",
     service_type=exception.ServiceType.IMAGE,
 )
-register, list_opts = SERVICE.register, SERVICE.list_opts
