@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -144,7 +145,9 @@ class LeasePlanner:
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
-        taken |= {parse_address(each.address) for each in self.held}
+        # A plugin may have given another text, for which no other device is selected.
+        with contextlib.suppress(exception.InvalidInput):
+            taken |= {parse_address(str(each.address)) for each in self.held}
         accepted = inventory.recorded_state.unverified_regions.accepted
         stuck: exception.HostError | None = self.held[-1] if self.held else None
         while True:

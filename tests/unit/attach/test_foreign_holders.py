@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from os_acc import exception
+from os_acc.attach import plugin_steps
 from os_acc.helper import client
 from os_acc.objects.lease import Lease
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
@@ -53,6 +54,19 @@ def test_a_unit_of_which_root_cannot_tell_is_not_chosen(host: TestHost) -> None:
     host.kernel.chown(first)
     (entry,) = host.plug(1, first)
     assert entry["pci_id"] == second
+
+
+@pytest.mark.parametrize("place", [PF, "card 3", "", "mtty/mtty-1/x"])
+def test_a_plugin_that_gives_another_address_fails_with_its_error(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def prepare(*_: object) -> None:
+        raise exception.DeviceInUse("its firmware is busy", address=place)
+
+    monkeypatch.setattr(plugin_steps, "prepare", prepare)
+    with pytest.raises(exception.DeviceInUse, match="busy"):
+        host.plug(1, vfs(host)[0])
+    assert host.manager.store.leases() == ()
 
 
 def test_a_unit_of_a_guest_is_given_to_no_other_consumer(host: TestHost) -> None:
