@@ -28,7 +28,7 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState, PriorBinding
+from os_acc.objects.lease import HelperRecord, Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
@@ -245,7 +245,8 @@ class Eraser:
 
         :raises DeviceGone: the device, or a function of it, is not on the host.
         """
-        if lease.erased >= 1.0:
+        records = self._helper.recorded(deadline)
+        if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
         present = verification.remaining(self._root, lease)
         gone = [each for each in lease.prior if each not in present.prior]
@@ -266,17 +267,19 @@ class Eraser:
             )
         # 1. Take over the helper's record of the device, which survives a loss of the
         #    store; a reboot has removed it. Undo: step 4.
-        self._reserve(present, deadline)
+        self._reserve(present, records, deadline)
         # 2. Call the plugin. A call is short, also for an operator who waits for it.
         deadline = min(deadline, time.monotonic() + self._helper.write_timeout)
         return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
 
-    def _reserve(self, lease: Lease, deadline: float) -> None:
+    def _reserve(
+        self, lease: Lease, records: Iterable[HelperRecord], deadline: float
+    ) -> None:
         """Have the helper record the device for the lease of the erasure.
 
         :raises DeviceClaimed: it is on record for another lease than the former one.
         """
-        leases = {each.address: each.lease for each in self._helper.recorded(deadline)}
+        leases = {each.address: each.lease for each in records}
         found = {leases.get(each) for each in lease.functions}
         if found == {lease.uuid}:
             # The lock is not needed: a call of the plugin may hold it for hours.
@@ -366,23 +369,38 @@ def _still_owing(
     helper has a record with the plugin that has to erase the device, the device is
     erased: the safe rule.
     """
-    if not any(map(_may_be_untouched, leases)):
+    if not any(each.owes_erase for each in leases):
         return list(leases)
     try:
-        # A record without an eraser is that of a device that was only prepared.
-        recorded = {each.lease for each in helper.recorded(deadline) if each.eraser}
+        records = helper.recorded(deadline)
     except exception.OsAccError as error:
         LOG.debug("cannot read the helper's records, so devices are erased: %s", error)
         return list(leases)
+    # A record without an eraser is that of a device that was only prepared.
+    recorded = {each.lease for each in records if each.eraser}
     this_boot = attributes.boot_id(root)
     return [
-        dataclasses.replace(each, owes_erase=False)
+        dataclasses.replace(each, owes_erase=False, owes_release=False)
+        if _is_superseded(each, records)
+        else dataclasses.replace(each, owes_erase=False)
         if _may_be_untouched(each)
         and each.boot_id == this_boot
         and each.uuid not in recorded
         else each
         for each in leases
     ]
+
+
+def _is_superseded(lease: Lease, records: Iterable[HelperRecord]) -> bool:
+    """Return whether the helper has the drives of a lease on record for another one.
+
+    The lease is that of an older copy of the store, and has ended since: the helper
+    gives no drive to another lease before the drive is erased.
+    """
+    mine = (lease.uuid, lease.former_uuid, record.UNREADABLE)
+    others = {each.serial for each in records if each.lease not in mine}
+    drives = {each.identity.drive for each in lease.prior}
+    return bool(drives) and drives <= others - {""}
 
 
 def _may_be_untouched(lease: Lease) -> bool:

@@ -22,11 +22,7 @@ from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import Device, Erasure
 from os_acc.objects.instance import consumer_uuid
-from os_acc.objects.lease import (
-    HelperRecord,
-    Lease,
-    LeaseState,
-)
+from os_acc.objects.lease import HelperRecord, Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress

@@ -266,8 +266,9 @@ def release(
         _for_lease(plugins, steps, lambda plugin: plugin.release)
     except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
         is_there = verification.is_in_place(root, lease)
-        if is_plug and is_there and isinstance(error, DeviceClaimed):
-            # The helper never recorded the device for this lease.
+        is_mine = is_there and lease.owes_release and not is_plug
+        if isinstance(error, DeviceClaimed) and not is_mine:
+            # The helper never recorded the device for this lease, or does no more.
             return
         # The plugin's changes went with the device; those of a function, or of a
         # parent, that is still there did not.

@@ -16,13 +16,7 @@ from os_acc.host import attributes, mdev, vfio, vgpu
 from os_acc.host.view import Host
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
-from os_acc.objects.lease import (
-    HelperRecord,
-    Lease,
-    LeaseState,
-    Owner,
-    PriorBinding,
-)
+from os_acc.objects.lease import HelperRecord, Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.request import AttachTarget

@@ -16,16 +16,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.attach import own_drivers
 from os_acc.helper import client
-from os_acc.host import (
-    attributes,
-    gpu_parts,
-    health,
-    iommu,
-    mdev,
-    pci,
-    usage,
-    vfio,
-)
+from os_acc.host import attributes, gpu_parts, health, iommu, mdev, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of

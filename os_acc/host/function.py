@@ -19,20 +19,9 @@ import re
 from collections.abc import MutableMapping
 
 from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
-from os_acc.host.attributes import (
-    link_address,
-    link_name,
-    names,
-    number,
-    read_text,
-)
+from os_acc.host.attributes import link_address, link_name, names, number, read_text
 from os_acc.objects import nvme
-from os_acc.objects.pci import (
-    PciAddress,
-    PciFunction,
-    PciIdentity,
-    part_of_device,
-)
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, part_of_device
 
 DEVICES = "sys/bus/pci/devices"
 

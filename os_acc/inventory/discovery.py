@@ -37,12 +37,7 @@ from os_acc.objects.device import (
     RejectReason,
 )
 from os_acc.objects.lease import RecordedState
-from os_acc.objects.mdev import (
-    DeviceAddress,
-    DeviceName,
-    MdevType,
-    function_of,
-)
+from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region

@@ -8,12 +8,7 @@ from os_acc import exception
 from os_acc.host import modules, vfio, vgpu
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.pci import PciFunction
-from os_acc.objects.vfio_driver import (
-    AUTO,
-    NVIDIA,
-    VFIO_PCI,
-    is_vfio_driver,
-)
+from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 
 
 def driver_of(root: str, function: PciFunction, tags: DeviceTags) -> str:

@@ -19,12 +19,7 @@ from nova.virt import hardware
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.nova import (
-    accelerator_groups,
-    cell_networks,
-    claimed_candidates,
-    options,
-)
+from os_acc.nova import accelerator_groups, cell_networks, claimed_candidates, options
 from os_acc.nova.host_providers import HostProviders, Providers
 from os_acc.numa.fit import convert
 from os_acc.scheduling import candidate_order

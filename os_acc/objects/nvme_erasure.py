@@ -14,12 +14,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 from os_acc import exception
-from os_acc.objects.nvme import (
-    NvmeController,
-    NvmeNamespace,
-    ReadValue,
-    SanitizeAction,
-)
+from os_acc.objects.nvme import NvmeController, NvmeNamespace, ReadValue, SanitizeAction
 
 
 class EraseMethod(enum.StrEnum):

@@ -58,13 +58,7 @@ from os_acc.objects.device import (
     RejectReason,
     VendorReason,
 )
-from os_acc.objects.image import (
-    Bitstream,
-    BitstreamRequest,
-    Header,
-    Image,
-    ImageFormat,
-)
+from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
 from os_acc.objects.lease import PriorBinding
 from os_acc.objects.lease_view import LeaseView
 from os_acc.objects.mdev import MdevSlot, MdevType

@@ -22,15 +22,7 @@ from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.store import (
-    errors,
-    journal,
-    providers,
-    records,
-    regions,
-    requests,
-    schema,
-)
+from os_acc.store import errors, journal, providers, records, regions, requests, schema
 from os_acc.store.database import Database, has_foreign_log, has_valid_header
 from os_acc.store.errors import StoreDamaged
 from os_acc.store.journal import Event

@@ -15,10 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from oslo_log import log
 
-from os_acc.objects.accelerator_request import (
-    AcceleratorRequest,
-    RequestState,
-)
+from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import Lease
 from os_acc.store import codec, records, schema
 

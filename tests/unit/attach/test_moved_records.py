@@ -175,3 +175,42 @@ def test_the_moved_drive_of_an_instance_is_not_released(host: TestHost) -> None:
     with pytest.raises(exception.Conflict, match=f"instance-1.*{DRIVE}"):
         release(host, OTHER)
     assert host.kernel.read_medium(OTHER, 1).startswith(DATA)
+
+
+def older_store(host: TestHost, unplugs: bool) -> None:
+    """Give a drive to a second guest, and restore the store of the first one's time."""
+    plug(host, 1, DRIVE)
+    if unplugs:
+        host.unplug(1)
+    store = Path(host.state_path, "os_acc.sqlite")
+    older = store.read_bytes()
+    if not unplugs:
+        host.unplug(1)
+    erase(host)
+    plug(host, 2, DRIVE)
+    store.write_bytes(older)
+    host.restart()
+
+
+def test_the_unplug_of_a_lease_of_an_older_store_leaves_the_next_guest_its_drive(
+    host: TestHost,
+) -> None:
+    older_store(host, unplugs=False)
+    host.unplug(1)
+    assert host.drivers(DRIVE) == ["vfio-pci"]
+    assert not host.manager.store.leases()
+    release(host, DRIVE)
+    erase(host)
+    check_free(host)
+
+
+def test_an_erasure_of_an_older_store_leaves_the_next_guest_its_drive(
+    host: TestHost,
+) -> None:
+    older_store(host, unplugs=True)
+    erase(host)
+    assert not host.manager.store.leases()
+    assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
+    release(host, DRIVE)
+    erase(host)
+    check_free(host)
