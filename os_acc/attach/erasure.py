@@ -16,20 +16,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import plugin_steps, verification
+from os_acc.attach import peers, plugin_steps, verification
 from os_acc.attach.release_result import record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import HelperRecord, Lease, LeaseState, PriorBinding
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
@@ -115,18 +115,55 @@ class Eraser:
         moved = {each.uuid: each for each in store.replace(moved.values())}
         return [moved.get(each.uuid, each) for each in leases]
 
-    def _moved(self, leases: Sequence[Lease], deadline: float) -> dict[str, Lease]:
-        """Return the leases of drives that have moved, as they are now, by UUID.
+    def numbered(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
+        """Return leases with the serial numbers that only root has read.
 
-        The helper has the serial number of a drive that no driver showed at its plug.
+        :raises DeviceInUse: a device has data of another lease. The helper, which
+            would have known, has lost its files.
         """
-        serials: dict[str, str] = {}
-        owing = [each for lease in leases if lease.owes_erase for each in lease.prior]
-        if not all(each.identity.drive for each in owing):
+        if not any(map(_lacks_number, leases)):
+            return leases
+        records = self._helper.recorded(deadline)
+        numbered = [_numbered(each, records) for each in leases]
+        numbered = [
+            dataclasses.replace(each, peers=peers.of(self._root, each))
+            if _lacks_number(each)
+            else each
+            for each in numbered
+        ]
+        others = {
+            (each.identity.drive, each.identity.numbers): lease
+            for lease in self._store.until(deadline).leases()
+            for each in lease.prior
+        }
+        for lease in numbered:
+            for each in lease.prior:
+                key = each.identity.drive, each.identity.numbers
+                other = others.get(key) if each.identity.drive else None
+                if other is not None and other.uuid != lease.uuid:
+                    raise exception.DeviceInUse(
+                        f"{each.address} is the device of lease {other.uuid}, which "
+                        f"was {other.address}",
+                        address=str(each.address),
+                        hint=f"unplug instance {other.consumer_title} first",
+                    )
+        return numbered
+
+    def _moved(self, leases: Sequence[Lease], deadline: float) -> dict[str, Lease]:
+        """Return the leases of devices that have moved, as they are now, by UUID.
+
+        Only the helper can see the number of a device without driver, or its own.
+        """
+        records: Sequence[HelperRecord] = ()
+        if any(each.owes_erase and each.slot is None for each in leases):
             with contextlib.suppress(exception.OsAccError):
-                for each in self._helper.recorded(deadline):
-                    serials[each.lease] = each.serial if each.eraser else ""
-        found = ((old, followed(self._root, _numbered(old, serials))) for old in leases)
+                records = [
+                    each for each in self._helper.recorded(deadline) if each.eraser
+                ]
+        found = (
+            (old, followed(self._root, _numbered(old, records), records))
+            for old in leases
+        )
         return {old.uuid: now for old, now in found if now != old}
 
     def due(self, deadline: float) -> list[str]:
@@ -248,6 +285,7 @@ class Eraser:
         records = self._helper.recorded(deadline)
         if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
+        peers.check_told_apart(self._root, lease)
         present = verification.remaining(self._root, lease)
         gone = [each for each in lease.prior if each not in present.prior]
         now = followed(self._root, lease)
@@ -316,31 +354,62 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     return dataclasses.replace(now, boot_id=lease.boot_id)
 
 
-def _numbered(lease: Lease, serials: Mapping[str, str]) -> Lease:
-    """Return a lease with the serial number of its drive, if only the helper has it."""
-    serial = serials.get(lease.uuid) or serials.get(lease.former_uuid)
-    if not serial or len(lease.prior) != 1 or lease.prior[0].identity.drive:
+def _lacks_number(lease: Lease) -> bool:
+    numbers = (each.identity.drive for each in lease.prior)
+    return lease.owes_erase and lease.slot is None and not all(numbers)
+
+
+def _numbered(lease: Lease, records: Iterable[HelperRecord]) -> Lease:
+    """Return a lease with the serial numbers that only the helper has."""
+    if not _lacks_number(lease):
         return lease
-    identity = dataclasses.replace(lease.prior[0].identity, drive=serial)
-    prior = dataclasses.replace(lease.prior[0], identity=identity)
-    return dataclasses.replace(lease, prior=(prior,))
+    own = [each for each in records if each.lease in (lease.uuid, lease.former_uuid)]
+    serials = {each.address: each.serial for each in own}
+    if len(own) == len(lease.prior) == 1:
+        # It may have moved.
+        serials[lease.prior[0].address] = own[0].serial
+    prior = tuple(
+        dataclasses.replace(
+            each,
+            identity=dataclasses.replace(
+                each.identity,
+                drive=each.identity.drive or serials.get(each.address, ""),
+            ),
+        )
+        for each in lease.prior
+    )
+    return dataclasses.replace(lease, prior=prior)
 
 
-def followed(root: str, lease: Lease) -> Lease:
-    """Return the lease with the present address of each drive that has moved."""
+def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> Lease:
+    """Return the lease with the present address of each drive that has moved.
+
+    :param records: the helper's.
+    """
     drives = [each for each in lease.prior if each.identity.drive]
     here = verification.remaining(root, lease).prior if drives else ()
-    old = [each for each in drives if each not in here]
+    places = {each.serial: each.address for each in records if each.serial}
+    old = [
+        each
+        for each in drives
+        if each not in here
+        or places.get(each.identity.drive, each.address) != each.address
+    ]
     if not old:
         return lease
+    functions = pci.scan(root).functions
     there = {
         (each.identity.drive, each.identity.numbers): each
-        for each in pci.scan(root).functions.values()
+        for each in functions.values()
     }
+    for serial, place in places.items():
+        if isinstance(place, PciAddress) and (function := functions.get(place)):
+            there[serial, function.identity.numbers] = function
     found = {
         each.address: now
         for each in old
         if (now := there.get((each.identity.drive, each.identity.numbers))) is not None
+        and now.address != each.address
     }
     now = found.get(lease.address) if isinstance(lease.address, PciAddress) else None
     if now is None:
@@ -349,14 +418,16 @@ def followed(root: str, lease: Lease) -> Lease:
         lease,
         address=now.address,
         prior=tuple(
-            PriorBinding(to.address, to.identity, to.driver, None)
+            PriorBinding(
+                to.address, to.identity.completed(each.identity), to.driver, None
+            )
             if (to := found.get(each.address))
             else each
             for each in lease.prior
         ),
         iommu_group=now.iommu_group,
         numa_node=now.numa_node,
-        physfns=verification.physfns([now]),
+        physfns=physfns([now]),
     )
 
 

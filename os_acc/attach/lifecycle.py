@@ -22,6 +22,7 @@ from os_acc.attach import (
     erasure,
     mdev_creation,
     own_drivers,
+    peers,
     plugin_steps,
     programming,
     region_requirements,
@@ -100,6 +101,7 @@ class Lifecycle:
         intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
+            peers.check_new(self._root, intents, store.leases())
             verification.check_leases_answer(self._root, intents, deadline)
         except BaseException:
             store.delete(intents)
@@ -112,7 +114,7 @@ class Lifecycle:
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
             # 7. Commit.
-            return store.replace(committed(ready))
+            return store.replace(committed(self.eraser.numbered(ready, deadline)))
         except BaseException as error:
             # BaseException: Ctrl-C must not leave a device half prepared either.
             self._roll_back(intents, error, deadline)
@@ -260,7 +262,8 @@ class Lifecycle:
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
             # 6. Record that devices and regions are right in this boot.
-            ready = self._record_verified(ready, deadline)
+            numbered = self.eraser.numbered(ready, deadline)
+            ready = self._record_verified(numbered, deadline)
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 

@@ -24,7 +24,7 @@ from os_acc.objects.device import Erasure
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, parse_address
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
 from os_acc.objects.request import AttachTarget
@@ -253,7 +253,7 @@ class LeasePlanner:
             cells=self.instance.numa_cells,
             affinity=selected.affinity,
             policies=self.selector.policies.sources(selected.wanted, selected.handle),
-            physfns=verification.physfns(
+            physfns=physfns(
                 inventory.host.function(each)
                 for each in (*functions, *_parent_function(slot))
             ),

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import verification
+from os_acc.attach import peers, verification
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
@@ -263,6 +263,7 @@ def release(
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
     try:
+        peers.check_told_apart(root, lease)
         _for_lease(plugins, steps, lambda plugin: plugin.release)
     except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
         is_there = verification.is_in_place(root, lease)

@@ -18,7 +18,7 @@ from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import HelperRecord, Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress, PciFunction, physfns
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
@@ -68,7 +68,7 @@ class UnknownDevice:
             ),
             request="",
             boot_id=attributes.boot_id(self._manager.root),
-            physfns=verification.physfns(self._host.function(each) for each in members),
+            physfns=physfns(self._host.function(each) for each in members),
             attach_target=(
                 AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
             ),
@@ -211,7 +211,7 @@ def slot_lease(root: str, host: Host, slot: MdevSlot, recorded: HelperRecord) ->
         prior=(),
         request="",
         boot_id=attributes.boot_id(root),
-        physfns=verification.physfns([parent] if parent else []),
+        physfns=physfns([parent] if parent else []),
         parent=parent.identity if parent else None,
         plugin=recorded.releaser,
         owes_release=bool(recorded.releaser),

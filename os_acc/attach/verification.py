@@ -14,13 +14,13 @@ from typing import TypeVar
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import own_drivers
+from os_acc.attach import own_drivers, peers
 from os_acc.helper import client
 from os_acc.host import attributes, gpu_parts, health, iommu, mdev, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
-from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, physfns
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep.functions import is_driver_name
@@ -52,12 +52,6 @@ def read_prior(
     return tuple(
         _prior(root, _function(root, address), deadline) for address in members
     )
-
-
-def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
-    """Return the PFs of those functions that are VFs, sorted."""
-    found = {each.physfn for each in functions if each.physfn is not None}
-    return tuple(sorted(found))
 
 
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
@@ -258,7 +252,10 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
         if function.driver == lease.driver_of(function.address)
         or not is_vfio_driver(lease.driver)
         or lease.boot_id == this_boot
-        else _prior(root, function, deadline)
+        else dataclasses.replace(
+            _prior(root, function, deadline),
+            identity=function.identity.completed(old.identity),
+        )
         for old, function in zip(lease.prior, functions, strict=True)
     )
     return dataclasses.replace(
@@ -308,7 +305,8 @@ def remaining(root: str, lease: Lease) -> Lease:
 
     The group is the present one: a boot or a hot plug may renumber groups.
     """
-    found = [(old, _same(root, old)) for old in lease.prior]
+    prior = () if peers.moved(root, lease) else lease.prior
+    found = [(old, _same(root, old)) for old in prior]
     groups = [now.iommu_group for _, now in found if now is not None]
     return dataclasses.replace(
         lease,
@@ -462,6 +460,7 @@ def check_parent(root: str, lease: Lease) -> None:
 
 def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
     check_parent(root, lease)
+    peers.check_told_apart(root, lease)
     functions = tuple(_function(root, address) for address in lease.functions)
     for old, now in zip(lease.prior, functions, strict=True):
         if not now.identity.may_be(old.identity):

@@ -115,14 +115,10 @@ class Helper:
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        targets = tuple(
-            (*target, lease.driver_of(function))
-            for target, function in zip(lease.targets, lease.functions, strict=True)
-        )
         answers = turn.ask(
             binding.take,
             lease.iommu_group,
-            targets,
+            lease.targets,
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
@@ -191,6 +187,7 @@ class Helper:
                 prior.identity.numbers,
                 prior.driver or "",
                 prior.driver_override or "",
+                prior.identity.number,
             )
             for prior in lease.prior
         )

@@ -169,6 +169,8 @@ class Lease:
         tagged when it was planned; '' without a tag.
     :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
         tagged when it was planned; 0: none.
+    :ivar peers: all functions of the model of its device, or of its PF, when this was
+        last prepared, if it has to be erased and has no serial number; otherwise none.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
     """
@@ -215,6 +217,7 @@ class Lease:
     physical_network: str = ""
     vgpu_type: int = 0
     never_held: bool = False
+    peers: tuple[PciAddress, ...] = ()
 
     @property
     def request_uuid(self) -> str:
@@ -255,9 +258,15 @@ class Lease:
         return self.functions if self.slot is None else (self.slot,)
 
     @property
-    def targets(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """Its functions with their identities, as arguments of the helper's calls."""
-        return tuple((each.address.parts, each.identity.numbers) for each in self.prior)
+    def targets(self) -> tuple[tuple[object, ...], ...]:
+        """Its functions, as arguments of the helper's calls."""
+        return tuple(
+            (
+                *(each.address.parts, each.identity.numbers),
+                *(self.driver_of(each.address), "", each.identity.number),
+            )
+            for each in self.prior
+        )
 
     @property
     def eraser(self) -> str:

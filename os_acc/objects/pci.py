@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import re
+from collections.abc import Iterable
 from typing import Self, final
 
 from os_acc import exception
@@ -100,7 +101,8 @@ class PciIdentity:
     have it. ``serial`` is empty if no readable attribute provides it.
 
     :ivar drive: the part of an NVMe drive (:func:`part_of_device`) while the nvme
-        driver has the function, or the PF of a VF; otherwise ''.
+        driver has the function, or the PF of a VF. In a lease also the part of another
+        device, as the privileged helper has read it. Otherwise ''.
     """
 
     vendor: int
@@ -129,6 +131,17 @@ class PciIdentity:
             "" in pair or len(set(pair)) == 1
             for pair in ((self.serial, other.serial), (self.drive, other.drive))
         )
+
+    def completed(self, other: Self) -> Self:
+        """Return it with the serial numbers of another one that it does not show."""
+        return dataclasses.replace(
+            self, serial=self.serial or other.serial, drive=self.drive or other.drive
+        )
+
+    @property
+    def number(self) -> str:
+        """Its part of a device, in the helper's format; '' if that is unknown."""
+        return self.drive if self.drive.isprintable() else ""
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int]:
@@ -215,6 +228,12 @@ class PciFunction:
         Other functions of class 06 are endpoints, such as the NVSwitches of NVIDIA.
         """
         return self.has_bridge_header or self.class_code >> 8 in CHIPSET
+
+
+def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
+    """Return the PFs of those functions that are VFs, sorted."""
+    found = {each.physfn for each in functions if each.physfn is not None}
+    return tuple(sorted(found))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

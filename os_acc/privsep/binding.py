@@ -48,7 +48,7 @@ class _Debt(NamedTuple):
     @property
     def is_valid(self) -> bool:
         names = map(functions.is_driver_name, (self.eraser, self.releaser))
-        return all(names) and functions.is_node(self.node)
+        return all(names) and functions.is_text(self.node)
 
 
 @privsep.base.entrypoint
@@ -74,13 +74,14 @@ def take(
 
     :param targets: for each function its address as four numbers, its identity as
         five (vendor, product, both subsystem ids, revision), and unless it is
-        vfio-pci the driver: a variant of vfio-pci, or the present one.
+        vfio-pci the driver: a variant of vfio-pci, or the present one; then '' and the
+        serial number if known.
     :param lease: canonical UUID.
     :param eraser: the plugin that has to erase them afterwards; '' for none.
     :param releaser: the plugin that has to release them afterwards; '' for none.
     :param node: the compute node whose lease it is; '' if unknown.
     """
-    parsed = parse(group, targets, epoch, milliseconds, 2, 3)
+    parsed = parse(group, targets, epoch, milliseconds, 2, 3, 5)
     debt = _Debt(eraser, releaser, node)
     if parsed is None or not functions.is_uuid(lease) or not debt.is_valid:
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
@@ -121,14 +122,13 @@ def give_back(
     function without a record then goes to the driver that the kernel chooses, if it is
     on a guest's driver or on none, and the configuration names it.
 
-    :param targets: as for :func:`take`, then driver and override, '' for
-        none.
+    :param targets: as for :func:`take`, with driver and override, '' for none.
     :param proven_free: whether the caller checked for holders in ``inspect``.
     :param lease: canonical UUID.
     :param eraser: as for :func:`take`; the record then stays until :func:`forget`. So
         it does with a ``releaser``: it permits the steps that return the device.
     """
-    parsed = parse(group, targets, epoch, milliseconds, 4)
+    parsed = parse(group, targets, epoch, milliseconds, 4, 5)
     if (
         parsed is None
         or type(proven_free) is not bool
@@ -175,7 +175,7 @@ def reserve(
         records. '' for none.
     :param eraser: as for :func:`take`, as are ``releaser`` and ``node``.
     """
-    parsed = parse(group, targets, epoch, milliseconds, 2)
+    parsed = parse(group, targets, epoch, milliseconds, 2, 5)
     if (
         parsed is None
         or not functions.is_uuid(lease)
@@ -354,6 +354,7 @@ def _reserve(
         found = None
     if found is None:
         found = record.present(target.address, target.identity, lease, use)
+    serial = found.serial or target.serial or functions.serial(target.address)
     # A guest's function is on its driver until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
@@ -366,7 +367,7 @@ def _reserve(
             eraser=debt.eraser or found.eraser,
             releaser=debt.releaser or found.releaser,
             first=first,
-            serial=found.serial or functions.serial(target.address),
+            serial=serial,
             node=debt.node or found.node,
         )
     )
@@ -459,10 +460,11 @@ def _give_back_recorded(
     elif found is not None or not is_denied(target, allows):
         # A record permits steps: none is made of a function that may not be taken.
         fresh = record.present(target.address, target.identity, lease, FunctionUse.HOST)
+        serial = target.serial or fresh.serial
         if found is not None:
-            fresh = dataclasses.replace(fresh, first=found.first, serial=found.serial)
+            fresh, serial = dataclasses.replace(fresh, first=found.first), found.serial
             debt = debt._replace(node=found.node)
-        record.write(dataclasses.replace(fresh, **debt._asdict()))
+        record.write(dataclasses.replace(fresh, serial=serial, **debt._asdict()))
     return result
 
 

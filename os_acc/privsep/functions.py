@@ -8,6 +8,7 @@ immediately before and after every write.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -35,7 +36,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 #: The longest time limit of a call that the helper accepts, in milliseconds.
 DEADLINE_LIMIT_MS = 600_000
 # As long as the name of a provider in Placement.
-_LONGEST_NODE = 200
+_LONGEST_TEXT = 200
 
 
 class WithoutEffect(Exception):
@@ -218,9 +219,9 @@ def has_driver(name: str) -> bool:
     return os.path.isdir(kernel.current.path(_DRIVERS, name))
 
 
-def is_node(value: object) -> bool:
-    """Return whether a value is the name of a compute node, or ''."""
-    return type(value) is str and len(value) <= _LONGEST_NODE and value.isprintable()
+def is_text(value: object) -> bool:
+    """Return whether a value is the name of a compute node, a serial number, or ''."""
+    return type(value) is str and len(value) <= _LONGEST_TEXT and value.isprintable()
 
 
 def may_be_a_guests(address: PciAddress, driver: str) -> bool:
@@ -254,20 +255,20 @@ def serial(address: PciAddress) -> str:
     """Return what identifies a function in each slot; '' if it cannot be read now.
 
     The nvme driver shows the serial number of a drive, Linux 6.18 the Device Serial
-    Number of others. A VF has that of its PF.
+    Number of others; one that two cards have is none. A VF has that of its PF.
     """
     physfn = physical_function(address)
-    place = directory(physfn or address)
+    place = physfn or address
     try:
         if int(read(address, "class"), 16) == nvme.CLASS:
-            controllers = os.path.join(place, "nvme")
-            (path,) = (
-                os.path.join(controllers, name, "serial")
-                for name in os.listdir(controllers)
-            )
-        else:
-            path = os.path.join(place, "serial_number")
-        text = kernel.current.read(path).strip()
+            controllers = os.path.join(directory(place), "nvme")
+            (name,) = os.listdir(controllers)
+            path = os.path.join(controllers, name, "serial")
+            text = kernel.current.read(path).strip()
+        elif text := read(place, "serial_number"):
+            others = (each for each in present() if not each.same_slot(place))
+            if any(_shows(each, text) for each in others):
+                return ""
     except ValueError:
         # No controller, or several.
         return ""
@@ -277,6 +278,13 @@ def serial(address: PciAddress) -> str:
             return ""
         raise
     return part_of_device(text, address, physfn) if text else ""
+
+
+def _shows(address: PciAddress, serial_number: str) -> bool:
+    with contextlib.suppress(OSError):
+        is_equal = read(address, "serial_number") == serial_number
+        return is_equal and physical_function(address) is None
+    return False
 
 
 def total_vfs(address: PciAddress) -> int:

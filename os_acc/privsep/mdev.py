@@ -49,7 +49,7 @@ def create(
     if (
         slot is None
         or not functions.is_driver_name(releaser)
-        or not functions.is_node(node)
+        or not functions.is_text(node)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
     root = rootconf.current()
@@ -110,7 +110,7 @@ def repair_record(
     if (
         slot is None
         or not functions.is_driver_name(releaser)
-        or not functions.is_node(node)
+        or not functions.is_text(node)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
     if not record.exists(slot):

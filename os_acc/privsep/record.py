@@ -333,14 +333,6 @@ def lease_of_serial(
     return None
 
 
-def other_serial(address: PciAddress, identity: tuple[int, ...], lease: str) -> str:
-    """Return the serial number of a function if a lease's record has another one."""
-    found = of(address, identity, lease)
-    serial = functions.serial(address)
-    is_other = found is not None and found.lease == lease and found.serial != serial
-    return serial if is_other and found and found.serial else ""
-
-
 def _copies(
     identity: tuple[int, ...] | None = None,
 ) -> list[tuple[str, tuple[int, ...], DeviceRecord | None]]:
@@ -483,7 +475,7 @@ def _is_sound(record: DeviceRecord) -> bool:
         and functions.is_driver_name(record.releaser)
         and (record.first == "" or functions.is_uuid(record.first))
         and type(record.serial) is str
-        and functions.is_node(record.node)
+        and functions.is_text(record.node)
     )
 
 

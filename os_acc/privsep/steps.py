@@ -226,9 +226,9 @@ class _StepCall:
             mdev.record_slot(slot, lease, releaser)
             return
         for each in self.members:
-            found = record.of(each.address, each.identity, lease) or record.present(
-                each.address, each.identity, lease, FunctionUse.HOST
-            )
+            own = (each.address, each.identity, lease)
+            found = record.of(*own) or record.present(*own, FunctionUse.HOST)
+            found = dataclasses.replace(found, serial=found.serial or each.serial)
             if found.releaser != releaser or not record.exists(each.address):
                 record.write(dataclasses.replace(found, releaser=releaser))
 
@@ -260,6 +260,8 @@ class _StepCall:
                 raise CallRefused(
                     CallResult(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
                 )
+            if (changed := targets.exchanged(each, lease)) is not None:
+                raise CallRefused(changed)
 
 
 def _permission(
@@ -308,7 +310,7 @@ def _parse(
     address = slot or functions.parse_address(device)
     if address is None or not targets.is_call(epoch, milliseconds):
         return None
-    parsed = targets.parse_each(0, members, 2)
+    parsed = targets.parse_each(0, members, 2, 5)
     # A comparison of another object may raise.
     has_card = not isinstance(card, tuple | list) or bool(card)
     of_card = targets.parse_each(0, (card,) if has_card else (), 2)

@@ -21,6 +21,7 @@ class BindTarget(NamedTuple):
 
     :ivar driver: the driver to bind or to restore; '' for none, or vfio-pci.
     :ivar override: the ``driver_override`` to restore.
+    :ivar serial: as the caller knows it (:func:`.functions.serial`); '' if unknown.
     """
 
     address: PciAddress
@@ -28,6 +29,7 @@ class BindTarget(NamedTuple):
     group: int
     driver: str = ""
     override: str = ""
+    serial: str = ""
 
 
 #: Decision of root's configuration about a function; None: no limit.
@@ -75,10 +77,12 @@ def _parse_target(
     identity = target[1]
     if address is None or not functions.is_identity(identity):
         return None
-    names = tuple(target[2:])
-    if not all(functions.is_driver_name(name) for name in names):
+    names, serial = tuple(target[2:4]), tuple(target[4:])
+    if not all(map(functions.is_driver_name, names)):
         return None
-    return BindTarget(address, tuple(identity), group, *names)
+    if not all(map(functions.is_text, serial)):
+        return None
+    return BindTarget(address, tuple(identity), group, *names, *serial)
 
 
 def permission(targets: Sequence[BindTarget]) -> Permission:
@@ -133,11 +137,24 @@ def claim(
                 return CallResult(
                     Outcome.CLAIMED, errno.EBUSY, str(each.address), found
                 )
-            if found == lease and (other := record.other_serial(*each[:2], lease)):
-                return CallResult(Outcome.CHANGED, errno.ESTALE, "serial", other)
+            if found != record.UNREADABLE and (changed := exchanged(each, lease)):
+                return changed
     except OSError as error:
         return refused(error)
     return None
+
+
+def exchanged(target: BindTarget, lease: str) -> CallResult | None:
+    """Return a refusal if a function shows another serial number than a lease has.
+
+    :raises RecordUnclear: its record is damaged.
+    """
+    found = record.of(target.address, target.identity, lease)
+    own = found.serial if found is not None and found.lease == lease else ""
+    shown = functions.serial(target.address)
+    if not shown or (own or target.serial) in ("", shown):
+        return None
+    return CallResult(Outcome.CHANGED, errno.ESTALE, "serial", shown)
 
 
 def guarded(

@@ -43,6 +43,10 @@ def is_driver(value: object) -> bool:
     return value[0] in FIRST and set(value) <= _LATER and value[-1] != " "
 
 
+def is_text(value: object) -> bool:
+    return type(value) is str and len(value) <= 200 and value.isprintable()
+
+
 def are_targets(value: Any, *names: int) -> bool:
     if not isinstance(value, tuple | list) or not value:
         return False
@@ -50,7 +54,8 @@ def are_targets(value: Any, *names: int) -> bool:
         any(is_row(target, 2 + count) for count in names)
         and is_place(target[0])
         and is_identity(target[1])
-        and all(is_driver(name) for name in target[2:])
+        and all(is_driver(name) for name in target[2:4])
+        and all(is_text(serial) for serial in target[4:])
         for target in value
     )
     return whole and len({tuple(target[0]) for target in value}) == len(value)

@@ -36,6 +36,7 @@ from tests.stress.argument_forms import (
     is_place,
     is_signature,
     is_sysfs_name,
+    is_text,
     is_uuid,
 )
 from tests.stress.privileged_host import Arguments, Card, EntryPoint, Host, Writes
@@ -45,6 +46,7 @@ _VFIO = "vfio-pci"
 _VARIANTS = ("xe-vfio-pci", "mlx5_vfio_pci", "acme_vfio_pci")
 _OF_HOSTS = ("nvidia", "nouveau", "vfiopci")
 _LEASE = "77777777-7777-4777-8777-777777777777"
+_SERIALS = ("", "S64HNE0R500001", "00-0a-35.1+128")
 _SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
 
 
@@ -118,7 +120,8 @@ def _take(rng: RandomValues, host: Host) -> Arguments:
     cards = _group(rng, host)
     # Either form of a target is accepted.
     drivers = ("", _VFIO, *_VARIANTS, *_OF_HOSTS)
-    names = (rng.pick(drivers),) if rng.happens(0.5) else ()
+    name = rng.pick(drivers)
+    names = rng.pick(((), (name,), (name, "", rng.pick(_SERIALS))))
     targets = tuple((card.place, card.identity, *names) for card in cards)
     return *_of_group(rng, cards[0], targets), *_owner(rng)
 
@@ -141,19 +144,15 @@ def _owner(rng: RandomValues) -> Arguments:
 def _is_owner(values: Arguments) -> bool:
     return (
         all(map(is_driver, values[:2]))
-        and all(map(_is_node, values[2:3]))
+        and all(map(is_text, values[2:3]))
         and (len(values) <= 3)
     )
-
-
-def _is_node(value: object) -> bool:
-    return type(value) is str and len(value) <= 200 and value.isprintable()
 
 
 def _is_slot_owner(values: Arguments) -> bool:
     return (
         all(map(is_driver, values[:1]))
-        and all(map(_is_node, values[1:2]))
+        and all(map(is_text, values[1:2]))
         and (len(values) <= 2)
     )
 
@@ -164,9 +163,11 @@ def _lease(rng: RandomValues) -> str:
 
 def _give_back(rng: RandomValues, host: Host) -> Arguments:
     names = ("", "nouveau", "nvme", "i6300ESB timer", _VFIO)
+    serial = rng.pick(((), (rng.pick(_SERIALS),)))
     cards = _group(rng, host)
     targets = tuple(
-        (card.place, card.identity, rng.pick(names), rng.pick(names)) for card in cards
+        (card.place, card.identity, rng.pick(names), rng.pick(names), *serial)
+        for card in cards
     )
     epoch, proven = rng.pick((0, 1, 2**62)), rng.happens(0.5)
     call = (cards[0].group, targets, epoch, _patience(rng), proven, _lease(rng))
@@ -175,7 +176,8 @@ def _give_back(rng: RandomValues, host: Host) -> Arguments:
 
 def _reserve(rng: RandomValues, host: Host) -> Arguments:
     cards = _group(rng, host)
-    targets = tuple((card.place, card.identity) for card in cards)
+    serial = rng.pick(((), ("", "", rng.pick(_SERIALS))))
+    targets = tuple((card.place, card.identity, *serial) for card in cards)
     use, before = rng.pick(("guest", "host")), rng.pick(("", "unreadable", _LEASE))
     return *_of_group(rng, cards[0], targets), use, before, *_owner(rng)
 
@@ -240,7 +242,7 @@ TAKE = EntryPoint(
     _take,
     lambda group, targets, epoch, milliseconds, lease, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets, 0, 1)
+        and are_targets(targets, 0, 1, 3)
         and is_uuid(lease)
         and _is_owner(debt)
     ),
@@ -252,7 +254,7 @@ GIVE_BACK = EntryPoint(
     _give_back,
     lambda group, targets, epoch, milliseconds, proven_free, lease, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets, 2)
+        and are_targets(targets, 2, 3)
         and type(proven_free) is bool
         and is_uuid(lease)
         and all(map(is_driver, debt))
@@ -266,7 +268,7 @@ RESERVE = EntryPoint(
     _reserve,
     lambda group, targets, epoch, milliseconds, lease, use, instead_of, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets, 0)
+        and are_targets(targets, 0, 3)
         and is_uuid(lease)
         and type(use) is str
         and use in ("guest", "host")

@@ -79,7 +79,7 @@ def _invent(
         card = rng.pick(cards)
         group = [each for each in host.cards.values() if each.group == card.group]
         members = tuple(
-            (each.place, each.identity)
+            (each.place, each.identity, *rng.pick(((), ("", "", "S64HNE0R500001"))))
             for each in (group if rng.happens(0.5) else [card])
         )
         device: Arguments = card.place
@@ -127,7 +127,7 @@ def _takes(*forms: Form) -> Callable[..., bool]:
 def _are_members(device: Any, members: Any) -> bool:
     """Return whether the functions are those of a function's lease, or of a slot's."""
     if is_place(device):
-        is_among = are_targets(members, 0)
+        is_among = are_targets(members, 0, 3)
         return is_among and any(tuple(each[0]) == tuple(device) for each in members)
     is_slot = is_row(device, 3) and is_number(device[2], 0, 10**9 - 1)
     # The parents of these tests are no PCI functions.

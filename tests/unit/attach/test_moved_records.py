@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import outstanding, record
-from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing import HostSpec, TestHost, hosts, instance
 
 DRIVE, OTHER, FREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 DATA = b"data of a guest." * 100
@@ -60,6 +60,48 @@ def reboot(host: TestHost, moved: dict[str, str], prebound: tuple[str, ...]) -> 
     for address in prebound:
         host.bind(address, "vfio-pci")
     host.restart()
+
+
+@pytest.fixture
+def lost(host: TestHost) -> TestHost:
+    """A host without the helper's files, whose two prebound drives have moved.
+
+    Two guests had the drives; the address of the first one is empty now.
+    """
+    for number, address in enumerate((DRIVE, OTHER), 1):
+        host.bind(address, "vfio-pci")
+        plug(host, number, address)
+    for copy in Path(host.kernel.path(outstanding.DIRECTORY)).iterdir():
+        copy.unlink()
+    reboot(host, {DRIVE: OTHER, OTHER: FREE}, (OTHER, FREE))
+    return host
+
+
+def test_no_guest_gets_a_prebound_drive_of_another_by_its_lease_alone(
+    lost: TestHost,
+) -> None:
+    with pytest.raises(exception.DeviceChanged, match="S64HNE0R500001"):
+        lost.manager.plug(instance(2), None, None)
+
+
+def test_no_new_guest_gets_a_prebound_drive_by_its_lease_alone(
+    lost: TestHost,
+) -> None:
+    with pytest.raises(exception.DeviceInUse, match=f"is the device of lease.*{OTHER}"):
+        lost.plug(3, FREE)
+    assert lost.kernel.read_medium(FREE, 1).startswith(DATA)
+
+
+def test_drives_are_erased_that_only_their_leases_know(lost: TestHost) -> None:
+    for number in (1, 2):
+        lost.unplug(number)
+    for address in (OTHER, FREE):
+        lost.bind(address, "nvme")
+    for _ in range(2):
+        erase(lost)
+    for address in (OTHER, FREE):
+        assert DATA not in lost.kernel.read_medium(address, 1)
+    check_free(lost)
 
 
 def test_a_drive_that_first_showed_no_serial_number_is_erased_once(

@@ -107,8 +107,8 @@ def test_a_take_carries_numbers_alone(here, answer, deadline):
     assert (lease, plugins) == (LEASE.uuid, ["", "", ""])
     assert (group, epoch) == (7, 12)
     assert targets == (
-        ((0, 0x17, 0, 0), IDENTITY.numbers, "vfio-pci"),
-        ((0, 0x17, 0, 1), IDENTITY.numbers, "vfio-pci"),
+        ((0, 0x17, 0, 0), IDENTITY.numbers, "vfio-pci", "", ""),
+        ((0, 0x17, 0, 1), IDENTITY.numbers, "vfio-pci", "", ""),
     )
     assert 0 < milliseconds <= 30_000
 
@@ -157,7 +157,7 @@ def test_what_is_to_be_restored_goes_along(here, answer, deadline):
     here.give_back(LEASE, deadline)
     ((_group, targets, _epoch, _milliseconds, proven_free, lease, *_),) = calls
     assert lease == LEASE.uuid
-    assert [target[2:] for target in targets] == [("nouveau", ""), ("", "")]
+    assert [target[2:] for target in targets] == [("nouveau", "", ""), ("", "", "")]
     assert proven_free is False
 
 

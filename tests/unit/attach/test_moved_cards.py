@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Cards of one model that a reboot has moved, with the data of guests.
+
+Only root may read ``serial_number`` of Linux 6.18
+(Documentation/ABI/testing/sysfs-bus-pci). Other cards have no number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.helper.errors import DeviceClaimed
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, outstanding, record
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, instance
+from tests.unit import acme
+
+IDLE, FIRST, SECOND, FREE = SLOTS = [f"0000:{bus}:00.0" for bus in (40, 41, 42, 43)]
+
+
+def numbered(address: str, number: int) -> FunctionSpec:
+    """Return a card with a Device Serial Number."""
+    text = f"00-00-0a-35-00-00-00-{number:02x}\n"
+    card = hosts.fpga(address.removesuffix(":00.0"))
+    return dataclasses.replace(card, attributes=(("serial_number", text),))
+
+
+@pytest.fixture
+def make_host(
+    make_bench: Callable[..., TestHost], install_plugins: Callable[..., None]
+) -> Callable[..., TestHost]:
+    """Return a maker of a host with three cards that a vendor's plugin erases."""
+
+    def make(*numbers: int) -> TestHost:
+        install_plugins(acme="tests.unit.acme:Erases")
+        host = make_bench(HostSpec(tuple(map(numbered, SLOTS, numbers))))
+        restart(host)
+        return host
+
+    return make
+
+
+def restart(host: TestHost) -> None:
+    for path in Path(host.root, "sys/bus/pci/devices").glob("*/serial_number"):
+        path.chmod(0o400)
+    host.restart()
+
+
+def move(host: TestHost) -> TestHost:
+    """Let a reboot move the cards by one bus, two of them with data of guests."""
+    for number, address in enumerate((FIRST, SECOND), 1):
+        host.plug(number, address)
+    acme.write_medium(host.root, SECOND, FREE)
+    host.kernel.reboot({IDLE: FIRST, FIRST: SECOND, SECOND: FREE})
+    restart(host)
+    return host
+
+
+@pytest.fixture
+def moved(make_host: Callable[..., TestHost]) -> TestHost:
+    return move(make_host(1, 2, 3))
+
+
+@pytest.fixture
+def unnumbered(make_host: Callable[..., TestHost]) -> TestHost:
+    """A host whose cards have one number, which therefore is none."""
+    return move(make_host(7, 7, 7))
+
+
+def erase(host: TestHost) -> None:
+    for _ in range(acme.BLOCKS + 1):
+        for attempt in host.manager.retrier.continue_erasures():
+            attempt.result(60)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "found"),
+    [
+        ((1, 2, 3), "00-00-0a-35-00-00-00-01"),
+        ((7, 7, 3), ""),
+    ],
+)
+def test_root_reads_a_number_that_one_card_has(
+    make_host: Callable[..., TestHost], numbers: tuple[int, ...], found: str
+) -> None:
+    with make_host(*numbers).kernel.installed():
+        assert functions.serial(PciAddress.parse(IDLE)) == found
+
+
+def test_no_guest_gets_the_card_of_another(moved: TestHost) -> None:
+    with pytest.raises(DeviceClaimed):
+        moved.manager.plug(instance(2), None, None)
+    assert acme.has_data(moved.root, SECOND)
+
+
+def test_no_guest_gets_the_card_of_another_by_its_lease_alone(
+    moved: TestHost,
+) -> None:
+    """The helper has lost its files."""
+    for copy in Path(moved.kernel.path(outstanding.DIRECTORY)).iterdir():
+        copy.unlink()
+    with pytest.raises(exception.DeviceChanged, match=r"serial is now .*00-02"):
+        moved.manager.plug(instance(2), None, None)
+    assert acme.has_data(moved.root, SECOND)
+
+
+def test_no_new_guest_gets_a_card_with_data_of_another(moved: TestHost) -> None:
+    with pytest.raises(LookupError, match="is not offered"):
+        moved.plug(3, FREE)
+
+
+def test_the_erasures_follow_the_cards(moved: TestHost) -> None:
+    for number in (1, 2):
+        moved.unplug(number)
+    erase(moved)
+    assert not acme.has_data(moved.root, SECOND)
+    assert not acme.has_data(moved.root, FREE)
+    assert not moved.manager.store.leases()
+    assert not record.claimed()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_guest_gets_a_card_that_cannot_be_told_apart(
+    unnumbered: TestHost, number: int
+) -> None:
+    with pytest.raises(exception.DeviceChanged, match=r"were at .* before the reboot"):
+        unnumbered.manager.plug(instance(number), None, None)
+
+
+def test_no_new_guest_gets_a_card_that_cannot_be_told_apart(
+    unnumbered: TestHost,
+) -> None:
+    with pytest.raises(exception.DeviceInUse, match=f"{FREE} may have the data of"):
+        unnumbered.plug(3, FREE)
+
+
+def test_a_card_that_cannot_be_told_apart_is_not_erased(unnumbered: TestHost) -> None:
+    for number in (1, 2):
+        unnumbered.unplug(number)
+    erase(unnumbered)
+    assert acme.has_data(unnumbered.root, SECOND)
+    assert acme.has_data(unnumbered.root, FREE)
+    for lease in unnumbered.manager.store.leases():
+        assert f"were at {IDLE}, {FIRST}, {SECOND} before the reboot" in lease.reason
+
+
+def test_cards_that_are_put_back_are_those_of_their_guests(
+    unnumbered: TestHost,
+) -> None:
+    for moves in ({FIRST: IDLE, SECOND: FIRST, FREE: SECOND}, {}):
+        unnumbered.kernel.reboot(moves)
+        restart(unnumbered)
+        for number in (1, 2):
+            unnumbered.manager.plug(instance(number), None, None)
