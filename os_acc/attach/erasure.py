@@ -115,39 +115,29 @@ class Eraser:
         moved = {each.uuid: each for each in store.replace(moved.values())}
         return [moved.get(each.uuid, each) for each in leases]
 
-    def numbered(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
-        """Return leases with the serial numbers that only root has read.
+    def numbered(self, lease: Lease, deadline: float) -> Lease:
+        """Return a prepared lease with the serial numbers that only root has read.
 
-        :raises DeviceInUse: a device has data of another lease. The helper, which
-            would have known, has lost its files.
+        :raises DeviceInUse: it has data of another lease. The helper, which would have
+            known, has lost its files.
         """
-        if not any(map(_lacks_number, leases)):
-            return leases
-        records = self._helper.recorded(deadline)
-        numbered = [_numbered(each, records) for each in leases]
-        numbered = [
-            dataclasses.replace(each, peers=peers.of(self._root, each))
-            if _lacks_number(each)
-            else each
-            for each in numbered
-        ]
-        others = {
-            (each.identity.drive, each.identity.numbers): lease
-            for lease in self._store.until(deadline).leases()
-            for each in lease.prior
-        }
-        for lease in numbered:
-            for each in lease.prior:
+        if not lacks_number(lease):
+            return lease
+        lease = _numbered(lease, self._helper.recorded(deadline))
+        if lacks_number(lease):
+            lease = dataclasses.replace(lease, peers=peers.of(self._root, lease))
+        own = {(each.identity.drive, each.identity.numbers) for each in lease.prior}
+        for other in self._store.until(deadline).leases():
+            for each in other.prior if other.uuid != lease.uuid else ():
                 key = each.identity.drive, each.identity.numbers
-                other = others.get(key) if each.identity.drive else None
-                if other is not None and other.uuid != lease.uuid:
+                if each.identity.drive and key in own:
                     raise exception.DeviceInUse(
-                        f"{each.address} is the device of lease {other.uuid}, which "
+                        f"{lease.address} is the device of lease {other.uuid}, which "
                         f"was {other.address}",
-                        address=str(each.address),
+                        address=str(lease.address),
                         hint=f"unplug instance {other.consumer_title} first",
                     )
-        return numbered
+        return lease
 
     def _moved(self, leases: Sequence[Lease], deadline: float) -> dict[str, Lease]:
         """Return the leases of devices that have moved, as they are now, by UUID.
@@ -354,14 +344,15 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     return dataclasses.replace(now, boot_id=lease.boot_id)
 
 
-def _lacks_number(lease: Lease) -> bool:
+def lacks_number(lease: Lease) -> bool:
+    """Return whether a device has to be erased, and its lease has no serial number."""
     numbers = (each.identity.drive for each in lease.prior)
     return lease.owes_erase and lease.slot is None and not all(numbers)
 
 
 def _numbered(lease: Lease, records: Iterable[HelperRecord]) -> Lease:
     """Return a lease with the serial numbers that only the helper has."""
-    if not _lacks_number(lease):
+    if not lacks_number(lease):
         return lease
     own = [each for each in records if each.lease in (lease.uuid, lease.former_uuid)]
     serials = {each.address: each.serial for each in own}
@@ -469,7 +460,7 @@ def _is_superseded(lease: Lease, records: Iterable[HelperRecord]) -> bool:
     gives no drive to another lease before the drive is erased.
     """
     mine = (lease.uuid, lease.former_uuid, record.UNREADABLE)
-    others = {each.serial for each in records if each.lease not in mine}
+    others = {each.serial for each in records if each.eraser and each.lease not in mine}
     drives = {each.identity.drive for each in lease.prior}
     return bool(drives) and drives <= others - {""}
 

@@ -114,7 +114,7 @@ class Lifecycle:
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
             # 7. Commit.
-            return store.replace(committed(self.eraser.numbered(ready, deadline)))
+            return store.replace(committed(ready))
         except BaseException as error:
             # BaseException: Ctrl-C must not leave a device half prepared either.
             self._roll_back(intents, error, deadline)
@@ -142,13 +142,13 @@ class Lifecycle:
             verification.check_driven(self._root, lease)
             if lease.owes_erase and lease.state is LeaseState.PREPARING:
                 # After a reboot the host may use it already.
-                lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
+                lease = self._prepare_by_plugin(lease, deadline)
             return self._with_epoch(self._helper.reserve, lease, deadline)
         # 3. Check again after a programming that no process holds it.
         if lease.programming is not None or lease.state is not LeaseState.PREPARING:
             own_drivers.check_free(self._root, self._helper, lease, deadline)
         # 4. Call the plugin. Undo: its ``release``.
-        lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
+        lease = self._prepare_by_plugin(lease, deadline)
         if (region := lease.guest_writable) is not None:
             # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
@@ -164,7 +164,7 @@ class Lifecycle:
         if not lease.is_the_guests:
             return lease
         # 4. Call the plugin. Undo: its ``release``.
-        lease = self._with_epoch(self._prepare_by_plugin, lease, deadline)
+        lease = self._prepare_by_plugin(lease, deadline)
 
         # 5. Create the mediated device. Undo: remove it.
         def create(lease: Lease, deadline: float) -> None:
@@ -175,9 +175,17 @@ class Lifecycle:
         verification.check_viable(self._root, lease)
         return lease
 
-    def _prepare_by_plugin(self, lease: Lease, deadline: float) -> None:
-        where = self._state_path, self._root
-        plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
+    def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
+        def prepare(lease: Lease, deadline: float) -> None:
+            where = self._state_path, self._root
+            plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
+            if erasure.lacks_number(lease):
+                # Without its erasure, as it may be the device of another guest.
+                bare = dataclasses.replace(lease, owes_erase=False)
+                self._helper.reserve(bare, deadline)
+
+        lease = self._with_epoch(prepare, lease, deadline)
+        return self.eraser.numbered(lease, deadline)
 
     def _roll_back(
         self, intents: Sequence[Lease], cause: BaseException, deadline: float
@@ -262,8 +270,7 @@ class Lifecycle:
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
             # 6. Record that devices and regions are right in this boot.
-            numbered = self.eraser.numbered(ready, deadline)
-            ready = self._record_verified(numbered, deadline)
+            ready = self._record_verified(ready, deadline)
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
@@ -355,18 +362,11 @@ class Lifecycle:
                 has_records = False
         if lease.is_the_guests:
             self._release_by_plugin(lease, deadline, is_plug)
-            if has_records and lease.owes_release:
-                self._forget_release(lease, deadline)
-
-    def _forget_release(self, lease: Lease, deadline: float) -> None:
-        """End the helper's record of an owed release; that of an erasure stays.
-
-        Until here it permits the steps with which the plugin releases the device.
-        """
-        if lease.owes_erase:
-            self._restore(dataclasses.replace(lease, owes_release=False), deadline)
-        else:
-            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+            # The record permits the steps of the release. A reboot leaves its copy.
+            if lease.owes_release and not lease.owes_erase:
+                self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+            elif lease.owes_release and has_records:
+                self._restore(dataclasses.replace(lease, owes_release=False), deadline)
 
     def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
         plugin_steps.release(
@@ -429,8 +429,7 @@ class Lifecycle:
         unfinished = [
             lease
             for lease in self._store.until(deadline).leases(consumer)
-            # Once a lease has taken over a request, the other one is given up, and
-            # its consumer would have neither.
+            # A lease that has taken over a request is the only one that serves it.
             if lease.is_unfinished or (lease.uuid in void and not lease.arq)
         ]
         if not unfinished:
@@ -463,8 +462,7 @@ class Lifecycle:
     def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
         """Settle a consumer, unless an operation on it is in progress.
 
-        Errors are logged, so that one bad record does not stop the others
-        (compare CVE-2022-37394).
+        Errors are logged: one bad record does not stop the others (CVE-2022-37394).
         """
         try:
             with self._locks.try_hold([consumer_lock(consumer)]) as is_held:
@@ -497,7 +495,6 @@ class Lifecycle:
         seen; epochs issued while the clock was ahead come back to the present.
         """
         found = [each for each in leases if verification.is_about(each, error.address)]
-        store = self._store.until(deadline)
-        fresh = store.replace(found or leases, error.accepted)
+        fresh = self._store.until(deadline).replace(found or leases, error.accepted)
         renewed = {lease.uuid: lease for lease in fresh}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)

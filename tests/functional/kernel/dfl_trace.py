@@ -24,6 +24,8 @@ _PROBES = _TRACING / "kprobe_events"
 _OURS = _TRACING / "instances" / "dfl"
 _FUNCTION, _MODULE = "fme_mgr_write", "dfl-fme-mgr"
 _STORE = re.compile(r"^ *([0-9a-f]+):\s+mov +%(r\w+),0x18\(%r\w+\)$", re.MULTILINE)
+# Documentation/trace/kprobes.rst.
+_OPTIMIZATION = Path("/proc/sys/debug/kprobes-optimization")
 _OVERRUN = re.compile(r"^overrun: (\d+)$", re.MULTILINE)
 #: The buffer of each CPU; a word takes about 50 bytes.
 _KIBIBYTES = "8192"
@@ -51,6 +53,8 @@ def recorded() -> Iterator[Pushed]:
     """Record pushed words until the end of the block."""
     offset, register = _instruction()
     place = f"{_MODULE.replace('-', '_')}:{_FUNCTION}+{offset:#x}"
+    # Linux 6.1 has stood still while it patched a jump into the busy loop.
+    sysfs.store(_OPTIMIZATION, "0")
     sysfs.store(_PROBES, f"p:dfl/word {place} word=%{register}:x32")
     _OURS.mkdir()
     try:

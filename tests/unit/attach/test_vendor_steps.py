@@ -141,6 +141,7 @@ WITHHELD = {
     "owes_release": "recorded for each call of prepare, and thus true in release",
     "owes_erase": "true whenever erase is called",
     "never_held": "recorded when the lease of a failed plug ends",
+    "peers": "recorded once the device is prepared",
     "former_uuid": "finds the helper's record before the first call of the erasure",
 }
 #: The fields that a plugin gets in part, under another name.
