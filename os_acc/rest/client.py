@@ -73,7 +73,7 @@ class ServiceClient:
         """
         from keystoneauth1 import exceptions as ksa
 
-        from os_acc.rest import retries
+        from os_acc.rest import errors, retries
 
         adapter, patience = self._link()
 
@@ -86,17 +86,23 @@ class ServiceClient:
         return retries.ask(
             question,
             patience,
-            raised,
-            lambda error, code: self._translated(error, code, about, deadline),
+            retries.Failures(raised, errors.is_connection, self._translated),
+            about,
             deadline,
         )
 
     def _link(self) -> tuple[Adapter, Retries]:
-        from os_acc.rest import session
+        from keystoneauth1 import adapter
+
+        from os_acc.rest.session import access
 
         with self._lock:
             if self._made is None:
-                self._made = session.link(self._conf, self._service)
+                found = access(self._conf, self._service)
+                self._made = (
+                    adapter.Adapter(found.session, auth=found.auth, **found.where),
+                    found.retries,
+                )
             return self._made
 
     def _checked(

@@ -22,10 +22,16 @@ _NETWORK: tuple[type[BaseException], ...] = (
 _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 
 
-def is_connection(error: BaseException) -> bool:
-    """Return whether no server answered, rather than an invalid answer."""
+def is_connection(
+    error: BaseException, more: tuple[type[BaseException], ...] = ()
+) -> bool:
+    """Return whether no server answered, rather than an invalid answer.
+
+    :param more: connection exceptions of the service's own client.
+    """
+    network = (*_NETWORK, *more)
     return not is_certificate(error) and any(
-        isinstance(cause, _NETWORK) for cause in chain(error)
+        isinstance(cause, network) for cause in chain(error)
     )
 
 

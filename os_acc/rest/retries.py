@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from os_acc import exception
-from os_acc.rest import errors, transport
+from os_acc.rest import transport
 
 _T = TypeVar("_T")
 
@@ -36,38 +36,56 @@ class Retries:
     codes: frozenset[int]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failures:
+    """The exceptions of a service's client, and their translation.
+
+    :ivar raised: every exception that the client may raise.
+    :ivar is_connection: returns whether no server answered.
+    :ivar translated: returns the os_acc error for an exception, the status of
+        the last response if there is one, the operation, and the deadline.
+    """
+
+    raised: tuple[type[Exception], ...]
+    is_connection: Callable[[BaseException], bool]
+    translated: Callable[[Exception, int | None, str, float], exception.OsAccError]
+
+
 def ask(
     question: Callable[[], _T],
     retries: Retries,
-    raised: tuple[type[Exception], ...],
-    translated: Callable[[Exception, int | None], exception.OsAccError],
+    failures: Failures,
+    about: str,
     deadline: float,
 ) -> _T:
     """Send a request, with retries, and return its result.
 
-    :param raised: every exception that the request may raise.
-    :param translated: returns the os_acc error for an exception, and the status of the
-        last response if there is one.
+    :param about: the operation, for error messages.
     :raises OsAccError: the translation of the last failure.
     """
-    trial = _Trial(retries)
+    trial = _Trial(retries, failures.is_connection)
     while True:
         with transport.until(deadline) as asking:
             try:
                 return question()
             except exception.OsAccError:
                 raise
-            except raised as error:
+            except failures.raised as error:
                 delay = trial.delay(error, asking.status)
                 if delay is None or time.monotonic() + delay >= deadline:
-                    raise translated(error, asking.status) from error
+                    raise failures.translated(
+                        error, asking.status, about, deadline
+                    ) from error
         time.sleep(delay)
 
 
 class _Trial:
     """The remaining retries of one request."""
 
-    def __init__(self, retries: Retries) -> None:
+    def __init__(
+        self, retries: Retries, is_connection: Callable[[BaseException], bool]
+    ) -> None:
+        self._is_connection = is_connection
         self._codes = retries.codes
         self._left = {"connect": retries.connect, "status": retries.status}
         self._delays = {
@@ -80,7 +98,7 @@ class _Trial:
 
         :param code: the status of the last response, if there is one.
         """
-        if errors.is_connection(error):
+        if self._is_connection(error):
             kind = "connect"
         elif code in self._codes:
             kind = "status"

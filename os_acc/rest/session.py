@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
 import requests
-from keystoneauth1 import adapter, loading
 from keystoneauth1 import exceptions as ksa
+from keystoneauth1 import loading
 from keystoneauth1.loading import adapter as adapter_loading
 from oslo_config import cfg
 
@@ -19,10 +20,23 @@ from os_acc.rest.retries import Retries
 from os_acc.rest.service import VERSIONS, Service
 
 
-def link(conf: cfg.ConfigOpts, service: Service) -> tuple[adapter.Adapter, Retries]:
-    """Return a service's adapter, by its options; send no request.
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """The session, credentials and endpoint of a service.
 
-    The connections of the adapter obey deadlines. It does not retry itself.
+    :ivar session: a keystoneauth1 session whose connections obey deadlines.
+    :ivar auth: the auth plugin.
+    :ivar where: endpoint arguments of a keystoneauth1 adapter.
+    """
+
+    session: Any
+    auth: Any
+    where: dict[str, Any]
+    retries: Retries
+
+
+def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
+    """Read the options, without any request.
 
     :raises InvalidConfiguration: options are missing or invalid.
     """
@@ -53,7 +67,7 @@ def link(conf: cfg.ConfigOpts, service: Service) -> tuple[adapter.Adapter, Retri
             f"[{group_name}] cannot be used: {error}",
             hint="see the documentation of keystoneauth1's options",
         ) from error
-    return adapter.Adapter(session, auth=auth, **where), retries
+    return ServiceAccess(session, auth, where, retries)
 
 
 def _check_timeout(group_name: str, seconds: float | None) -> None:

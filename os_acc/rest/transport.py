@@ -68,7 +68,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 #: The Accept header of requests for streamed image data; their responses are
-#: not limited here.
+#: not limited here. glanceclient streams every response, and reads it whole.
 DATA: Final = "application/octet-stream"
 # Statuses of a response with image data.
 _WITH_DATA: Final = (200, 206)

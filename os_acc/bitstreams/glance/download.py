@@ -4,35 +4,26 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import re
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 import requests
+from keystoneauth1 import adapter
 
 from os_acc import exception
+from os_acc.bitstreams.glance import errors
 from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import DownloadInterrupted
 from os_acc.objects.image import Image
-from os_acc.rest.errors import chain
 from os_acc.rest.transport import DATA
 
 _PIECE = 2**20
 # Bounded: Python refuses to convert thousands of digits to an integer.
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 _LENGTH = re.compile(r"[0-9]{1,19}")
-
-
-class ResumeRefused(exception.ServiceUnavailable):
-    """Glance cannot send the rest of an image."""
-
-    def __init__(self, image: Image) -> None:
-        super().__init__(
-            f"Glance cannot resume the download of image {image}",
-            service=exception.ServiceType.IMAGE,
-        )
 
 
 class Download:
@@ -61,7 +52,7 @@ class Download:
         except OSError as error:
             message = f"{self._about} ended after {received} bytes: {error}"
             hint = "a retry resumes the download"
-            if _is_cut_short(error):
+            if errors.is_cut_short(error):
                 raise DownloadInterrupted(message, hint=hint) from error
             raise exception.ServiceUnavailable(
                 message, service=exception.ServiceType.IMAGE, hint=hint
@@ -84,55 +75,48 @@ class Download:
         self._response.close()
 
 
-def headers(offset: int) -> dict[str, str]:
-    """Return the headers of a request for data from an offset on."""
-    found = {"Accept": DATA, "Accept-Encoding": "identity"}
-    return found | {"Range": f"bytes={offset}-"} if offset else found
+def begin(http: adapter.Adapter, image: Image, offset: int) -> Download:
+    """Start a download, from the offset if Glance supports it.
 
-
-def begun(response: requests.Response, image: Image, offset: int) -> Download:
-    """Return the download of a response, from the offset if Glance supports it.
-
-    :raises ResumeRefused: it is no response to resume a download with.
     :raises ImageNotFound: the image has no data.
     """
-    try:
-        return Download(response, image, _begins(response, image, offset))
-    except BaseException:
-        response.close()
-        raise
+    headers = {"Accept": DATA, "Accept-Encoding": "identity"}
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+    response = http.get(
+        f"/v2/images/{image.id}/file", headers=headers, stream=True, raise_exc=False
+    )
+    with contextlib.ExitStack() as unused:
+        unused.callback(response.close)
+        begins = _begins(response, image, offset)
+        if begins is not None:
+            unused.pop_all()
+            return Download(response, image, begins)
+    return begin(http, image, 0)
 
 
-def refused(
-    response: requests.Response, image: Image, offset: int
-) -> exception.OsAccError | None:
-    """Return the error for a rejected request; None: the endpoint is not Glance's."""
+def _begins(response: requests.Response, image: Image, offset: int) -> int | None:
+    """Return the offset of the response; None if it is unusable for a resume."""
     code = response.status_code
     if offset and code == 416:
-        return ResumeRefused(image)
-    if code == 403:
-        return exception.ImageNotFound(
-            f"Glance denies access to the data of image {image}",
-            hint=f"it is deactivated, or the user in [{GROUP.name}] lacks the role "
-            "member",
-        )
-    if code == 404:
-        return exception.ImageNotFound(f"image {image} has been deleted")
-    return None
-
-
-def _begins(response: requests.Response, image: Image, offset: int) -> int:
-    """Return the offset of the response."""
-    code = response.status_code
+        return None
     if offset and code == 206:
-        if not _continues(response, image, offset):
-            raise ResumeRefused(image)
-        return offset
+        return offset if _continues(response, image, offset) else None
     if code == 204:
         raise exception.ImageNotFound(
             f"image {image} has no data",
             hint="upload its data, or request another image",
         )
+    if code == 403:
+        raise exception.ImageNotFound(
+            f"Glance denies access to the data of image {image}",
+            hint=f"it is deactivated, or the user in [{GROUP.name}] lacks the role "
+            "member",
+        )
+    if code == 404:
+        raise exception.ImageNotFound(f"image {image} has been deleted")
+    if code >= 400:
+        errors.check(response)
     if code != 200 or _encoded(response):
         raise exception.ServiceUnavailable(
             f"cannot use the response for the data of image {image.id}: "
@@ -160,8 +144,3 @@ def _encoded(response: requests.Response) -> bool:
 def _length(response: requests.Response) -> int | None:
     length = response.headers.get("Content-Length", "")
     return int(length) if _LENGTH.fullmatch(length) else None
-
-
-def _is_cut_short(error: BaseException) -> bool:
-    """Return whether a response ended before its announced length."""
-    return any(isinstance(each, http.client.IncompleteRead) for each in chain(error))

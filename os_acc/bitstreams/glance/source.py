@@ -6,47 +6,37 @@ from __future__ import annotations
 
 import contextlib
 import re
-import types
+import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.glance.options import GROUP, SERVICE
+from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
-from os_acc.rest.client import ServiceClient
-from os_acc.rest.responses import JsonValue, ResponseMalformed, document, refusal
+from os_acc.rest.responses import JsonValue, ResponseMalformed
 
 if TYPE_CHECKING:
-    from requests import Response
-
     from os_acc.bitstreams.glance.download import Download
+    from os_acc.bitstreams.glance.session import GlanceSession
+
+_T = TypeVar("_T")
 
 # Glance's IDs are UUIDs; any other text would form another URL.
 _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PAGE = 200
 # Images that one search reads.
 _MOST = 10_000
-_LIST = "the list of images"
-# Image service API v2, "Show image": the fields that are no custom properties.
-_FIELDS = frozenset(
-    {
-        "id", "name", "status", "visibility", "protected", "os_hidden",
-        "checksum", "os_hash_algo", "os_hash_value", "owner", "size",
-        "virtual_size", "disk_format", "container_format", "min_disk",
-        "min_ram", "created_at", "updated_at", "tags", "file", "schema", "self",
-        "direct_url", "locations", "stores",
-    }
-)  # fmt: skip
 
 
 class Glance:
     """Glance as an image source; thread-safe.
 
-    Threads share the token, too. keystoneauth1 is imported at the first request.
+    Threads share the token, too. glanceclient and keystoneauth1 are imported at
+    the first request.
 
     Hidden images (``os_hidden``) are found only by ID.
 
@@ -54,7 +44,9 @@ class Glance:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._link = ServiceClient(conf, SERVICE)
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._made: GlanceSession | None = None
 
     def image(self, image_id: str, deadline: float) -> Image:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
@@ -69,21 +61,8 @@ class Glance:
                 hint="an id in Glance is a UUID; request an image by its name "
                 "with bitstream_name",
             )
-
-        def parsed(answer: Response) -> Image:
-            found = _image(document(answer))
-            if found.id.lower() != image_id.lower():
-                raise ResponseMalformed(f"'id' is {found.id}, the id of another image")
-            return found
-
-        about = f"image {image_id}"
-        return self._link.ask(
-            "GET",
-            f"/v2/images/{image_id}",
-            parsed,
-            f"get {about}",
-            deadline,
-            lambda answer: _refused(answer, about),
+        return self._asked(
+            lambda link: _image(link, image_id), f"image {image_id}", deadline
         )
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
@@ -111,36 +90,15 @@ class Glance:
     def _page(
         self, filters: Mapping[str, str], last: str | None, deadline: float
     ) -> tuple[list[Image], bool]:
-        """Return the images of a page, and whether there are more."""
-        asked = _asked_for(filters) | {"limit": str(_PAGE)}
-        if last is not None:
-            asked["marker"] = last
-
-        def refused(answer: Response) -> exception.OsAccError | None:
-            if answer.status_code != 404:
-                return _refused(answer, _LIST)
-            if last is None:
-                # It is not Glance's endpoint.
-                return None
-            return exception.ServiceUnavailable(
-                f"image {last} was deleted while the images were listed",
-                service=exception.ServiceType.IMAGE,
-            )
-
-        return self._link.ask(
-            "GET",
-            f"/v2/images?{urllib.parse.urlencode(asked)}",
-            lambda answer: _images(document(answer)),
-            f"get {_LIST}",
-            deadline,
-            refused,
+        return self._asked(
+            lambda link: _page(link, filters, last), "the list of images", deadline
         )
 
     @contextlib.contextmanager
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.data`.
 
-        The data are not verified here.
+        The data are not verified here, and glanceclient is not used.
 
         :raises ImageNotFound: it is gone, has no data, or is deactivated.
         :raises ServiceUnavailable: Keystone or Glance do not answer.
@@ -148,91 +106,76 @@ class Glance:
         """
         from os_acc.bitstreams.glance import download
 
-        try:
-            begun = self._begun(image, offset, deadline)
-        except download.ResumeRefused:
-            begun = self._begun(image, 0, deadline)
-        with begun:
+        with self._asked(
+            lambda link: download.begin(link.http, image, offset),
+            f"the data of image {image.id}",
+            deadline,
+        ) as begun:
             yield begun
 
-    def _begun(self, image: Image, offset: int, deadline: float) -> Download:
-        from os_acc.bitstreams.glance import download
+    def _asked(
+        self, ask: Callable[[GlanceSession], _T], about: str, deadline: float
+    ) -> _T:
+        from os_acc.bitstreams.glance import errors
+        from os_acc.rest import retries
 
-        return self._link.ask(
-            "GET",
-            f"/v2/images/{image.id}/file",
-            lambda answer: download.begun(answer, image, offset),
-            f"get the data of image {image.id}",
-            deadline,
-            lambda answer: download.refused(answer, image, offset),
-            headers=download.headers(offset),
-            stream=True,
+        link = self._link()
+        return retries.ask(
+            lambda: ask(link), link.retries, errors.FAILURES, about, deadline
         )
 
+    def _link(self) -> GlanceSession:
+        from os_acc.bitstreams.glance.session import link as connect
 
-def _refused(answer: Response, about: str) -> exception.OsAccError | None:
-    """Return the error for a rejected request; None: the endpoint is not Glance's."""
-    if answer.status_code == 403:
-        return exception.ImageNotFound(
-            f"Glance denies access to {about}: {refusal(answer)}",
-            hint=f"check the roles of the user in [{GROUP.name}]",
-        )
-    if answer.status_code == 404:
-        return exception.ImageNotFound(
-            f"Glance has no {about}: {refusal(answer)}",
-            hint="it does not exist, or another project owns it, and it is "
-            "neither public nor shared with the project in "
-            "[os_acc_glance]",
-        )
-    return None
+        with self._lock:
+            if self._made is None:
+                self._made = connect(self._conf)
+            return self._made
 
 
-def _images(answer: JsonValue) -> tuple[list[Image], bool]:
+def _image(link: GlanceSession, image_id: str) -> Image:
+    from os_acc.bitstreams.glance import image_parser
+
+    found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
+    if found.id.lower() != image_id.lower():
+        raise ResponseMalformed(f"'id' is {found.id}, the id of another image")
+    return found
+
+
+def _page(
+    link: GlanceSession, filters: Mapping[str, str], last: str | None
+) -> tuple[list[Image], bool]:
     """Return the images of a page, and whether there are more."""
-    return [_image(each) for each in answer["images"]], "next" in answer
+    from glanceclient import exc
+
+    from os_acc.bitstreams.glance import image_parser
+
+    asked = _asked_for(filters) | {"limit": str(_PAGE)}
+    if last is not None:
+        asked["marker"] = last
+    try:
+        answer = _asked_of(link, f"/v2/images?{urllib.parse.urlencode(asked)}")
+    except exc.HTTPNotFound as error:
+        if last is None:
+            raise exception.InvalidConfiguration(
+                "cannot list the images: the endpoint is not Glance's",
+                hint=f"check endpoint_override in [{GROUP.name}]",
+            ) from error
+        raise exception.ServiceUnavailable(
+            f"image {last} was deleted while the images were listed",
+            service=exception.ServiceType.IMAGE,
+        ) from error
+    return image_parser.page(answer)
 
 
-def _image(answer: JsonValue) -> Image:
-    """Parse an image.
+def _asked_of(link: GlanceSession, path: str) -> JsonValue:
+    """Request a document.
 
-    Properties are strings; those of other types are left out.
-
-    :raises ResponseMalformed: it has no ID, or a field has an unexpected type.
+    glanceclient's models follow a schema that the server sends, and fail in ways
+    of their own: here every field is read with its expected type.
     """
-    image_id = answer["id"]
-    size = _optional(answer, "size")
-    hidden = _optional(answer, "os_hidden")
-    tags = _optional(answer, "tags")
-    return Image(
-        id=image_id.uuid(),
-        name=_text(answer, "name"),
-        status=_text(answer, "status"),
-        visibility=_text(answer, "visibility"),
-        hidden=hidden is not None and hidden.boolean(),
-        owner=_text(answer, "owner"),
-        size=None if size is None else size.integer(),
-        disk_format=_text(answer, "disk_format"),
-        container_format=_text(answer, "container_format"),
-        hash_algo=_text(answer, "os_hash_algo"),
-        hash_value=_text(answer, "os_hash_value").lower(),
-        tags=frozenset() if tags is None else frozenset(each.text() for each in tags),
-        properties=types.MappingProxyType(
-            {
-                name: value.text()
-                for name, value in answer.items()
-                if name not in _FIELDS and isinstance(value.found, str)
-            }
-        ),
-    )
-
-
-def _text(answer: JsonValue, name: str) -> str:
-    value = _optional(answer, name)
-    return "" if value is None else value.text()
-
-
-def _optional(answer: JsonValue, name: str) -> JsonValue | None:
-    return answer[name].optional() if name in answer else None
+    _answer, body = link.client.get(path)
+    return JsonValue(body)
 
 
 def _asked_for(filters: Mapping[str, str]) -> dict[str, str]:

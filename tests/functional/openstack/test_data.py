@@ -25,7 +25,7 @@ def all_of(data: ImageStream) -> tuple[bytes, exception.ServiceUnavailable | Non
 
 def token(source: Glance) -> str:
     """Return the current token of a source."""
-    value = source._link._link()[0].get_token()
+    value = source._link().http.get_token()
     assert value
     return value
 
@@ -130,7 +130,7 @@ def test_a_file_that_was_cut_short_behind_glances_back(
 def test_a_file_that_was_changed_behind_glances_back_is_not_proved_here(
     cloud: Cloud, source: Glance, soon: float
 ) -> None:
-    # The process that writes the file hashes the data.
+    # Nor does glanceclient: the process that writes the file hashes the data.
     image = source.image(cloud.upload(b"good"), soon)
     cloud.file(image.id).write_bytes(b"evil")
     with source.data(image, 0, soon) as data:

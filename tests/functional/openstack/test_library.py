@@ -276,7 +276,7 @@ def test_a_token_that_ends_during_the_download(
     image = images.about(image_id, soon)
 
     def revoked() -> None:
-        token = images._source._link._link()[0].get_token()  # type: ignore[attr-defined]
+        token = images._source._link().http.get_token()  # type: ignore[attr-defined]
         cloud.revoke(token)
         cloud.glance.restart()
 
@@ -288,7 +288,7 @@ def test_a_token_that_ends_during_the_download(
 
 def authentication(images: Library) -> Any:
     """Return keystoneauth1's plugin with the token."""
-    return images._source._link._link()[0].auth  # type: ignore[attr-defined]
+    return images._source._link().http.auth  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ from oslo_config import cfg
 from os_acc import conf
 from os_acc.bitstreams.glance.source import Glance
 Glance(cfg.ConfigOpts())
-print({"keystoneauth1", "requests", "urllib3"} & set(sys.modules))
+print({"glanceclient", "keystoneauth1", "requests", "urllib3"} & set(sys.modules))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -479,7 +479,7 @@ def test_a_library_that_nobody_asks_imports_no_client() -> None:
         "conf = cfg.ConfigOpts()\n"
         "conf([], default_config_files=[], default_config_dirs=[])\n"
         "library.build(conf, '/nowhere', Locks('/nowhere/locks'))\n"
-        "names = ('keystoneauth1', 'cursive', 'cryptography',"
+        "names = ('keystoneauth1', 'glanceclient', 'cursive', 'cryptography',"
         " 'requests')\n"
         "print([name for name in names if name in sys.modules])\n"
     )
