@@ -258,10 +258,7 @@ class LibvirtDriver(vgpus.VgpuDriver):
         if rescue is None:
             ours = self._servers.guest_devices(instance)
             mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
-            accel_info = [
-                *(accel_info or ()),
-                *self._servers.accel_info(instance),
-            ]
+            accel_info = [*(accel_info or ()), *self._servers.accel_info(instance)]
         xml: str = super()._get_guest_xml(
             context,
             instance,

@@ -106,11 +106,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         help="A section for each value of [neutron] physnets.",
         dynamic_group_owner="physnets",
     )
-    return [
-        (NEUTRON, [PHYSNETS]),
-        (physnet, [NUMA_NODES]),
-        (TUNNEL, [TUNNEL_NODES]),
-    ]
+    return [(NEUTRON, [PHYSNETS]), (physnet, [NUMA_NODES]), (TUNNEL, [TUNNEL_NODES])]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -143,13 +143,7 @@ def update(connection: sqlite3.Connection, row: LeaseRow, lease: Lease) -> None:
     connection.execute(
         "UPDATE leases SET consumer = ?, epoch = ?, payload = ?, digest = ?"
         " WHERE rowid = ?",
-        (
-            lease.consumer,
-            lease.epoch,
-            payload,
-            schema.digest(payload),
-            row.rowid,
-        ),
+        (lease.consumer, lease.epoch, payload, schema.digest(payload), row.rowid),
     )
 
 
