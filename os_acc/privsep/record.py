@@ -374,10 +374,13 @@ def _is_of_this_boot(copy: DeviceRecord) -> bool:
 
 
 def _is_of_another(record: DeviceRecord) -> bool:
-    """Return whether the device at the address of a record shows another serial."""
+    """Return whether the device of a record is elsewhere, by the serials shown."""
     if not record.serial or not isinstance(record.address, PciAddress):
         return False
-    return functions.serial(record.address) not in ("", record.serial)
+    if shown := functions.serial(record.address):
+        return shown != record.serial
+    on_driver = (e for e in functions.present() if functions.driver(e) == "nvme")
+    return record.serial in map(functions.serial, on_driver)
 
 
 def _at(

@@ -29,7 +29,8 @@ from tests.stress.drives import SLOTS, Drive, Rack
 from tests.stress.lost_store import Loss
 from tests.stress.recorder import Recorder
 
-_SECONDS = 600.0
+#: For what has to end at some time.
+SECONDS = 600.0
 EVERYTHING = json.dumps({"address": "*:*:*.*", "prebound": True})
 _ATTRIBUTES = ("driver_override", "unbind", "drivers_probe", "identify", "format")
 _ATTRIBUTES += ("sanitize", "log")
@@ -83,7 +84,8 @@ class DriveHost:
 
     def erase(self, first: int, second: int) -> None:
         for drive in self.rack.inside:
-            if second >> drive.number & 1:
+            # While a drive is sanitized, the host cannot use it.
+            if second >> drive.number & 1 and not drive.claims:
                 self.kernel.advance_sanitize(drive.slot, 0.5 if first & 2 else 1.0)
         self._wait(self.nodes[first % self.count].retrier.continue_erasures)
 
@@ -92,7 +94,7 @@ class DriveHost:
 
     def _wait(self, begin: Callable[[], list[futures.Future[None]]]) -> None:
         with contextlib.suppress(exception.OsAccError):
-            assert not futures.wait(begin(), _SECONDS).not_done
+            assert not futures.wait(begin(), SECONDS).not_done
 
     def restart(self, first: int, _second: int) -> None:
         self.nodes[first % self.count] = self._start(first % self.count)
@@ -181,7 +183,7 @@ class DriveHost:
         """Delete, damage or replace the store of a node, while it runs."""
         node = first % self.count
         file, kind = self._store(node), first // 2 % 6
-        if not file.exists():
+        if not file.exists() or not file.stat().st_size:
             return
         rng = random.Random(second)
         if kind < 3:
@@ -189,7 +191,7 @@ class DriveHost:
         elif kind == 3:
             # One bit of the header.
             data = bytearray(file.read_bytes())
-            data[rng.randrange(100)] ^= 1 << rng.randrange(8)
+            data[rng.randrange(min(100, len(data)))] ^= 1 << rng.randrange(8)
             file.write_bytes(data)
         elif kind == 4:
             self._damage_records(file)

@@ -2,6 +2,8 @@
 
 """Random histories of NVMe drives destroy no data of the host, and show no tenant's.
 
+At the end of each, when all drives are in and the faults gone, every drive is free.
+
 A history is a list of steps, each with two numbers that select its details. It
 depends on nothing else, so that a failing one is repeated without the steps that do
 not matter.
@@ -15,6 +17,7 @@ import os
 import random
 import shutil
 import tempfile
+import time
 import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,10 +25,15 @@ from typing import NamedTuple
 import pytest
 
 from os_acc import exception
+from os_acc.attach import operations
+from os_acc.helper import client
 from os_acc.objects.device import Provider
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import record
 from os_acc.testing import WriteOutcome, instance, request
 from tests import run_figures
-from tests.stress.drive_events import EVERYTHING, DriveHost, Tenant
+from tests.stress.drive_events import EVERYTHING, SECONDS, DriveHost, Tenant
 from tests.stress.drives import NAMESPACES, SLOTS, Drive
 
 
@@ -193,7 +201,62 @@ class History(DriveHost):
             self.restart(node, 0)
         self._try_all()
         self._tidy_up()
+        if self._leased_slots():
+            self._show_hidden()
+            self._release_all()
+        while self._force_unidentified():
+            self._release_all()
+        self._check_free()
         self._try_all()
+
+    def _show_hidden(self) -> None:
+        """Bind drives without a lease that hide their serial numbers to their driver.
+
+        So says the hint of a refused release: one of them may be the drive of a lease.
+        """
+        leases = [each for node in self.nodes for each in node.store.leases()]
+        for drive in self.rack.on("vfio-pci"):
+            if drive.slot not in {str(each.address) for each in leases}:
+                self.rack.bench.bind(drive.slot, "nvme")
+                self.deeds["drives that the operator bound"] += 1
+
+    def _force_unidentified(self) -> bool:
+        """Free with ``--force`` what only the operator can identify; return whether.
+
+        A drive without a lease that is on vfio-pci at boot shows no serial number when
+        an operator releases it. If it then leaves its slot before its erasure, it may
+        be any drive, or none of the present ones: its slot is empty, or has a drive
+        that is on record for another lease. All others, and the drives of all
+        consumers, have to be free without ``--force``.
+        """
+        forced = 0
+        for manager in self.nodes:
+            places = set()
+            for lease in manager.store.leases():
+                assert lease.state is LeaseState.QUARANTINED, lease
+                assert not any(each.identity.drive for each in lease.prior), lease
+                places.add(lease.address)
+            for parts, *_, serial in record.claimed():
+                if (slot := PciAddress(*parts)) not in places:  # type: ignore[arg-type]
+                    assert not serial, f"the helper keeps {slot} with {serial}"
+                    assert not self.rack.at(str(slot)), f"the helper keeps {slot}"
+                    places.add(slot)
+            for place in places:
+                with pytest.raises((exception.DeviceGone, client.DeviceClaimed)):
+                    operations.release_device(manager, place, None)
+                operations.release_device(manager, place, None, force=True)
+            forced += len(places)
+        self.deeds["releases that need --force"] += forced
+        return bool(forced)
+
+    def _check_free(self) -> None:
+        """Check that no instance has a drive, and each service offers each one."""
+        assert not self.tenants, f"the unplugs of {self.tenants} fail"
+        for manager in self.nodes:
+            assert not manager.store.damaged_claims()
+            inventory = manager.discover(time.monotonic() + SECONDS)
+            offered = {str(e.device.address) for e in inventory.providers.values()}
+            assert offered >= {e.slot for e in self.rack.inside}, inventory.refused
 
     def _try_all(self) -> None:
         for node in range(self.count):
@@ -216,17 +279,29 @@ class History(DriveHost):
                 self.rack.leave(drive)
             drive.expected = None
         self.rack.put_back()
-        for _ in range(6):
-            for tenant in tuple(self.tenants.values()):
-                self.unplug(tenant.number, 0)
+        self._release_all()
+
+    def _release_all(self) -> None:
+        """Do as an operator who wants each drive free, without ``--force``."""
+        for _ in range(18):
+            if not self._leased_slots():
+                return
             for node in range(self.count):
+                self._unplug_all(node)
                 for slot in SLOTS:
                     self._release(node, slot, None)
                     self._release(node, slot, "nvme")
-            for _round in range(3):
-                for node in range(self.count):
-                    self.erase(node, 255)
-                    self.retry(node, 0)
+                self.erase(node, 255)
+                self.retry(node, 0)
+
+    def _unplug_all(self, node: int) -> None:
+        """Unplug each consumer; an older store may have leases of former ones."""
+        for tenant in tuple(self.tenants.values()):
+            self.unplug(tenant.number, 0)
+        for lease in self.nodes[node].store.leases():
+            if lease.state is LeaseState.HELD:
+                with contextlib.suppress(exception.OsAccError):
+                    self.nodes[node].unplug({"uuid": lease.consumer, "name": ""})
 
 
 #: The steps, with their weights.

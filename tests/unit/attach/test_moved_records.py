@@ -256,3 +256,49 @@ def test_an_erasure_of_an_older_store_leaves_the_next_guest_its_drive(
     release(host, DRIVE)
     erase(host)
     check_free(host)
+
+
+def test_an_erasure_does_not_take_the_hidden_drive_at_its_address_for_its_own(
+    host: TestHost,
+) -> None:
+    """The other drive shows no serial number, and that of the lease does elsewhere."""
+    plug(host, 1, DRIVE)
+    host.unplug(1)
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE,))
+    erase(host)
+    assert DATA not in host.kernel.read_medium(OTHER, 1)
+    check_free(host)
+
+
+def test_a_release_leaves_the_drive_that_is_at_the_address_of_a_moved_one(
+    host: TestHost,
+) -> None:
+    """The lease cannot follow: another one still has the present address."""
+    reboot(host, {}, (DRIVE,))
+    plug(host, 1, DRIVE)
+    plug(host, 2, OTHER)
+    for address in (DRIVE, OTHER):
+        host.kernel.hot_unplug(address)
+    for slot, number in (("0000:41", 3), ("0000:42", 1), ("0000:43", 2)):
+        host.kernel.hot_plug(hosts.nvme_disk(slot, number))
+    host.unplug(1)
+    assert host.drivers(DRIVE) == ["nvme"]
+    host.unplug(2)
+    for _ in range(2):
+        erase(host)
+    for address in (OTHER, FREE):
+        assert DATA not in host.kernel.read_medium(address, 1)
+    check_free(host)
+
+
+def test_the_record_of_a_moved_drive_claims_it_where_it_shows_its_serial_number(
+    host: TestHost,
+) -> None:
+    """The drive that is now at its address is on vfio-pci, and hides its own."""
+    plug(host, 1, DRIVE)
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE,))
+    with pytest.raises(exception.OsAccError):
+        host.manager.plug(instance(1), None, None)
+    (lease,) = host.manager.store.leases()
+    places = [each[0] for each in record.claimed() if each[1] == lease.uuid]
+    assert places == [PciAddress.parse(OTHER).parts]
