@@ -379,8 +379,7 @@ def _is_of_another(record: DeviceRecord) -> bool:
         return False
     if shown := functions.serial(record.address):
         return shown != record.serial
-    on_driver = (e for e in functions.present() if functions.driver(e) == "nvme")
-    return record.serial in map(functions.serial, on_driver)
+    return record.serial in map(functions.serial, _of_model(record.identity))
 
 
 def _at(
