@@ -290,8 +290,8 @@ class Eraser:
             raise exception.DeviceGone(
                 ", ".join(f"{each.address} ({each.identity})" for each in gone)
                 + " has left the host, and is not erased",
-                hint="put it in again, or run 'os-acc device release --force' if it "
-                "never comes back",
+                hint="put it in again; if a drive on vfio-pci may be it, bind that to "
+                "nvme. Run 'os-acc device release --force' if it never comes back",
             )
         # 1. Take over the helper's record of the device, which survives a loss of the
         #    store; a reboot has removed it. Undo: step 4.
