@@ -336,7 +336,7 @@ class TestHost:
     @contextlib.contextmanager
     def short_timeout(self) -> Iterator[None]:
         """Replace :attr:`manager`, in a block, by one with a short write timeout."""
-        before, self._manager = self.manager, self.start(write_timeout=0.5)
+        before, self._manager = self.manager, self.start(write_timeout=1.0)
         try:
             yield
         finally:
