@@ -291,11 +291,12 @@ def of(
 
 
 def lease_of(
-    address: DeviceAddress, identity: tuple[int, ...], *mine: str
+    address: DeviceAddress, identity: tuple[int, ...], *mine: str, serial: str = ""
 ) -> str | None:
     """Return the lease for which a device is, or may be, recorded, or None.
 
     :param mine: as for :func:`of`.
+    :param serial: of the device that is meant, wherever it is; '' if unknown.
     :returns: :data:`UNREADABLE`: the record is damaged.
     """
     try:
@@ -304,6 +305,8 @@ def lease_of(
         return UNREADABLE
     if found is not None:
         return found.lease
+    if serial and (lease := lease_of_serial(identity, serial)) is not None:
+        return lease
     copies = _copies(identity)
     if not copies or not isinstance(address, PciAddress) or functions.serial(address):
         return None

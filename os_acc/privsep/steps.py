@@ -255,7 +255,7 @@ class _StepCall:
             return
         for each in self.members:
             lease = self.target.lease
-            found = record.lease_of(each.address, each.identity, lease)
+            found = record.lease_of(*each[:2], lease, serial=each.serial)
             if found not in (None, lease):
                 raise CallRefused(
                     CallResult(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)

@@ -132,7 +132,7 @@ def claim(
         return None
     try:
         for each in targets:
-            found = record.lease_of(each.address, each.identity, lease, instead_of)
+            found = record.lease_of(*each[:2], lease, instead_of, serial=each.serial)
             if found not in (None, lease, instead_of):
                 return CallResult(
                     Outcome.CLAIMED, errno.EBUSY, str(each.address), found

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, outstanding
@@ -19,10 +20,23 @@ _LOCKS = "run/os_acc"
 _OF_NVME = ("erasing", "nvme", "claims")
 
 
-def _copies(card: Card) -> list[str]:
-    """Return the names of the files that name a card as one that has to be erased."""
-    keys = {card.name, functions.serial(PciAddress(*card.place))} - {""}
+def _copies(card: Card, arguments: Arguments) -> list[str]:
+    """Return the names of the files that name a card as one that has to be erased.
+
+    The caller may know its serial number.
+    """
+    own = {card.name, functions.serial(PciAddress(*card.place))}
+    keys = (own | set(_serials(arguments, card))) - {""}
     return [outstanding.name_of(card.identity, key) for key in keys]
+
+
+def _serials(arguments: Arguments, card: Card) -> Iterator[str]:
+    for rows in arguments:
+        for row in rows if isinstance(rows, tuple | list) else ():
+            if isinstance(row, tuple | list) and len(row) == 5:
+                place, *_rest, serial = row
+                if place == card.place and isinstance(serial, str):
+                    yield serial
 
 
 class GuardedTree:
@@ -55,7 +69,7 @@ class GuardedTree:
         self._check(entry_point, arguments, cards, deeds)
         assert self._changes.has_forked <= bool(cards)
         if deeds or entry_point.before:
-            self._tidy(cards, deeds)
+            self._tidy(cards, arguments, deeds)
         check_answer(entry_point, arguments, answer)
 
     def check_all(self) -> None:
@@ -73,7 +87,7 @@ class GuardedTree:
         permitted = {(self._real(path), text) for path, text in writes}
         attributes = {path for path, _text in permitted}
         self.permitted |= {os.path.basename(path) for path in attributes}
-        private = self._private(cards)
+        private = self._private(cards, arguments)
         for deed in deeds:
             if deed.path in private:
                 continue
@@ -89,7 +103,7 @@ class GuardedTree:
             assert deed.path.startswith(f"{self.host.root}/sys/"), deed
             self.written.add(os.path.basename(deed.path))
 
-    def _private(self, cards: list[Card]) -> set[str]:
+    def _private(self, cards: list[Card], arguments: Arguments) -> set[str]:
         """Return the helper's own files that a call for these cards may make."""
         locks = [self._real(f"{_LOCKS}/{card.name}") for card in cards]
         shared = [self._real(f"{_LOCKS}/parent@{card.name}") for card in cards]
@@ -112,7 +126,7 @@ class GuardedTree:
         copies = [
             f"{self._real(outstanding.DIRECTORY)}/{name}{suffix}"
             for card in cards
-            for name in _copies(card)
+            for name in _copies(card, arguments)
             for suffix in ("", ".new")
         ]
         found = {*directories, *locks, *shared, *notes, *of_nvme, *copies}
@@ -131,12 +145,12 @@ class GuardedTree:
         directory, name = os.path.split(os.path.join(self.host.root, path))
         return os.path.join(os.path.realpath(directory), name)
 
-    def _tidy(self, cards: list[Card], deeds: list[Deed]) -> None:
+    def _tidy(self, cards: list[Card], arguments: Arguments, deeds: list[Deed]) -> None:
         for path in {deed.path for deed in deeds if deed.what == "write"}:
             if path in self._before:
                 self._restore(path)
         directories = self._directories(cards)
-        for path in sorted(self._private(cards) - {*directories}):
+        for path in sorted(self._private(cards, arguments) - {*directories}):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         for path in directories:

@@ -63,4 +63,8 @@ def rows(
 
 
 def _are_texts(value: Any) -> bool:
-    return type(value) is tuple and all(type(each) is str for each in value)
+    # The channel carries Unicode alone.
+    return type(value) is tuple and all(
+        type(each) is str and each.encode("utf-8", "replace").decode() == each
+        for each in value
+    )

@@ -15,6 +15,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
+from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import outstanding, record
 from os_acc.testing import HostSpec, TestHost, hosts, instance
@@ -256,6 +257,19 @@ def test_an_erasure_of_an_older_store_leaves_the_next_guest_its_drive(
     release(host, DRIVE)
     erase(host)
     check_free(host)
+
+
+def test_a_lease_of_an_older_store_leaves_the_next_guest_its_record(
+    host: TestHost,
+) -> None:
+    """The drive in its slot shows no serial number, and its own does elsewhere."""
+    older_store(host, unplugs=False)
+    (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
+    before = copy.read_text()
+    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE,))
+    with pytest.raises(DeviceClaimed):
+        host.manager.plug(instance(1), None, None)
+    assert copy.read_text() == before
 
 
 def test_an_erasure_does_not_take_the_hidden_drive_at_its_address_for_its_own(
