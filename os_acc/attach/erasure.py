@@ -124,8 +124,8 @@ class Eraser:
         if not lacks_number(lease):
             return lease
         lease = _numbered(lease, self._helper.recorded(deadline))
-        if lacks_number(lease):
-            lease = dataclasses.replace(lease, peers=peers.of(self._root, lease))
+        equal = peers.of(self._root, lease) if lacks_number(lease) else ()
+        lease = dataclasses.replace(lease, peers=equal)
         own = {(each.identity.drive, each.identity.numbers) for each in lease.prior}
         for other in self._store.until(deadline).leases():
             for each in other.prior if other.uuid != lease.uuid else ():

@@ -169,10 +169,10 @@ class Lease:
         tagged when it was planned; '' without a tag.
     :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
         tagged when it was planned; 0: none.
-    :ivar peers: all functions of the model of its device, or of its PF, when this was
-        last prepared, if it has to be erased and has no serial number; otherwise none.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
+    :ivar peers: all functions of the model of its device, or of its PF, when this was
+        last prepared, if it has to be erased and has no serial number; otherwise none.
     """
 
     uuid: str

@@ -158,3 +158,21 @@ def test_cards_that_are_put_back_are_those_of_their_guests(
         restart(unnumbered)
         for number in (1, 2):
             unnumbered.manager.plug(instance(number), None, None)
+
+
+def test_a_card_whose_number_becomes_readable_is_told_apart_by_it(
+    make_host: Callable[..., TestHost],
+) -> None:
+    host = make_host(7, 7, 7)
+    host.plug(1, FIRST)
+    host.kernel.reboot()
+    for address, number in ((IDLE, 1), (SECOND, 3)):
+        path = Path(host.root, "sys/bus/pci/devices", address, "serial_number")
+        # Equal attributes of the fake kernel are one file.
+        path.unlink()
+        path.write_text(f"00-00-0a-35-00-00-00-{number:02x}\n")
+    restart(host)
+    host.manager.plug(instance(1), None, None)
+    (lease,) = host.manager.store.leases()
+    (prior,) = lease.prior
+    assert (lease.peers, prior.identity.drive) == ((), "00-00-0a-35-00-00-00-07")
