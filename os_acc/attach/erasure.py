@@ -445,7 +445,8 @@ def _still_owing(
         dataclasses.replace(each, owes_erase=False, owes_release=False)
         if _is_superseded(each, records)
         else dataclasses.replace(each, owes_erase=False)
-        if _may_be_untouched(each)
+        if each.owes_erase
+        and each.state is LeaseState.PREPARING
         and each.boot_id == this_boot
         and each.uuid not in recorded
         else each
@@ -463,10 +464,6 @@ def _is_superseded(lease: Lease, records: Iterable[HelperRecord]) -> bool:
     others = {each.serial for each in records if each.eraser and each.lease not in mine}
     drives = {each.identity.drive for each in lease.prior}
     return bool(drives) and drives <= others - {""}
-
-
-def _may_be_untouched(lease: Lease) -> bool:
-    return lease.owes_erase and lease.state is LeaseState.PREPARING
 
 
 def _stalled(lease: Lease) -> exception.HostStepFailed:

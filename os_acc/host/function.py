@@ -264,7 +264,7 @@ def _drive(fd: int, address: PciAddress, physfn: PciAddress | None) -> str:
         serial = next(filter(None, found), "").strip()
     finally:
         os.close(controllers)
-    return part_of_device(serial, address, physfn) if serial else ""
+    return part_of_device(serial, address, physfn)
 
 
 def _serial(fd: int) -> str:

@@ -158,9 +158,12 @@ class PciIdentity:
 def part_of_device(serial: str, address: PciAddress, physfn: PciAddress | None) -> str:
     """Return a name for a function of a device, the same one in each slot.
 
-    :param serial: of the device.
+    :param serial: of the device; without one there is no name: ''.
     :param physfn: the PF of a VF.
     """
+    # Linux shows these two until the driver has read it (lib/vsprintf.c).
+    if serial in ("", "(null)", "(efault)"):
+        return ""
     place = physfn or address
     number = f".{place.function}" if place.function else ""
     # A VF keeps its distance from its PF (SR-IOV specification, First VF Offset).

@@ -277,7 +277,7 @@ def serial(address: PciAddress) -> str:
         if error.errno in (*_GONE, errno.EIO):
             return ""
         raise
-    return part_of_device(text, address, physfn) if text else ""
+    return part_of_device(text, address, physfn)
 
 
 def _shows(address: PciAddress, serial_number: str) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -51,14 +52,24 @@ def host() -> HostSpec:
         (
             *hosts.gpu("0000:17", 0),
             hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=2),
-            hosts.fpga("0000:5e", 0),
-            hosts.fpga("0000:5f", 0),
+            _numbered(hosts.fpga("0000:5e", 0), 1),
+            _numbered(hosts.fpga("0000:5f", 0), 2),
             hosts.nic("0000:af", 1, name="ens2f0"),
             *hosts.gpu("0000:b1", 1, card=2),
             hosts.qat_gen4("0000:d8", 1),
             hosts.nvme_disk("0000:d9", 1, 1),
         )
     )
+
+
+def _numbered(card: FunctionSpec, number: int) -> FunctionSpec:
+    """Return the card with a Device Serial Number, which survives all of a history.
+
+    Cards without one cannot be told apart once a reboot, and a card that was pulled out
+    or put in, may have moved them: ``tests/unit/attach/test_moved_cards.py``.
+    """
+    text = f"00-00-0a-35-00-00-00-{number:02x}\n"
+    return dataclasses.replace(card, attributes=(("serial_number", text),))
 
 
 def choose(options: Iterable[str], pick: int) -> str | None:

@@ -32,7 +32,12 @@ from tests.stress.hostile_client import (
     pack,
 )
 from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
-from tests.stress.privileged_host import Arguments, EntryPoint, Host
+from tests.stress.privileged_host import (
+    Arguments,
+    EntryPoint,
+    Host,
+    PermittedWrites,
+)
 
 #: The number of calls of each entry point.
 CALLS = 750
@@ -74,7 +79,7 @@ def test_calls_through_the_channel_write_nothing_else(
     fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
     entry_point, host, done = privileged_contract.ALL[name], host_of(fake), 0
-    calls = share.select(range(CALLS), SHARES)
+    calls, allowed = share.select(range(CALLS), SHARES), PermittedWrites(host)
     with connected(entry_point.context, fake.root) as client:
         for number in calls:
             given = sendable(name, host, seed, number)
@@ -91,7 +96,7 @@ def test_calls_through_the_channel_write_nothing_else(
                     _let_it_end(entry_point, host, given)
                 writes = fake.writes()[done:]
                 done += len(writes)
-                permitted = entry_point.permitted(host, given)
+                permitted = allowed.of(entry_point, given)
                 assert {(each.path, each.text) for each in writes} <= permitted
                 shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
     assert len(fake.writes()) == done

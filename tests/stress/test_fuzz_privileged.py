@@ -32,6 +32,7 @@ from tests.stress.privileged_calls import (
     let_stuck_ones_end,
     talking_to,
 )
+from tests.stress.privileged_host import PermittedWrites
 
 #: Calls of each entry point. With those of the helper's channel, 108,000 in all.
 TRAP_CALLS, FAKE_CALLS = 11_500, 1_250
@@ -114,6 +115,7 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
     calls = share.select(range(FAKE_CALLS), SHARES)
     fake = FakeKernel.build(f"{place}/host", hosts.two_socket_host())
     host, done = host_of(fake), len(fake.writes())
+    allowed = PermittedWrites(host)
     with talking_to(fake):
         for number in calls:
             given = arguments(name, host, seed, number)
@@ -126,7 +128,7 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
                     continue
                 writes = fake.writes()[done:]
                 done += len(writes)
-                permitted = entry_point.permitted(host, given)
+                permitted = allowed.of(entry_point, given)
                 assert {(each.path, each.text) for each in writes} <= permitted
                 check_later_calls_are_accepted(fake)
                 # A low epoch is accepted again.

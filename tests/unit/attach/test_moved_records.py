@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.attach import operations
+from os_acc.attach import operations, verification
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import outstanding, record
+from os_acc.privsep import functions, outstanding, record
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 
 DRIVE, OTHER, FREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
@@ -316,3 +316,18 @@ def test_the_record_of_a_moved_drive_claims_it_where_it_shows_its_serial_number(
     (lease,) = host.manager.store.leases()
     places = [each[0] for each in record.claimed() if each[1] == lease.uuid]
     assert places == [PciAddress.parse(OTHER).parts]
+
+
+def test_a_serial_number_that_the_driver_has_yet_to_read_is_none(
+    host: TestHost,
+) -> None:
+    """The nvme driver starts during the scan, as seen on Linux 6.1."""
+    drive = PciAddress.parse(DRIVE)
+    (path,) = Path(host.kernel.path("sys/bus/pci/devices", DRIVE)).glob("nvme/*/serial")
+    shown = path.read_text()
+    path.write_text("(efault)\n")
+    assert functions.serial(drive) == ""
+    scanned = host.manager.discover().host
+    path.write_text(shown)
+    assert scanned.function(drive).identity.drive == ""
+    verification.check_same(scanned, verification.read_prior(host.root, [drive]))
