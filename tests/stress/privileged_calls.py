@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import pytest
 
-from os_acc.privsep import kernel, worker
+from os_acc.privsep import kernel, outstanding, worker
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import RandomValues
@@ -88,6 +89,15 @@ def let_stuck_ones_end() -> None:
     for pid in tuple(worker._stuck):
         os.waitpid(pid, 0)
     worker._stuck.clear()
+
+
+def forget_calls(fake: FakeKernel) -> None:
+    """Remove all that the helper keeps of a call: its epoch, and its records.
+
+    Another call for the lease of a record would restore the recorded binding.
+    """
+    for place in ("run/os_acc", outstanding.DIRECTORY):
+        shutil.rmtree(os.path.join(fake.root, place), ignore_errors=True)
 
 
 def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:

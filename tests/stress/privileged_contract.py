@@ -78,8 +78,7 @@ def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     if not _as_said(card, target[1], arguments[0]):
         return frozenset()
     reset = (f"{_DEVICES}/{card.name}/reset", "1")
-    # A record may have the binding that the function had at first.
-    return _bind(card, target[2], target[3], card.driver, "") | {reset}
+    return _bind(card, target[2], target[3]) | {reset}
 
 
 def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:

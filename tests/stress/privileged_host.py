@@ -114,21 +114,3 @@ class EntryPoint:
                 if tuple(target[0]) == card.place:
                     writes |= self.writes(card, target, arguments)
         return frozenset(writes)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PermittedWrites:
-    """The permitted writes of several calls, one after the other.
-
-    The record of a lease restores the driver and override of an earlier call of it.
-    """
-
-    host: Host
-    _overrides: set[tuple[str, str]] = dataclasses.field(default_factory=set)
-
-    def of(self, entry_point: EntryPoint, arguments: Arguments) -> Writes:
-        """Return every permitted write of the next call."""
-        own = entry_point.permitted(self.host, arguments)
-        paths = {path for path, _text in own if path.endswith("/driver_override")}
-        self._overrides.update(each for each in own if each[0] in paths)
-        return own | {each for each in self._overrides if each[0] in paths}

@@ -9,7 +9,6 @@ import fcntl
 import importlib
 import os
 import pkgutil
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,13 +30,14 @@ from tests.stress.hostile_client import (
     delivered,
     pack,
 )
-from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
-from tests.stress.privileged_host import (
-    Arguments,
-    EntryPoint,
-    Host,
-    PermittedWrites,
+from tests.stress.privileged_calls import (
+    arguments,
+    check_answer,
+    forget_calls,
+    host_of,
+    outcomes,
 )
+from tests.stress.privileged_host import Arguments, EntryPoint, Host
 
 #: The number of calls of each entry point.
 CALLS = 750
@@ -79,7 +79,7 @@ def test_calls_through_the_channel_write_nothing_else(
     fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
     entry_point, host, done = privileged_contract.ALL[name], host_of(fake), 0
-    calls, allowed = share.select(range(CALLS), SHARES), PermittedWrites(host)
+    calls = share.select(range(CALLS), SHARES)
     with connected(entry_point.context, fake.root) as client:
         for number in calls:
             given = sendable(name, host, seed, number)
@@ -96,9 +96,9 @@ def test_calls_through_the_channel_write_nothing_else(
                     _let_it_end(entry_point, host, given)
                 writes = fake.writes()[done:]
                 done += len(writes)
-                permitted = allowed.of(entry_point, given)
+                permitted = entry_point.permitted(host, given)
                 assert {(each.path, each.text) for each in writes} <= permitted
-                shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
+                forget_calls(fake)
     assert len(fake.writes()) == done
     fuzzed("privileged calls", len(calls))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 import pathlib
 import pkgutil
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,11 +27,11 @@ from tests.stress.privileged_calls import (
     answer_to,
     arguments,
     check_answer,
+    forget_calls,
     host_of,
     let_stuck_ones_end,
     talking_to,
 )
-from tests.stress.privileged_host import PermittedWrites
 
 #: Calls of each entry point. With those of the helper's channel, 108,000 in all.
 TRAP_CALLS, FAKE_CALLS = 11_500, 1_250
@@ -115,7 +114,6 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
     calls = share.select(range(FAKE_CALLS), SHARES)
     fake = FakeKernel.build(f"{place}/host", hosts.two_socket_host())
     host, done = host_of(fake), len(fake.writes())
-    allowed = PermittedWrites(host)
     with talking_to(fake):
         for number in calls:
             given = arguments(name, host, seed, number)
@@ -128,11 +126,10 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
                     continue
                 writes = fake.writes()[done:]
                 done += len(writes)
-                permitted = allowed.of(entry_point, given)
+                permitted = entry_point.permitted(host, given)
                 assert {(each.path, each.text) for each in writes} <= permitted
                 check_later_calls_are_accepted(fake)
-                # A low epoch is accepted again.
-                shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
+                forget_calls(fake)
     # The refused calls have written nothing either.
     assert len(fake.writes()) == done
     fuzzed("privileged calls", len(calls))
