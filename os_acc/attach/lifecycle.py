@@ -349,7 +349,7 @@ class Lifecycle:
             if not lease.owes_erase:
                 self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             return
-        has_records = not verification.given_back_by_reboot(self._root, lease)
+        has_records = not verification.given_back_by_reboot(self._root, lease, deadline)
         if has_records:
             try:
                 self._restore(lease, deadline)
@@ -379,7 +379,7 @@ class Lifecycle:
         """Undo :meth:`_prepare_mdev`."""
         if not lease.is_the_guests:
             return
-        has_records = not verification.given_back_by_reboot(self._root, lease)
+        has_records = not verification.given_back_by_reboot(self._root, lease, deadline)
         if has_records:
             self._helper.remove_mdev(lease, slot, deadline)
         self._release_by_plugin(lease, deadline, is_plug)

@@ -328,19 +328,22 @@ def is_in_place(root: str, lease: Lease) -> bool:
     return True
 
 
-def given_back_by_reboot(root: str, lease: Lease) -> bool:
-    """Return whether a reboot has already undone all changes of the lease."""
-    if lease.boot_id == attributes.boot_id(root):
+def given_back_by_reboot(root: str, lease: Lease, deadline: float) -> bool:
+    """Return whether a reboot has already undone all changes of the lease.
+
+    A plug of this boot that has failed has left its override at least.
+    """
+    if lease.boot_id == attributes.boot_id(root) or not is_back(root, lease):
         return False
-    return is_back(root, lease)
+    here = [each.address for each in remaining(root, lease).prior]
+    found = read_prior(root, here, deadline)
+    return not any(is_vfio_driver(each.driver_override) for each in found)
 
 
 def begun_plugs(root: str, leases: Iterable[Lease]) -> set[str]:
     """Return the UUIDs of leases whose plug has begun in this boot, and not ended."""
     begun = [each for each in leases if each.state is LeaseState.PREPARING]
-    if not begun:
-        return set()
-    this_boot = attributes.boot_id(root)
+    this_boot = attributes.boot_id(root) if begun else ""
     return {each.uuid for each in begun if each.boot_id == this_boot}
 
 
@@ -348,11 +351,8 @@ def is_back(root: str, lease: Lease) -> bool:
     """Return whether no function of a lease is prepared for a guest."""
     if lease.slot is not None:
         return mdev.read_mdev(root, lease.uuid) is None
-    found = (pci.read_function(root, address) for address in lease.functions)
-    return not any(
-        function is not None and own_drivers.is_prepared(root, lease, function)
-        for function in found
-    )
+    found = filter(None, (pci.read_function(root, each) for each in lease.functions))
+    return not any(own_drivers.is_prepared(root, lease, each) for each in found)
 
 
 def moved(root: str, lease: Lease) -> bool:

@@ -257,10 +257,8 @@ def _drive(fd: int, address: PciAddress, physfn: PciAddress | None) -> str:
     if controllers is None:
         return ""
     try:
-        found = (
-            read_text(f"{name}/serial", dir_fd=controllers)
-            for name in names(controllers)
-        )
+        paths = (f"{name}/serial" for name in names(controllers))
+        found = (read_text(each, dir_fd=controllers) for each in paths)
         serial = next(filter(None, found), "").strip()
     finally:
         os.close(controllers)

@@ -176,3 +176,20 @@ def test_a_card_whose_number_becomes_readable_is_told_apart_by_it(
     (lease,) = host.manager.store.leases()
     (prior,) = lease.prior
     assert (lease.peers, prior.identity.drive) == ((), "00-00-0a-35-00-00-00-07")
+
+
+def test_a_plug_that_fails_after_a_reboot_leaves_nothing_to_its_unplug(
+    make_host: Callable[..., TestHost],
+) -> None:
+    host = make_host(1, 2, 3)
+    before = host.kernel.state(FIRST)
+    host.plug(1, FIRST)
+    host.kernel.reboot()
+    restart(host)
+    host.kernel.fail(FIRST, "drivers_probe", times=None)
+    with pytest.raises(exception.HostStepFailed):
+        host.manager.plug(instance(1), None, None)
+    assert host.kernel.state(FIRST) != before
+    host.kernel.lift()
+    host.unplug(1)
+    assert host.kernel.state(FIRST) == before
