@@ -482,7 +482,7 @@ class Manager:
                 if left and planning.free(inventory, providers) - left and not is_late:
                     return planner.among({}), fresh
             case exception.DeviceInUse() if not is_late:
-                return planner.without(error).among({}), inventory
+                return planner.without(error, inventory).among({}), inventory
             case exception.NoDeviceAvailable() | exception.RegionUnusable():
                 # A region that is programmed without a guest is free soon.
                 if self.regions.await_programming(inventory, providers, deadline):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.numa.fit import networks
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
-from os_acc.objects.device import Erasure
+from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, parse_address
@@ -126,9 +125,14 @@ class LeasePlanner:
         selector = dataclasses.replace(self.selector, reaching=reaching)
         return dataclasses.replace(self, selector=selector)
 
-    def without(self, held: exception.DeviceInUse) -> LeasePlanner:
+    def without(
+        self, held: exception.DeviceInUse, inventory: discovery.Inventory
+    ) -> LeasePlanner:
         """Return a planner that skips a device in use; raise if it cannot skip it."""
-        if held.address in {"", None, *(each.address for each in self.held)}:
+        wanted = {each.provider_uuid for each in self.allocations}
+        found = (each for each in inventory.providers.values() if each.uuid in wanted)
+        left = set(map(str, functions_of(found))) - {e.address for e in self.held}
+        if held.address not in left:
             raise held
         return dataclasses.replace(self, held=(*self.held, held))
 
@@ -145,9 +149,7 @@ class LeasePlanner:
         :raises DeviceChanged: a device has changed since the scan of the host.
         """
         taken = inventory.recorded_state.taken
-        # A plugin may have given another text, for which no other device is selected.
-        with contextlib.suppress(exception.InvalidInput):
-            taken |= {parse_address(str(each.address)) for each in self.held}
+        taken |= {parse_address(str(each.address)) for each in self.held}
         accepted = inventory.recorded_state.unverified_regions.accepted
         stuck: exception.HostError | None = self.held[-1] if self.held else None
         while True:

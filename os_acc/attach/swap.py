@@ -107,7 +107,7 @@ class Swapper:
                 # As for a new request. The guest's own devices stay in use.
                 LOG.debug("instance %s: selecting again: %s", instance.title, error)
                 if isinstance(error, exception.DeviceInUse):
-                    planner = planner.without(error)
+                    planner = planner.without(error, inventory)
                 if time.monotonic() >= deadline:
                     raise
                 self._catalog.reconciler.invalidate()
