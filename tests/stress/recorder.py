@@ -23,6 +23,7 @@ import contextlib
 import os
 import re
 import sqlite3
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -115,6 +116,7 @@ class Recorder:
         call, pid = getattr(self._local, "call", ""), os.getpid()
         self._places[pid, call] += 1
         point = Point(call, pid != self._client, self._places[pid, call])
+        self._local.last = what
         with self.quiet():
             self._on_touch(point, what)
 
@@ -164,7 +166,10 @@ class Recorder:
         elif event == "open":
             path, _mode, flags = args
             if isinstance(flags, int) and flags & _WRITING and self._is_ours(path):
-                self.touch(f"open {self._name(path)}")
+                what = f"open {self._name(path)}"
+                # A wait for the end of its reader opens a FIFO any number of times.
+                if what != getattr(self._local, "last", "") or not _is_fifo(path):
+                    self.touch(what)
         elif event == "os.mkdir" and os.path.isdir(args[0]):
             return
         elif event in _CHANGES and self._is_ours(args[0]):
@@ -177,6 +182,10 @@ class Recorder:
 
     def _name(self, path: str | bytes) -> str:
         return os.path.relpath(os.fsdecode(path), self._directory)
+
+
+def _is_fifo(path: str | bytes) -> bool:
+    return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
 
 
 class _Transactions:
