@@ -217,7 +217,10 @@ class Manager:
         matching.match_groups(request, selection, self.catalog.ours)
         for lease in self.store.until(deadline).leases(consumer):
             if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
-                raise _of_other_requests(consumer)
+                raise exception.Conflict(
+                    f"instance {consumer} already holds accelerators of other requests",
+                    reason=exception.ConflictReason.CONSUMER,
+                )
 
     def bind(
         self,
@@ -242,7 +245,10 @@ class Manager:
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.request_uuid for lease in leases} != uuids:
-            raise _of_other_requests(consumer)
+            raise exception.Conflict(
+                f"instance {consumer} already holds accelerators of other requests",
+                reason=exception.ConflictReason.CONSUMER,
+            )
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -488,10 +494,3 @@ class Manager:
                 if self.regions.await_programming(inventory, providers, deadline):
                     return planner.among({}), self.catalog.look(deadline)
         raise error
-
-
-def _of_other_requests(consumer: str) -> exception.Conflict:
-    return exception.Conflict(
-        f"instance {consumer} already holds accelerators of other requests",
-        reason=exception.ConflictReason.CONSUMER,
-    )

@@ -22,7 +22,7 @@ from os_acc.numa.policies import Policies
 from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.mdev import DeviceAddress, MdevSlot, parse_address
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
@@ -257,7 +257,8 @@ class LeasePlanner:
             policies=self.selector.policies.sources(selected.wanted, selected.handle),
             physfns=physfns(
                 inventory.host.function(each)
-                for each in (*functions, *_parent_function(slot))
+                for each in map(function_of, selected.handle.members)
+                if each is not None
             ),
             profile=self._profile(selected.wanted.group_suffix),
             image_id=self.instance.image_id if selected.provider.device.region else "",
@@ -286,11 +287,6 @@ def _slot(selected: device_selection.SelectedDevice) -> MdevSlot | None:
             hint="request attach_target=vm, or a device that is not mediated",
         )
     return address
-
-
-def _parent_function(slot: MdevSlot | None) -> tuple[PciAddress, ...]:
-    function = slot.type.function if slot else None
-    return (function,) if function else ()
 
 
 def _is_accepted(region: Region | None, accepted: Collection[str]) -> bool:

@@ -297,7 +297,11 @@ class RegionOperations:
         self, key: str, address: PciAddress | None, error: exception.OsAccError
     ) -> None:
         text = str(error)
-        if _can_pass(error):
+        if (
+            error.retryable
+            or is_transient(error)
+            or isinstance(error, exception.ServiceUnavailable)
+        ):
             is_new = self._failures.get(key) != text
             LOG.log(
                 logging.INFO if is_new else logging.DEBUG,
@@ -315,15 +319,6 @@ class RegionOperations:
                 address or "ADDRESS",
             )
         self._failures[key] = text
-
-
-def _can_pass(error: exception.OsAccError) -> bool:
-    """Return whether the next round of retries may succeed."""
-    return (
-        error.retryable
-        or is_transient(error)
-        or isinstance(error, exception.ServiceUnavailable)
-    )
 
 
 def _leased(leases: Iterable[Lease]) -> set[str]:

@@ -157,19 +157,24 @@ def check_viable(root: str, lease: Lease) -> None:
     if lease.slot is not None:
         return
     own_drivers.check_offered(root, lease)
-    group = iommu.read_group(root, number)
-    for address in group.members if group else ():
-        function = pci.read_function(root, address)
-        if function is None:
-            continue
-        if function.driver == lease.driver and function.address == lease.address:
-            continue
-        if not vfio.leaves_group_viable(function):
-            raise exception.HostStepFailed(
-                f"IOMMU group {lease.iommu_group} cannot be assigned to a guest: "
-                f"{address} is bound to {function.driver}",
-                address=str(address),
-            )
+    if (found := _obstacle(root, lease)) is not None:
+        raise exception.HostStepFailed(
+            f"IOMMU group {number} cannot be assigned to a guest: {found.address} is "
+            f"bound to {found.driver}",
+            address=str(found.address),
+        )
+
+
+def _obstacle(root: str, lease: Lease) -> PciFunction | None:
+    """Return a function whose driver keeps the group of a lease from its guest."""
+    assert lease.iommu_group is not None, "it has no function"
+    group = iommu.read_group(root, lease.iommu_group)
+    members = group.members if group else ()
+    for each in filter(None, (pci.read_function(root, each) for each in members)):
+        is_own = (each.address, each.driver) == (lease.address, lease.driver)
+        if not is_own and not vfio.leaves_group_viable(each):
+            return each
+    return None
 
 
 def check_driven(root: str, lease: Lease) -> None:
@@ -210,10 +215,14 @@ def holds(root: str, lease: Lease) -> bool:
     if lease.slot is not None and lease.is_the_guests:
         created = mdev.read_mdev(root, lease.uuid)
         return created is not None and created.type == lease.slot.type
-    return not lease.is_the_guests or all(
-        function.iommu_group == lease.iommu_group
-        and own_drivers.is_as_leased(root, lease, function)
-        for function in functions
+    # Another function may have been put into the group.
+    return not lease.is_the_guests or (
+        all(
+            function.iommu_group == lease.iommu_group
+            and own_drivers.is_as_leased(root, lease, function)
+            for function in functions
+        )
+        and _obstacle(root, lease) is None
     )
 
 

@@ -433,9 +433,16 @@ class Model(RuleBasedStateMachine):
     def _put_in(self) -> None:
         """Plug in a card that was pulled out, possibly in another IOMMU group."""
         if self.pulled:
-            self.kernel.hot_plug(self.pulled.pop())
+            spec = self.pulled.pop()
+            self.kernel.hot_plug(spec)
             self._learn()
             self.deeds["cards put in"] += 1
+            # Its driver keeps the group from a guest that has not started.
+            group = self.kernel.group(spec.address)
+            held = {str(each) for lease in self.leases for each in lease.functions}
+            present = held & {each.address for each in self.kernel.snapshot()}
+            beside = {each for each in present if self.kernel.group(each) == group}
+            self.unready |= self._beside(beside) - set(self.guests)
 
     def _is_vf(self, address: str) -> bool:
         path = self.kernel.path("sys/bus/pci/devices", address, "physfn")
