@@ -9,6 +9,7 @@ same arguments before their own.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -124,14 +125,19 @@ def _takes(*forms: Form) -> Callable[..., bool]:
     return check
 
 
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.I)
+
+
 def _are_members(device: Any, members: Any) -> bool:
     """Return whether the functions are those of a function's lease, or of a slot's."""
     if is_place(device):
         is_among = are_targets(members, 0, 3)
         return is_among and any(tuple(each[0]) == tuple(device) for each in members)
     is_slot = is_row(device, 3) and is_number(device[2], 0, 10**9 - 1)
-    # The parents of these tests are no PCI functions.
-    return is_slot and all(map(is_sysfs_name, device[:2])) and _is_empty(members)
+    if not is_slot or not all(map(is_sysfs_name, device[:2])):
+        return False
+    # A parent that is a PCI function would be a member.
+    return _ADDRESS.fullmatch(device[0]) is None and _is_empty(members)
 
 
 def _is_empty(value: object) -> bool:
