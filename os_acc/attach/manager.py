@@ -217,10 +217,7 @@ class Manager:
         matching.match_groups(request, selection, self.catalog.ours)
         for lease in self.store.until(deadline).leases(consumer):
             if lease.state is LeaseState.HELD and lease.request_uuid not in uuids:
-                raise exception.Conflict(
-                    f"instance {consumer} already holds accelerators of other requests",
-                    reason=exception.ConflictReason.CONSUMER,
-                )
+                raise _of_other_requests(consumer)
 
     def bind(
         self,
@@ -245,10 +242,7 @@ class Manager:
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.request_uuid for lease in leases} != uuids:
-            raise exception.Conflict(
-                f"instance {consumer} already holds accelerators of other requests",
-                reason=exception.ConflictReason.CONSUMER,
-            )
+            raise _of_other_requests(consumer)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -494,3 +488,10 @@ class Manager:
                 if self.regions.await_programming(inventory, providers, deadline):
                     return planner.among({}), self.catalog.look(deadline)
         raise error
+
+
+def _of_other_requests(consumer: str) -> exception.Conflict:
+    return exception.Conflict(
+        f"instance {consumer} already holds accelerators of other requests",
+        reason=exception.ConflictReason.CONSUMER,
+    )

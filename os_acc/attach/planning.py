@@ -214,10 +214,6 @@ class LeasePlanner:
             for each in selected
         ]
 
-    def _profile(self, suffix: str) -> str:
-        # The flavor may have groups that are not part of the profile.
-        return "" if index_of(suffix) is None else self.profile
-
     def _lease(
         self,
         selected: device_selection.SelectedDevice,
@@ -225,7 +221,7 @@ class LeasePlanner:
         inventory: discovery.Inventory,
         deadline: float,
     ) -> Lease:
-        slot = _slot(selected)
+        slot, group = _slot(selected), selected.wanted.group_suffix
         functions = [
             each for each in selected.handle.members if isinstance(each, PciAddress)
         ]
@@ -238,7 +234,7 @@ class LeasePlanner:
             consumer=self.instance.uuid,
             owner=self.owner,
             state=LeaseState.PREPARING,
-            group=selected.wanted.group_suffix,
+            group=group,
             provider=selected.provider.uuid,
             resource_class=selected.wanted.resource_class,
             address=selected.handle.address,
@@ -260,7 +256,8 @@ class LeasePlanner:
                 for each in map(function_of, selected.handle.members)
                 if each is not None
             ),
-            profile=self._profile(selected.wanted.group_suffix),
+            # The flavor may have groups that are not part of the profile.
+            profile="" if index_of(group) is None else self.profile,
             image_id=self.instance.image_id if selected.provider.device.region else "",
             bitstream_request=selected.wanted.bitstream_request,
             required=selected.wanted.required,

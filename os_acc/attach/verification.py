@@ -162,15 +162,18 @@ def check_viable(root: str, lease: Lease) -> None:
             f"IOMMU group {number} cannot be assigned to a guest: {found.address} is "
             f"bound to {found.driver}",
             address=str(found.address),
+            hint="unbind it, or unplug the instance, then plug again",
         )
 
 
-def _obstacle(root: str, lease: Lease) -> PciFunction | None:
-    """Return a function whose driver keeps the group of a lease from its guest."""
+def _obstacle(
+    root: str, lease: Lease, checked: Collection[PciAddress] = ()
+) -> PciFunction | None:
+    """Return an unchecked function whose driver keeps the group from a guest."""
     assert lease.iommu_group is not None, "it has no function"
     group = iommu.read_group(root, lease.iommu_group)
-    members = group.members if group else ()
-    for each in filter(None, (pci.read_function(root, each) for each in members)):
+    others = [each for each in group.members if each not in checked] if group else []
+    for each in filter(None, (pci.read_function(root, address) for address in others)):
         is_own = (each.address, each.driver) == (lease.address, lease.driver)
         if not is_own and not vfio.leaves_group_viable(each):
             return each
@@ -222,7 +225,7 @@ def holds(root: str, lease: Lease) -> bool:
             and own_drivers.is_as_leased(root, lease, function)
             for function in functions
         )
-        and _obstacle(root, lease) is None
+        and _obstacle(root, lease, lease.functions) is None
     )
 
 
@@ -344,8 +347,7 @@ def given_back_by_reboot(root: str, lease: Lease, deadline: float) -> bool:
     """
     if lease.boot_id == attributes.boot_id(root) or not is_back(root, lease):
         return False
-    here = [each.address for each in remaining(root, lease).prior]
-    found = read_prior(root, here, deadline)
+    found = read_prior(root, remaining(root, lease).functions, deadline)
     return not any(is_vfio_driver(each.driver_override) for each in found)
 
 

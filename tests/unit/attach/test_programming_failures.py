@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 from collections.abc import Iterator
@@ -112,6 +113,15 @@ def test_who_has_the_card_open_keeps_it_as_it_is(fpgas):
     assert not is_unknown(fpgas)
     fpgas.kernel.close_node("dfl-fme.0")
     fpgas.plug(2)
+
+
+def test_a_card_that_another_client_programs_is_not_selected_again(ports):
+    upload(ports)
+    ports.kernel.fail(CARD, "program", errno.EBUSY)
+    with pytest.raises(exception.DeviceInUse):
+        ports.plug(1, VF, function_id=GZIP)
+    assert ports.programmings() == ["EBUSY"]
+    assert not ports.manager.store.leases()
 
 
 @pytest.mark.parametrize(
