@@ -25,7 +25,6 @@ from os_acc.objects.selection import (
     Allocations,
     GroupAllocation,
     Selection,
-    answers,
     fingerprint,
 )
 from os_acc.scheduling import matching
@@ -80,11 +79,8 @@ class Confirmer:
         """Return whether leases serve a request; False if that needs a scan."""
         try:
             allocations = self._as_recorded(held, request, selection)
-            if answers(
-                held,
-                fingerprint(allocations),
-                fingerprint(allocations, found=True),
-            ):
+            digests = fingerprint(allocations), fingerprint(allocations, found=True)
+            if all(lease.request in digests for lease in held):
                 return True
             if not isinstance(selection, Allocations) or selection.is_unmapped:
                 return False
@@ -94,7 +90,8 @@ class Confirmer:
         except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
             LOG.debug("cannot match leases before a scan of the host: %s", error)
             return False
-        return answers(held, fingerprint(allocations, found=True))
+        digest = fingerprint(allocations, found=True)
+        return all(lease.request == digest for lease in held)
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection

@@ -454,7 +454,10 @@ def _give_back_recorded(
         result = _give_to_kernel(target, proven_free, allowed=allowed)
     if result.outcome != Outcome.OK:
         return result
-    if not any(debt):
+    if found is not None:
+        # Only forget() ends an erasure that is on record.
+        debt = debt._replace(eraser=debt.eraser or found.eraser, node=found.node)
+    if not debt.eraser and not debt.releaser:
         record.remove_copies(target.address, lease)
         record.remove(target.address)
     elif found is not None or not is_denied(target, allows):
@@ -463,7 +466,6 @@ def _give_back_recorded(
         serial = target.serial or fresh.serial
         if found is not None:
             fresh, serial = dataclasses.replace(fresh, first=found.first), found.serial
-            debt = debt._replace(node=found.node)
         record.write(dataclasses.replace(fresh, serial=serial, **debt._asdict()))
     return result
 
