@@ -15,6 +15,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.store import AlreadyLeased
 from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 
 PLACES = tuple(f"0000:{bus}:00.0" for bus in ("41", "42", "43", "44", "45"))
@@ -142,6 +143,18 @@ def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> N
     check_new_guests(host)
     for place, guest in zip(PLACES[1:], GUESTS, strict=True):
         assert data_at(host, place) == [guest]
+
+
+def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> None:
+    reboot(host)
+    for guest, place in zip(GUESTS, PLACES[1:], strict=True):
+        with pytest.raises((exception.Conflict, AlreadyLeased)):
+            operations.adopt_device(
+                host.manager, PciAddress.parse(place), uuid_of(guest), "nvme"
+            )
+        host.unplug(guest)
+    advance(host)
+    assert host.manager.store.leases() == ()
 
 
 @pytest.mark.parametrize("how", ["adopt", "release"])
