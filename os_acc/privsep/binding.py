@@ -125,8 +125,9 @@ def give_back(
     :param targets: as for :func:`take`, with driver and override, '' for none.
     :param proven_free: whether the caller checked for holders in ``inspect``.
     :param lease: canonical UUID.
-    :param eraser: as for :func:`take`; the record then stays until :func:`forget`. So
-        it does with a ``releaser``: it permits the steps that return the device.
+    :param eraser: as for :func:`take`. If one is named or on record, the record stays
+        until :func:`forget`, as it does with a ``releaser``: it permits the steps that
+        return the device.
     """
     parsed = parse(group, targets, epoch, milliseconds, 4, 5)
     if (
