@@ -182,15 +182,20 @@ def _configured(nodes: _Nodes) -> Iterator[None]:
             "_get_all_rps_in_a_tree",
             lambda case, root: nodes.without_ours(in_tree(case, root)),
         ),
+        contextlib.ExitStack() as stack,
     ):
-        # Nova's tests expect this file in a checkout of Nova.
-        CONF.set_override(
-            "api_paste_config", f"{sys.prefix}/etc/nova/api-paste.ini", group="wsgi"
-        )
-        try:
-            yield
-        finally:
-            CONF.clear_override("api_paste_config", group="wsgi")
+        for name, group, value in _overrides():
+            CONF.set_override(name, value, group=group)
+            stack.callback(CONF.clear_override, name, group=group)
+        yield
+
+
+def _overrides() -> Iterator[tuple[str, str, str]]:
+    # Nova's tests expect this file in a checkout of Nova.
+    yield "api_paste_config", "wsgi", f"{sys.prefix}/etc/nova/api-paste.ini"
+    # Threads of a test share a SQLite file: 5 seconds are few on a busy machine.
+    for group in ("database", "api_database"):
+        yield "connection_parameters", group, "timeout=120"
 
 
 @contextlib.contextmanager
