@@ -235,7 +235,7 @@ def initialize(
 
 def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]:
     """See :func:`os_acc.recorded`."""
-    found = readonly.read(conf.state_path(checked_config(config)), STORE_SECONDS)
+    found = readonly.read(conf.state_path(checked_config(config)))
     if found.damaged_claims:
         LOG.warning(
             "damaged records of leases claim %s: their instances are unknown",
@@ -469,7 +469,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     :raises OsAccError: the options, the store or the host cannot be read.
     """
     settings = conf.Settings.load(config)
-    recorded = readonly.read(settings.state_path, STORE_SECONDS)
+    recorded = readonly.read(settings.state_path)
     loaded = plugins.load(config, root, settings.enabled_plugins)
     rules = _rules(settings, unmanaged=True)
     scan = functools.partial(

@@ -104,9 +104,7 @@ class Acting(command.Command):
         :param events: number of the newest events to read as well.
         """
         self._need_no_root()
-        return readonly.read(
-            self.settings.state_path, service.STORE_SECONDS, events=events
-        )
+        return readonly.read(self.settings.state_path, events=events)
 
     def library(self) -> library.Library:
         """Return the bitstream library; root becomes the state's owner.

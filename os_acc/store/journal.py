@@ -15,8 +15,8 @@ from os_acc.store.schema import EVENTS
 
 LOG = log.getLogger(__name__)
 
-#: Number of newest events that are kept.
-KEPT = 10_000
+#: Number of newest events that are kept; each commit writes them all.
+KEPT = 2_000
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

@@ -116,7 +116,8 @@ class Locks:
     def _paths(self, names: Iterable[str]) -> list[str]:
         wanted = sorted({_checked(name) for name in names})
         try:
-            os.makedirs(self._directory, mode=0o750, exist_ok=True)
+            if not os.path.isdir(self._directory):
+                os.makedirs(self._directory, mode=0o750, exist_ok=True)
         except OSError as error:
             raise errors.from_os_error(error, self._directory) from error
         return [os.path.join(self._directory, name) for name in wanted]

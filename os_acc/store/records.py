@@ -8,7 +8,7 @@ digest of the text verifies the record.
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.store import codec, schema
-from os_acc.store.errors import StaleLease
+from os_acc.store.errors import AlreadyLeased, StaleLease
 from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
 
 COLUMNS = "uuid, consumer, epoch, payload, digest"
@@ -72,6 +72,19 @@ def select(
     return [LeaseRow(*values) for values in cursor]
 
 
+def load(
+    connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
+) -> tuple[tuple[Lease, ...], list[tuple[LeaseRow, str]]]:
+    """Return the intact leases that match, and the damaged rows with their damage."""
+    leases, damaged = [], []
+    for row in select(connection, condition, *arguments):
+        try:
+            leases.append(lease_of(row))
+        except Damaged as error:
+            damaged.append((row, str(error)))
+    return tuple(leases), damaged
+
+
 def current(connection: sqlite3.Connection, lease: Lease) -> LeaseRow:
     """Return the row of a lease that has not changed since the lease was read.
 
@@ -118,15 +131,6 @@ def next_epoch(
     return chosen
 
 
-def dated(leases: Iterable[Lease], now: int) -> Iterator[Lease]:
-    """Yield leases with the time of their creation; recorded times stay.
-
-    :param now: microseconds since 1970, UTC.
-    """
-    for lease in leases:
-        yield dataclasses.replace(lease, created_at=lease.created_at or now)
-
-
 def insert(connection: sqlite3.Connection, lease: Lease) -> None:
     """Insert a row; its addresses have to be claimed separately."""
     payload = encode(lease)
@@ -158,13 +162,15 @@ def release_claims(connection: sqlite3.Connection, row: LeaseRow) -> None:
     connection.execute("DELETE FROM claims WHERE lease = ?", (row.uuid,))
 
 
-def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
-    """Claim all addresses of a lease; return the first one taken, or None."""
+def claim(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Claim all addresses of a lease.
+
+    :raises AlreadyLeased: another lease claims one of them.
+    """
     for address in addresses_of(lease):
         if not CLAIMS.put(connection, [(address, lease.uuid)], keep=True):
-            return address
+            raise AlreadyLeased(f"{address} is claimed by another lease")
         connection.execute("DELETE FROM helper_claims WHERE address = ?", (address,))
-    return None
 
 
 def restore_claims(connection: sqlite3.Connection, lease: Lease) -> None:
@@ -196,22 +202,19 @@ def set_aside(connection: sqlite3.Connection, row: LeaseRow, reason: str) -> Non
 _WITHOUT_LEASE = "lease NOT IN (SELECT uuid FROM leases)"
 
 
-def damaged_claims(connection: sqlite3.Connection) -> Iterator[DeviceAddress]:
-    """Yield the addresses claimed by leases without an intact row."""
-    yield from _parsed(CLAIMS.read(connection, f"{_WITHOUT_LEASE} ORDER BY address"))
+def damaged_claims(connection: sqlite3.Connection) -> tuple[DeviceAddress, ...]:
+    """Return the addresses claimed by leases without an intact row, sorted."""
+    return tuple(
+        sorted(each for each, _ in _parsed(CLAIMS.read(connection, _WITHOUT_LEASE)))
+    )
 
 
-def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[DeviceAddress]:
-    for text, _ in found:
-        try:
-            yield mdev.parse_address(text)
-        except exception.InvalidInput:
-            continue
-
-
-def claims_of(connection: sqlite3.Connection, row: LeaseRow) -> Iterator[DeviceAddress]:
-    """Yield the addresses that the lease of a row claims, readable or not."""
-    yield from _parsed(CLAIMS.read(connection, "lease = ?", row.uuid))
+def _parsed(
+    claims: Iterable[tuple[str, str]],
+) -> Iterator[tuple[DeviceAddress, str]]:
+    for text, lease in claims:
+        with contextlib.suppress(exception.InvalidInput):
+            yield mdev.parse_address(text), lease
 
 
 def delete_damaged(connection: sqlite3.Connection, address: DeviceAddress) -> int:
@@ -238,9 +241,7 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[DeviceAddress,
     :returns: lease uuids by address.
     """
     rows = HELPER_CLAIMS.read(connection, "address NOT IN (SELECT address FROM claims)")
-    return MappingProxyType(
-        {address: lease for text, lease in rows for address in _parsed([(text, lease)])}
-    )
+    return MappingProxyType(dict(_parsed(rows)))
 
 
 def replace_helper_claims(

@@ -18,16 +18,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
+import os
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from os_acc import exception
 from os_acc.objects.epoch import LIMIT
-from os_acc.store.errors import StoreReplaced
+from os_acc.store import errors
+
+# A forked child would wait for ever for a mutex of SQLite that another thread of its
+# parent held: no thread forks while another one has a connection open.
+_no_fork = threading.RLock()
+os.register_at_fork(
+    before=_no_fork.acquire,
+    after_in_parent=_no_fork.release,
+    after_in_child=_no_fork.release,
+)
+
+#: Codes of a wrong statement; all others are damage of an image in memory.
+_WRONG_STATEMENT: Final = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT)
 
 #: "osac": distinguishes a store of os_acc from any other SQLite file.
 APPLICATION_ID: Final = 0x6F736163
@@ -180,18 +195,13 @@ EVENTS: Final = Table(
     "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
 )
 
-#: A damaged row in one of these tables makes the whole store damaged.
-_DECISIVE: Final = (
-    META,
-    CLAIMS,
-    PROVIDERS,
-    PROVIDER_ORIGINS,
-    PROVIDER_PLUGINS,
-    MDEV_TOTALS,
-    PUBLISHED_NAMES,
-    CREATED_NAMES,
-    HELPER_CLAIMS,
+#: The tables whose intact rows are copied from a damaged store as they are.
+COPIED: Final = (
+    *(PROVIDERS, PROVIDER_ORIGINS, PROVIDER_PLUGINS, MDEV_TOTALS),
+    *(PUBLISHED_NAMES, CREATED_NAMES),
 )
+#: A damaged row in one of these tables makes the entire store damaged.
+_DECISIVE: Final = (META, CLAIMS, HELPER_CLAIMS, *COPIED)
 
 
 def digest(payload: str) -> str:
@@ -212,87 +222,74 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_function("row_digest", -1, row_digest, deterministic=True)
 
 
-def version_of(connection: sqlite3.Connection) -> int:
-    """Return the version of the file's schema; 0: not yet a store."""
-    return _pragma(connection, "user_version")
-
-
-def check_version(connection: sqlite3.Connection, path: str) -> None:
-    """Check that the file is a store of a version that this os_acc can serve.
-
-    :raises Damaged: it is not a store, or its records of the version disagree.
-    :raises StateUnavailable: a newer os_acc created or upgraded it.
-    """
-    if _pragma(connection, "application_id") != APPLICATION_ID:
-        raise Damaged("it is not a store of os_acc")
-    version = version_of(connection)
-    if version < 1 or _contradicts_header(connection, version):
-        raise Damaged(f"its header has schema version {version}, which is wrong")
-    if version > len(STEPS):
-        raise exception.StateUnavailable(
-            f"{path} has schema version {version}; this os_acc supports versions up"
-            f" to {len(STEPS)}",
-            reason=exception.StateReason.TOO_NEW,
-        )
-
-
-def check_tables(connection: sqlite3.Connection) -> None:
-    """Check that the tables are those of this version, and the digest of each row.
-
-    :raises Damaged: tables differ from those of a new store, or a digest from its
-        row.
-    """
-    _check_layout(connection, len(STEPS))
-    for table in _DECISIVE:
-        table.read(connection)
-
-
 @contextlib.contextmanager
-def named_as_stored(connection: sqlite3.Connection) -> Iterator[None]:
-    """Report a name that the file lacks as damage of its tables.
+def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
+    """Open an image in memory, or an empty one, and begin a transaction.
 
-    SQLite reports a damaged name of a table or column like a wrong statement.
-
-    :raises Damaged: a statement failed, and the tables are not those of a store.
+    :param path: the file of the image, for messages.
+    :raises Damaged: SQLite finds damage.
+    :raises StateUnavailable: a statement is wrong, or no memory is left.
     """
     try:
-        yield
-    except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
-            _check_layout(connection, len(STEPS))
-        raise
+        with _no_fork, contextlib.closing(_in_memory()) as connection:
+            # Damaged text must not make the rows around it unreadable.
+            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            if image:
+                connection.deserialize(image)
+            connection.execute("BEGIN")
+            yield connection
+    except MemoryError as error:
+        raise errors.from_memory(path) from error
+    # SQLite's messages quote names from the file undecoded.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _WRONG_STATEMENT:
+            raise errors.from_statement(error, path) from error
+        raise Damaged(str(error)) from error
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Create a store of the current version in an empty file, in one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        _run(connection, STEPS)
-        _set_version(connection)
+    """Make a store of the current version of an empty image."""
+    _run(connection, STEPS)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-def upgrade(connection: sqlite3.Connection, path: str) -> None:
-    """Bring a store to the current version in one transaction.
+def check(
+    connection: sqlite3.Connection, path: str, *, thorough: bool = False
+) -> StoreMeta:
+    """Check an image, and bring it to the current version; return its own row.
 
-    The transaction of an upgrade first verifies the version, the tables and the
-    row of the store itself.
-
-    :raises Damaged: one of them is damaged; no step has run.
-    :raises StateUnavailable: a newer os_acc has upgraded the store.
+    :param thorough: check every page, and each row on which a decision rests.
+    :raises Damaged: it is not a store, or it is damaged.
+    :raises StateUnavailable: a newer os_acc created or upgraded it.
     """
-    if version_of(connection) == len(STEPS):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        # Another process may have upgraded the store before the transaction began.
-        check_version(connection, path)
-        version = version_of(connection)
-        if version == len(STEPS):
-            return
-        _check_layout(connection, version)
-        read_meta(connection)
-        _run(connection, STEPS[version:])
-        _set_version(connection)
+    try:
+        if _pragma(connection, "application_id") != APPLICATION_ID:
+            raise Damaged("it is not a store of os_acc")
+        meta = read_meta(connection)
+        if thorough:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                raise Damaged(str(verdict))
+        tables = _tables(connection)
+    # No version lacks what these statements name.
+    except sqlite3.Error as error:
+        raise Damaged(str(error)) from error
+    if meta.version != _pragma(connection, "user_version"):
+        raise Damaged(f"its header does not have its version {meta.version}")
+    if meta.version > len(STEPS):
+        raise exception.StateUnavailable(
+            f"{path} has schema version {meta.version}; this os_acc supports versions"
+            f" up to {len(STEPS)}",
+            reason=exception.StateReason.TOO_NEW,
+        )
+    if tables != _layout(STEPS[: meta.version]):
+        raise Damaged("its tables are not those of a store")
+    if meta.version < len(STEPS):
+        _run(connection, STEPS[meta.version :])
+    if thorough:
+        for table in _DECISIVE:
+            table.read(connection)
+    return meta
 
 
 def read_meta(connection: sqlite3.Connection) -> StoreMeta:
@@ -301,18 +298,9 @@ def read_meta(connection: sqlite3.Connection) -> StoreMeta:
     :raises Damaged: the row is damaged, missing or not unique.
     """
     found = META.read(connection)
-    if len(found) != 1 or not 0 <= found[0][1] <= LIMIT:
+    if len(found) != 1 or not 0 <= found[0][1] <= LIMIT or found[0][2] < 1:
         raise Damaged("its identity and epoch are missing or not unique")
     return StoreMeta(*found[0])
-
-
-def check_identity(connection: sqlite3.Connection, seen: str) -> None:
-    """Check that this is the store that the caller has read; '' accepts any.
-
-    :raises StoreReplaced: it is another store.
-    """
-    if seen not in ("", read_meta(connection).store):
-        raise StoreReplaced("the store was replaced after it had been read")
 
 
 def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
@@ -324,44 +312,36 @@ def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
 
 
 def _run(connection: sqlite3.Connection, steps: Iterable[tuple[str, ...]]) -> None:
+    """Run the last steps of the schema, and record its version."""
     for statement in itertools.chain.from_iterable(steps):
         connection.execute(statement)
-
-
-def _set_version(connection: sqlite3.Connection) -> None:
     connection.execute(
         "UPDATE meta SET version = ?1, digest = row_digest('meta', store, epoch, ?1)",
         (len(STEPS),),
     )
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(STEPS)}")
 
 
-def _contradicts_header(connection: sqlite3.Connection, version: int) -> bool:
-    """Return whether an intact row of the store names another version."""
-    try:
-        found = connection.execute(f"SELECT {META.listed} FROM meta").fetchall()
-    except sqlite3.OperationalError:
-        # The table may have other columns in a newer schema.
-        return False
-    return any(META.is_intact(row) and row[2] != version for row in found)
+@functools.cache
+def _layout(steps: tuple[tuple[str, ...], ...]) -> str:
+    """Return the tables that steps make."""
+    with contextlib.closing(_in_memory()) as connection:
+        _run(connection, steps)
+        return _tables(connection)
 
 
-def _check_layout(connection: sqlite3.Connection, version: int) -> None:
-    """Check that the tables are those of a store of a version."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as new:
-        new.isolation_level = None
-        add_functions(new)
-        _run(new, STEPS[:version])
-        if _tables(connection) != _tables(new):
-            raise Damaged("its tables are not those of a store")
+def _tables(connection: sqlite3.Connection) -> str:
+    (found,) = connection.execute(
+        "SELECT group_concat(type || quote(name) || quote(tbl_name) || quote(sql))"
+        " FROM (SELECT * FROM sqlite_master ORDER BY type, name)"
+    ).fetchone()
+    return str(found)
 
 
-def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
-    cursor = connection.execute(
-        "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
-    )
-    return cursor.fetchall()
+def _in_memory() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    add_functions(connection)
+    return connection
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

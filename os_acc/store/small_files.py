@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Small files beside the store: replaced, and read by commands of another user."""
+"""Files of the state directory: replaced atomically, and read by other users."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
-def replace(path: str, text: str, *, durable: bool = False) -> None:
+def replace(
+    path: str, content: bytes, *, durable: bool = False, mode: int = 0o666
+) -> None:
     """Create or replace a file; after a crash it is the old one, or the new one.
 
-    :param durable: also after a loss of power, once its directory is synchronised.
-    :raises OSError: it cannot be written.
+    :param durable: also after a loss of power: the content reaches the disk before
+        the name, and both before this returns.
+    :param mode: the permissions of the file, less those of the umask.
+    :raises OSError: it cannot be written; only the last sync may have left it replaced.
     """
     fresh = f"{path}.new"
-    with open(fresh, "w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with open(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
-            os.fsync(file.fileno())
-    os.replace(fresh, path)
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError:
+        # A file that does not fit is in the way of others.
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
+    if durable:
+        sync_directory(os.path.dirname(path))
 
 
 def read(path: str, longest: int) -> bytes:

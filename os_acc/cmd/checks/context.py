@@ -137,7 +137,7 @@ class CheckContext:
     @functools.cached_property
     def recorded(self) -> readonly.StoreSnapshot:
         """The contents of the store."""
-        return readonly.read(self.settings.state_path, service.STORE_SECONDS)
+        return readonly.read(self.settings.state_path)
 
     @functools.cached_property
     def look(self) -> HostInspection:

@@ -14,7 +14,7 @@ NAMED = {"name": "web-1", "project_id": uuid_of(7)}
 
 def recorded(bench: TestHost) -> tuple[Lease, ...]:
     """Return the leases in the file, as another process reads them."""
-    return readonly.read(bench.state_path, 30).leases
+    return readonly.read(bench.state_path).leases
 
 
 def test_a_plug_records_the_instance_and_its_pci_addresses(bench: TestHost) -> None:

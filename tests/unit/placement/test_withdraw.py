@@ -182,4 +182,4 @@ def test_reading_starts_neither_plugins_nor_a_scan(bench, failed, monkeypatch):
         module, _, attribute = name.partition(".")
         monkeypatch.setattr(getattr(service, module), attribute, fail)
     assert list(os_acc.recorded(failed)) == [uuid_of(1)]
-    assert readonly.read(bench.state_path, 1.0).leases
+    assert readonly.read(bench.state_path).leases

@@ -134,16 +134,6 @@ def test_a_damaged_index_costs_no_lease(store, state_path, file, make_lease):
     assert store.leases() == added
 
 
-def test_what_is_left_beside_a_damaged_store_goes_with_it(store, state_path, file):
-    file.write_bytes(b"no database")
-    file.with_name(f"{file.name}-shm").write_bytes(b"old")
-    store = reopened(state_path)
-    (aside,) = store.damaged
-    assert pathlib.Path(aside).read_bytes() == b"no database"
-    assert pathlib.Path(f"{aside}-shm").read_bytes() == b"old"
-    assert store.leases() == ()
-
-
 def test_damage_while_in_use_is_an_error_once(store, file, make_lease):
     store.add([make_lease(1)])
     file.write_bytes(b"no database")
@@ -190,21 +180,9 @@ def test_a_store_that_was_removed_in_use_is_an_error(store, file, make_lease):
         store.leases()
 
 
-def test_a_journal_without_its_store_is_not_played_into_a_new_one(
-    state_path, make_lease
-):
-    os.makedirs(state_path)
-    pathlib.Path(state_path, "os_acc.sqlite-journal").write_bytes(b"old")
-    store = reopened(state_path)
-    (aside,) = store.damaged
-    assert pathlib.Path(aside).read_bytes() == b"old"
-    assert store.leases() == ()
-
-
 def test_remains_of_an_unfinished_store_are_replaced(state_path, make_lease):
     os.makedirs(state_path)
-    for suffix in ("", "-journal"):
-        pathlib.Path(state_path, f"os_acc.sqlite.new{suffix}").write_bytes(b"half")
+    pathlib.Path(state_path, "os_acc.sqlite.new").write_bytes(b"half")
     store = reopened(state_path)
     store.add([make_lease(1)])
     assert store.damaged == ()
@@ -343,7 +321,7 @@ def test_a_version_that_the_store_itself_contradicts_is_damage(
     added = store.add([make_lease(1)])
     execute(file, f"PRAGMA user_version = {version}")
     with pytest.raises(StoreDamaged):
-        readonly.read(state_path, 1)
+        readonly.read(state_path)
     store = reopened(state_path)
     assert len(store.damaged) == 1
     assert store.leases() == added
@@ -380,21 +358,3 @@ def test_a_version_that_never_was_is_damage(
     store = reopened(state_path)
     assert len(store.damaged) == 1
     assert store.leases() == added
-
-
-def test_a_write_ahead_log_of_another_copy_is_not_played_in(
-    store, state_path, file, make_lease, tmp_path
-):
-    added = store.add([make_lease(1)])
-    copy = tmp_path / "copy.sqlite"
-    shutil.copyfile(file, copy)
-    with contextlib.closing(sqlite3.connect(copy)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("DELETE FROM leases")
-        connection.commit()
-        log = pathlib.Path(f"{copy}-wal").read_bytes()
-    file.with_name(f"{file.name}-wal").write_bytes(log)
-    assert readonly.read(state_path, 1).leases == added
-    assert store.leases() == added
-    (aside,) = store.damaged
-    assert pathlib.Path(aside).read_bytes() == log

@@ -72,7 +72,7 @@ def test_a_lease_with_an_unknown_value_keeps_its_devices(
     older = reopened(state_path)
     assert older.leases() == ()
     assert older.damaged_claims() == lease.members
-    assert readonly.read(state_path, 1).damaged_claims == lease.members
+    assert readonly.read(state_path).damaged_claims == lease.members
     with pytest.raises(exception.NoDeviceAvailable):
         older.add([make_lease(1)])
     # The file itself is in order: nothing is set aside but this record.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-import sqlite3
 
 import pytest
 
@@ -21,15 +20,12 @@ NOBODY = 65534
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Return a function after which no file of SQLite can grow."""
-    connect = sqlite3.connect
+    """Return a function after which no file can grow."""
 
-    def connect_and_limit(*arguments, **options):
-        connection = connect(*arguments, **options)
-        connection.execute("PRAGMA max_page_count = 1")
-        return connection
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    return lambda: monkeypatch.setattr(sqlite3, "connect", connect_and_limit)
+    return lambda: monkeypatch.setattr(os, "fsync", refuse)
 
 
 def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
@@ -126,35 +122,3 @@ def test_system_calls_that_fail(number, error):
     assert type(refusal) is exception.StateUnavailable
     assert refusal.reason is error
     assert "/state" in refusal.message
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (sqlite3.SQLITE_BUSY, exception.StateReason.BUSY),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, exception.StateReason.BUSY),
-        (sqlite3.SQLITE_FULL, exception.StateReason.FULL),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, exception.StateReason.UNUSABLE),
-        (sqlite3.SQLITE_CANTOPEN, exception.StateReason.UNUSABLE),
-        (sqlite3.SQLITE_IOERR_READ, exception.StateReason.FAILED),
-        (None, exception.StateReason.FAILED),
-    ],
-)
-def test_operations_of_sqlite_that_fail(tmp_path, code, error):
-    failure = sqlite3.OperationalError("refused")
-    if code is not None:
-        failure.sqlite_errorcode = code
-    refusal = errors.from_sqlite(failure, str(tmp_path / "os_acc.sqlite"))
-    assert type(refusal) is exception.StateUnavailable
-    assert refusal.reason is error
-    assert refusal.hint or refusal.retryable
-
-
-def test_an_input_output_error_on_a_full_disk_is_a_full_disk(monkeypatch):
-    state = os.statvfs("/")
-    full = os.statvfs_result((*state[:4], 0, *state[5:]))
-    monkeypatch.setattr(os, "statvfs", lambda path: full)
-    failure = sqlite3.OperationalError("disk I/O error")
-    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-    refusal = errors.from_sqlite(failure, "/state/os_acc.sqlite")
-    assert refusal.reason is exception.StateReason.FULL

@@ -354,7 +354,7 @@ def test_the_origins_of_providers_are_recorded(store, state_path):
         Store.open(state_path, busy_timeout=30).recorded_state().provider_origins
         == expected
     )
-    assert readonly.read(state_path, 1).provider_origins == expected
+    assert readonly.read(state_path).provider_origins == expected
 
 
 def test_the_last_plugin_of_a_provider_is_recorded(store, state_path):
@@ -366,7 +366,7 @@ def test_the_last_plugin_of_a_provider_is_recorded(store, state_path):
         Store.open(state_path, busy_timeout=30).recorded_state().provider_plugins
         == expected
     )
-    assert readonly.read(state_path, 1).provider_plugins == expected
+    assert readonly.read(state_path).provider_plugins == expected
 
 
 def test_the_last_totals_of_mdev_types_are_recorded(store, state_path):
@@ -377,4 +377,4 @@ def test_the_last_totals_of_mdev_types_are_recorded(store, state_path):
     assert store.recorded_state().mdev_totals == expected
     again = Store.open(state_path, busy_timeout=30)
     assert again.recorded_state().mdev_totals == expected
-    assert readonly.read(state_path, 1).mdev_totals == expected
+    assert readonly.read(state_path).mdev_totals == expected
