@@ -32,7 +32,7 @@ from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
 from os_acc.store.recovery import restore_leases
 from os_acc.store.regions import RegionState
-from os_acc.store.schema import CLAIMS, PROVIDERS
+from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
 
 LOG = log.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Store:
                 if records.select(connection, "uuid = ?", lease.uuid):
                     raise AlreadyLeased(f"lease {lease.uuid} exists already")
                 records.claim(connection, lease)
-                records.insert(connection, lease)
+                records.put(connection, lease)
                 self._record(connection, Operation.ADD, lease)
             return fresh
 
@@ -153,7 +153,7 @@ class Store:
                 records.release_claims(connection, row)
             for row, lease in zip(current, fresh, strict=True):
                 records.claim(connection, lease)
-                records.update(connection, row, lease)
+                records.put(connection, lease, str(row.payload))
                 # A retry changes only the epoch and is not worth an event, nor is the
                 # progress of an erasure.
                 before = dataclasses.replace(
@@ -189,7 +189,7 @@ class Store:
             fresh = self._stamped(connection, over) if over else ()
             for lease in fresh:
                 records.claim(connection, lease)
-                records.insert(connection, lease)
+                records.put(connection, lease)
                 self._record(connection, Operation.ERASE, lease)
             requests.unbind(connection, [lease.request_uuid for lease in gone])
             counted = Counter(each.consumer for each in gone if not each.is_spare)
@@ -228,7 +228,7 @@ class Store:
             fresh = self._stamped(connection, before, consumer=new_consumer)
             for lease in fresh:
                 (row,) = records.select(connection, "uuid = ?", lease.uuid)
-                records.update(connection, row, lease)
+                records.put(connection, lease, str(row.payload))
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
             requests.change_instance(
                 connection, [lease.request_uuid for lease in fresh], new_consumer
@@ -347,8 +347,7 @@ class Store:
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
         with self._transaction() as connection:
-            requests.delete_damaged(connection)
-            requests.insert(connection, made)
+            requests.put(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
         """Update requests, all or none.
@@ -357,11 +356,13 @@ class Store:
         """
         wanted = tuple(changed)
         with self._transaction() as connection:
-            if requests.update(connection, wanted) < len(wanted):
+            recorded = {each.uuid for each in requests.select(connection)}
+            if not recorded.issuperset(each.uuid for each in wanted):
                 raise exception.NotFound(
                     "an accelerator request was deleted meanwhile",
                     kind=exception.ObjectKind.REQUEST,
                 )
+            requests.put(connection, wanted)
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
         """Delete requests, all or none."""
@@ -416,10 +417,10 @@ class Store:
 
     def _check(self) -> None:
         with self._transaction(thorough=True) as connection:
-            journal.delete_damaged(connection)
+            # An event with too high a number makes all others too old to be kept.
+            for table in (EVENTS, REQUESTS):
+                table.delete_damaged(connection)
             regions.log_damage(connection)
-            # Logs damaged requests.
-            requests.select(connection)
             for lease in restore_leases(connection):
                 self._record(connection, Operation.RESTORE, lease)
                 LOG.info("The record of lease %s can be read again.", lease.uuid)

@@ -22,9 +22,7 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.store import codec, schema
 from os_acc.store.errors import AlreadyLeased, StaleLease
-from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
-
-COLUMNS = "uuid, consumer, epoch, payload, digest"
+from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, LEASES, Damaged
 
 
 class LeaseRow(NamedTuple):
@@ -43,22 +41,13 @@ def lease_of(row: LeaseRow) -> Lease:
 
     :raises Damaged: the row is damaged.
     """
-    if not isinstance(row.payload, str):
-        raise Damaged("its payload is not text")
-    if schema.digest(row.payload) != row.digest:
-        raise Damaged("its payload does not match its digest")
+    if not LEASES.is_intact(row[1:]):
+        raise Damaged("it does not match its digest")
     try:
-        lease = decode(row.payload)
+        return decode(str(row.payload))
     except Damaged as error:
         # The digest rules out damage.
         raise Damaged(f"{error}; a newer os_acc wrote it") from error
-    if (row.uuid, row.consumer, row.epoch) != (
-        lease.uuid,
-        lease.consumer,
-        lease.epoch,
-    ):
-        raise Damaged("its columns do not match its payload")
-    return lease
 
 
 def select(
@@ -66,7 +55,7 @@ def select(
 ) -> list[LeaseRow]:
     """Return rows in order of creation."""
     cursor = connection.execute(
-        f"SELECT rowid, {COLUMNS} FROM leases WHERE {condition} ORDER BY rowid",
+        f"SELECT rowid, {LEASES.listed} FROM leases WHERE {condition} ORDER BY rowid",
         arguments,
     )
     return [LeaseRow(*values) for values in cursor]
@@ -131,24 +120,13 @@ def next_epoch(
     return chosen
 
 
-def insert(connection: sqlite3.Connection, lease: Lease) -> None:
-    """Insert a row; its addresses have to be claimed separately."""
-    payload = encode(lease)
-    connection.execute(
-        "INSERT INTO leases (uuid, consumer, epoch, payload, digest)"
-        " VALUES (?, ?, ?, ?, ?)",
-        (lease.uuid, lease.consumer, lease.epoch, payload, schema.digest(payload)),
-    )
+def put(connection: sqlite3.Connection, lease: Lease, previous: str = "") -> None:
+    """Write a lease; its addresses have to be claimed separately.
 
-
-def update(connection: sqlite3.Connection, row: LeaseRow, lease: Lease) -> None:
-    """Replace the lease of a row that was read before."""
-    payload = encode(lease, previous=str(row.payload))
-    connection.execute(
-        "UPDATE leases SET consumer = ?, epoch = ?, payload = ?, digest = ?"
-        " WHERE rowid = ?",
-        (lease.consumer, lease.epoch, payload, schema.digest(payload), row.rowid),
-    )
+    :param previous: the payload to replace; fields that a newer os_acc added are kept.
+    """
+    payload = encode(lease, previous)
+    LEASES.put(connection, [(lease.uuid, lease.consumer, lease.epoch, payload)])
 
 
 def delete(connection: sqlite3.Connection, row: LeaseRow) -> None:
@@ -254,7 +232,7 @@ def replace_helper_claims(
     )
 
 
-def encode(lease: Lease, previous: str | None = None) -> str:
+def encode(lease: Lease, previous: str = "") -> str:
     """Return the payload of a lease.
 
     :param previous: the payload to replace; fields that a newer os_acc added

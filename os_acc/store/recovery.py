@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from os_acc.objects.lease import Lease
-from os_acc.store import records, regions, requests, schema
-from os_acc.store.schema import CLAIMS, COPIED, META, REGIONS, Table
+from os_acc.store import records, regions, schema
+from os_acc.store.schema import CLAIMS, COPIED, LEASES, META, REGIONS, Table
 
 
 class Rebuilt(NamedTuple):
@@ -52,7 +52,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
     recovered: set[str] = set()
     unreadable = 0
     last = max((epoch for _, epoch, _ in _intact(old, META)), default=0)
-    for values in _scan(old, "leases", records.COLUMNS):
+    for values in _scan(old, "leases", LEASES.listed):
         row = records.LeaseRow(*values)
         try:
             lease = records.lease_of(row)
@@ -66,13 +66,17 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
         if lease.uuid not in recovered:
             recovered.add(lease.uuid)
             last = max(last, lease.epoch)
-            records.insert(new, lease)
+            records.put(new, lease)
             records.restore_claims(new, lease)
-    claims = _texts(old, "claims", "address, lease")
-    CLAIMS.put(new, [each for each in claims if each[1] not in recovered], keep=True)
+    lost = [
+        (address, lease)
+        for _, address, lease in _scan(old, "claims", "address, lease")
+        if isinstance(address, str) and isinstance(lease, str)
+        if lease not in recovered
+    ]
+    CLAIMS.put(new, lost, keep=True)
     for table in COPIED:
         table.put(new, _intact(old, table), keep=True)
-    requests.copy(new, _texts(old, "requests", requests.COLUMNS))
     rows = [regions.RegionRow(*row) for row in _intact(old, REGIONS)]
     regions.copy(new, rows, complete=_are_regions_complete(old))
     schema.set_epoch(new, last)
@@ -87,7 +91,7 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
     """
     restored = []
     for values in connection.execute(
-        f"SELECT rowid, {records.COLUMNS} FROM damaged_leases ORDER BY rowid"
+        f"SELECT rowid, {LEASES.listed} FROM damaged_leases ORDER BY rowid"
     ).fetchall():
         row = records.LeaseRow(*values)
         try:
@@ -99,7 +103,7 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
             continue
         # The row as it is: it may have fields of a still newer os_acc.
         connection.execute(
-            f"INSERT OR IGNORE INTO leases ({records.COLUMNS}) VALUES (?, ?, ?, ?, ?)",
+            f"INSERT OR IGNORE INTO leases ({LEASES.listed}) VALUES (?, ?, ?, ?, ?)",
             row[1:],
         )
         connection.execute("DELETE FROM damaged_leases WHERE rowid = ?", (row.rowid,))
@@ -120,14 +124,6 @@ def _intact(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any,
     for _, *row in _scan(connection, table.name, table.listed):
         if table.is_intact(tuple(row)):
             yield tuple(row[:-1])
-
-
-def _texts(
-    connection: sqlite3.Connection, table: str, columns: str
-) -> Iterator[tuple[str, ...]]:
-    for _, *values in _scan(connection, table, columns):
-        if all(isinstance(each, str) for each in values):
-            yield tuple(values)
 
 
 def _scan(

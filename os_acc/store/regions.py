@@ -135,9 +135,8 @@ def _keys(rows: Iterable[RegionRow], state: RegionState) -> frozenset[str]:
 
 def _rows(connection: sqlite3.Connection) -> tuple[list[RegionRow], bool]:
     """Return the intact rows, and whether another one is damaged."""
-    found = connection.execute(f"SELECT {REGIONS.listed} FROM regions").fetchall()
-    intact = [RegionRow(*values[:-1]) for values in found if REGIONS.is_intact(values)]
-    return intact, len(intact) < len(found)
+    intact, damaged = REGIONS.rows(connection)
+    return [RegionRow(*values) for values in intact], bool(damaged)
 
 
 def put(

@@ -2,16 +2,14 @@
 
 """The tables of the store, their digests, and the upgrades of the schema.
 
-A lease and an accelerator request are stored as a payload with a digest; the
-plain columns beside the payload serve SQL searches. A newer os_acc of the same
-schema may add fields to a payload, which an older one keeps; any other change
-needs a new step in :data:`STEPS`.
+A lease and an accelerator request are stored as a payload; the plain columns beside the
+payload serve SQL searches. A newer os_acc of the same schema may add fields to a
+payload, which an older one keeps; any other change needs a new step in :data:`STEPS`.
 
-All other tables but ``damaged_leases`` have plain columns and one digest per row,
-of the table's name and of all values with their types. It is checked whenever the row
-is read, and for every row on which a decision rests when the store is opened. The
-version of the schema is recorded in the header of the file, and under a digest in the
-row of the store itself.
+All tables but ``damaged_leases`` have one digest per row, of the table's name and of
+all values with their types. It is checked whenever the row is read, and for every row
+on which a decision rests when the store is opened. The version of the schema is in the
+header of the file, and under a digest in the row of the store itself.
 """
 
 from __future__ import annotations
@@ -28,9 +26,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from oslo_log import log
+
 from os_acc import exception
 from os_acc.objects.epoch import LIMIT
 from os_acc.store import errors
+
+LOG = log.getLogger(__name__)
 
 # A forked child would wait for ever for a mutex of SQLite that another thread of its
 # parent held: no thread forks while another one has a connection open.
@@ -127,7 +129,7 @@ class StoreMeta(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """A table of plain columns, with a digest per row.
+    """A table with a digest per row.
 
     :ivar columns: all columns but the digest, in the order of the table.
     """
@@ -145,6 +147,34 @@ class Table:
         *values, digest = row
         return bool(digest) and row_digest(self.name, *values) == digest
 
+    def rows(
+        self,
+        connection: sqlite3.Connection,
+        condition: str = "TRUE",
+        *arguments: object,
+    ) -> tuple[list[tuple[Any, ...]], list[int]]:
+        """Return the values of the intact rows, and the numbers of the damaged rows."""
+        intact, damaged = [], []
+        for number, *row in connection.execute(
+            f"SELECT rowid, {self.listed} FROM {self.name} WHERE {condition}"
+            " ORDER BY rowid",
+            arguments,
+        ):
+            if self.is_intact(tuple(row)):
+                intact.append(tuple(row[:-1]))
+            else:
+                damaged.append(number)
+        return intact, damaged
+
+    def delete_damaged(self, connection: sqlite3.Connection) -> None:
+        """Delete the damaged rows, and log their number."""
+        _, damaged = self.rows(connection)
+        if damaged:
+            LOG.error("Deleted the damaged records of %d %s", len(damaged), self.name)
+        connection.executemany(
+            f"DELETE FROM {self.name} WHERE rowid = ?", [(each,) for each in damaged]
+        )
+
     def read(
         self,
         connection: sqlite3.Connection,
@@ -155,12 +185,10 @@ class Table:
 
         :raises Damaged: the digest of a row does not match.
         """
-        found = connection.execute(
-            f"SELECT {self.listed} FROM {self.name} WHERE {condition}", arguments
-        ).fetchall()
-        if not all(map(self.is_intact, found)):
+        intact, damaged = self.rows(connection, condition, *arguments)
+        if damaged:
             raise Damaged(f"a row of {self.name} does not match its digest")
-        return [row[:-1] for row in found]
+        return intact
 
     def put(
         self,
@@ -169,19 +197,25 @@ class Table:
         *,
         keep: bool = False,
     ) -> int:
-        """Insert or replace rows by key; return how many were written.
+        """Insert or change rows by key; return how many were written.
 
         :param keep: leave existing rows unchanged.
         """
-        verb = "IGNORE" if keep else "REPLACE"
         marks = ", ".join("?" * (len(self.columns) + 1))
+        new = ", ".join(
+            f"{each} = excluded.{each}" for each in (*self.columns, "digest")
+        )
+        change = "NOTHING" if keep else f"UPDATE SET {new}"
         return connection.executemany(
-            f"INSERT OR {verb} INTO {self.name} ({self.listed}) VALUES ({marks})",
+            f"INSERT INTO {self.name} ({self.listed}) VALUES ({marks})"
+            f" ON CONFLICT DO {change}",
             [(*row, row_digest(self.name, *row)) for row in rows],
         ).rowcount
 
 
 META: Final = Table("meta", ("store", "epoch", "version"))
+LEASES: Final = Table("leases", ("uuid", "consumer", "epoch", "payload"))
+REQUESTS: Final = Table("requests", ("uuid", "payload"))
 CLAIMS: Final = Table("claims", ("address", "lease"))
 PROVIDERS: Final = Table("providers", ("uuid", "resource_class"))
 PROVIDER_ORIGINS: Final = Table("provider_origins", ("provider", "address", "key"))
@@ -195,26 +229,21 @@ EVENTS: Final = Table(
     "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
 )
 
-#: The tables whose intact rows are copied from a damaged store as they are.
-COPIED: Final = (
+_PLAIN: Final = (
     *(PROVIDERS, PROVIDER_ORIGINS, PROVIDER_PLUGINS, MDEV_TOTALS),
     *(PUBLISHED_NAMES, CREATED_NAMES),
 )
+#: The tables whose intact rows are copied from a damaged store as they are.
+COPIED: Final = (*_PLAIN, REQUESTS)
 #: A damaged row in one of these tables makes the entire store damaged.
-_DECISIVE: Final = (META, CLAIMS, HELPER_CLAIMS, *COPIED)
-
-
-def digest(payload: str) -> str:
-    """Return the SHA-256 of a payload, as hexadecimal text."""
-    # Text from a damaged file may contain surrogates.
-    return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()
+_DECISIVE: Final = (META, CLAIMS, HELPER_CLAIMS, *_PLAIN)
 
 
 def row_digest(*values: object) -> str:
     """Return the digest of plain values and their types; '' for other types."""
     if not all(isinstance(value, str | int) for value in values):
         return ""
-    return digest(json.dumps(values))
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

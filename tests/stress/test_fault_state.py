@@ -22,9 +22,8 @@ from oslo_privsep import capabilities
 from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
-from os_acc.store import StoreDamaged, readonly, schema
+from os_acc.store import StoreDamaged, readonly
 from os_acc.testing import TestHost
-from tests.expected_errors import has
 from tests.stress import fault_store, processes
 from tests.stress.fault_flows import NEXT
 from tests.stress.fault_store import (
@@ -36,7 +35,7 @@ from tests.stress.fault_store import (
 )
 from tests.stress.result_tables import Count, Counting
 from tests.stress.simulated_host import plug
-from tests.unit.store.store_files import execute, set_version
+from tests.unit.store.store_files import execute
 
 
 @pytest.fixture(scope="module")
@@ -222,18 +221,6 @@ def test_the_tail_may_be_cut_off_anywhere(
     survive(sound, place, counting, "a tail cut off", attempts)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"no database", b"SQLite format 3\0", b"\xa5" * 65536, bytes(8192)],
-    ids=["empty", "text", "only the magic", "noise", "zeros"],
-)
-def test_what_is_no_database_is_set_aside(bench: TestHost, leases, content) -> None:
-    file_of(bench).write_bytes(content)
-    read(bench)
-    check_serves(bench, leases)
-    assert is_aside(bench, content)
-
-
 # -- the schema ---------------------------------------------------------------
 
 
@@ -290,31 +277,6 @@ def test_a_table_or_a_column_may_be_missing_or_have_another_name(
     changes += without_a_column(sound)
     attempts = [("; ".join(each), attempt(each)) for each in changes]
     survive(sound, place, counting, "a schema that is wrong", attempts)
-
-
-@pytest.mark.parametrize("version", [0, -1, -(2**31)])
-def test_a_version_that_never_was_is_damage(bench: TestHost, leases, version) -> None:
-    execute(file_of(bench), f"PRAGMA user_version = {version}")
-    read(bench)
-    check_serves(bench, leases, whole=True)
-    assert fault_store.files(bench).keys() - {"os_acc.sqlite"}, "not set aside"
-
-
-@pytest.mark.parametrize("version", [len(schema.STEPS) + 1, 2**31 - 1])
-def test_a_newer_store_is_left_alone(bench: TestHost, leases, version) -> None:
-    set_version(file_of(bench), version)
-    with fault_store.changing_nothing(bench):
-        read(bench)
-        for _ in range(2):
-            with pytest.raises(
-                exception.StateUnavailable,
-                check=has(reason=exception.StateReason.TOO_NEW),
-                match="os_acc",
-            ) as caught:
-                bench.start_here()
-            check_named(caught.value)
-    set_version(file_of(bench), len(schema.STEPS))
-    check_serves(bench, leases, whole=True)
 
 
 # -- no file, or an unreadable one --------------------------------------------

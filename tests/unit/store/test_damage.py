@@ -335,20 +335,6 @@ def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease
     assert store.leases() == added
 
 
-@pytest.mark.parametrize("table", ["leases", "claims", "meta", "providers"])
-def test_a_table_that_lacks_a_column_is_damage(
-    store, state_path, file, make_lease, table
-):
-    store.add([make_lease(1)])
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute(f"DROP TABLE {table}")
-        connection.execute(f"CREATE TABLE {table} (other TEXT)")
-        connection.execute(f"INSERT INTO {table} VALUES ('something')")
-    store = reopened(state_path)
-    assert len(store.damaged) == 1
-    assert reopened(state_path).damaged == store.damaged
-
-
 @pytest.mark.parametrize("version", [0, -1])
 def test_a_version_that_never_was_is_damage(
     store, state_path, file, make_lease, version

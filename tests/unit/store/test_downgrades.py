@@ -29,7 +29,7 @@ def newer(
         execute(
             file_in(state_path),
             f"UPDATE leases SET payload = '{payload}',"
-            f" digest = '{schema.digest(payload)}'",
+            f" digest = row_digest('leases', uuid, consumer, epoch, '{payload}')",
         )
         return lease
 
@@ -84,7 +84,7 @@ def test_the_newer_os_acc_gets_its_lease_back(
     newer, state_path: str, make_lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = newer({"colour": "red"})
-    expected = rows(file_in(state_path), f"SELECT {records.COLUMNS} FROM leases")
+    expected = rows(file_in(state_path), f"SELECT {schema.LEASES.listed} FROM leases")
     with monkeypatch.context() as old:
         unlearn(old, LeaseState.PREPARING)
         older = reopened(state_path)
@@ -93,7 +93,7 @@ def test_the_newer_os_acc_gets_its_lease_back(
     newer_again = reopened(state_path)
     assert set(newer_again.leases()) == {lease, other}
     assert newer_again.damaged_claims() == ()
-    found = rows(file_in(state_path), f"SELECT {records.COLUMNS} FROM leases")
+    found = rows(file_in(state_path), f"SELECT {schema.LEASES.listed} FROM leases")
     assert expected[0] in found
     assert newer_again.events(1)[-1].operation == "restore"
 

@@ -336,45 +336,26 @@ def test_what_is_added_and_deleted_leaves_nothing(store, make_lease, slots):
     assert store.damaged_claims() == ()
 
 
-def test_every_offered_provider_is_recorded(store, state_path):
-    store.record_providers({"one": "FPGA"})
-    store.record_providers({"one": "CUSTOM_FPGA", "two": "PGPU"})
-    expected = {"one": "CUSTOM_FPGA", "two": "PGPU"}
-    assert store.providers() == expected
-    assert Store.open(state_path, busy_timeout=30).providers() == expected
+_HERE, _THERE = (ProviderOrigin(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
+_MTTY, _VGPU = MdevType("mtty", "mtty-1"), MdevType("0000:17:00.0", "nvidia-558")
 
 
-def test_the_origins_of_providers_are_recorded(store, state_path):
-    here, there = (ProviderOrigin(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
-    store.record_providers({}, {"one": here, "two": here})
-    store.record_providers({}, {"two": there})
-    expected = {"one": here, "two": there}
-    assert store.recorded_state().provider_origins == expected
-    assert (
-        Store.open(state_path, busy_timeout=30).recorded_state().provider_origins
-        == expected
-    )
-    assert readonly.read(state_path).provider_origins == expected
-
-
-def test_the_last_plugin_of_a_provider_is_recorded(store, state_path):
-    store.record_providers({}, plugins={"one": "acme", "two": "acme"})
-    store.record_providers({}, plugins={"two": "pci"})
-    expected = {"one": "acme", "two": "pci"}
-    assert store.recorded_state().provider_plugins == expected
-    assert (
-        Store.open(state_path, busy_timeout=30).recorded_state().provider_plugins
-        == expected
-    )
-    assert readonly.read(state_path).provider_plugins == expected
-
-
-def test_the_last_totals_of_mdev_types_are_recorded(store, state_path):
-    one, two = MdevType("mtty", "mtty-1"), MdevType("0000:17:00.0", "nvidia-558")
-    store.record_providers({}, mdev_totals={one: 24, two: 2})
-    store.record_providers({}, mdev_totals={one: 12})
-    expected = {one: 12, two: 2}
-    assert store.recorded_state().mdev_totals == expected
+@pytest.mark.parametrize(
+    ("field", "first", "second"),
+    [
+        ("origins", {"one": _HERE, "two": _HERE}, {"two": _THERE}),
+        ("plugins", {"one": "acme", "two": "acme"}, {"two": "pci"}),
+        ("mdev_totals", {_MTTY: 24, _VGPU: 2}, {_MTTY: 12}),
+    ],
+)
+def test_what_a_provider_offers_is_recorded_as_it_was_last(
+    store, state_path, field, first, second
+):
+    name = field if field == "mdev_totals" else f"provider_{field}"
+    store.record_providers({"one": "FPGA"}, **{field: first})
+    store.record_providers({"one": "CUSTOM_FPGA", "two": "PGPU"}, **{field: second})
     again = Store.open(state_path, busy_timeout=30)
-    assert again.recorded_state().mdev_totals == expected
-    assert readonly.read(state_path).mdev_totals == expected
+    for each in (store.recorded_state(), again.recorded_state()):
+        assert getattr(each, name) == first | second
+    assert getattr(readonly.read(state_path), name) == first | second
+    assert again.providers() == {"one": "CUSTOM_FPGA", "two": "PGPU"}
