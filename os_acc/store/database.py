@@ -153,13 +153,10 @@ class Database:
     def _replace(self, image: bytes, why: str) -> StoreDamaged:
         """Set the file aside and atomically put a new store in its place."""
         rebuilt = recovery.rebuild(image, self.path)
-        now = datetime.datetime.now(datetime.UTC)
-        aside = f"{self.path}.damaged-{now:%Y%m%dT%H%M%S.%fZ}"
         try:
-            os.link(self.path, aside)
-            small_files.sync_directory(self._directory)
+            aside = self._set_aside()
         except OSError as error:
-            raise errors.from_os_error(error, aside) from error
+            raise errors.from_os_error(error, self.path) from error
         self._write(rebuilt.image)
         self._identity = None
         damage = StoreDamaged(
@@ -170,6 +167,17 @@ class Database:
         )
         LOG.error("%s", damage)
         return damage
+
+    def _set_aside(self) -> str:
+        """Give the file a second name, unless an earlier attempt has; return it."""
+        for name in self.damaged:
+            if os.path.samefile(name, self.path):
+                return name
+        now = datetime.datetime.now(datetime.UTC)
+        name = f"{self.path}.damaged-{now:%Y%m%dT%H%M%S.%fZ}"
+        os.link(self.path, name)
+        small_files.sync_directory(self._directory)
+        return name
 
     def _write(self, image: bytes) -> None:
         try:

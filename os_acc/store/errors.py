@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of the store, translated from SQLite and the file system."""
+"""Errors of the store, and of the files in the state directory."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ class Store:
             _, recorded, _ = regions.before_change(connection, key)
             text = regions.text_of(image) if image else recorded
             regions.put(connection, key, contents, RegionState.VERIFIED, text)
-            # A card that a guest has as a whole has one region.
+            # A card that a guest has entirely has one region.
             regions.delete(connection, card_key_of(key))
 
     def mark_region_guest_writable(self, key: str) -> None:

@@ -2,7 +2,7 @@
 
 """Locks that hold across threads and processes, each with a deadline.
 
-A lock is a file in one directory, locked as a whole with a POSIX record lock
+A lock is a file in one directory, locked with a POSIX record lock
 (fcntl(2), F_SETLK). The kernel releases it when the process ends for any
 reason, and a forked child does not inherit it. The lock belongs to the process,
 and closing *any* descriptor of the file releases it. Therefore the threads of

@@ -264,13 +264,18 @@ def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
             # Damaged text must not make the rows around it unreadable.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             if image:
-                connection.deserialize(image)
+                try:
+                    connection.deserialize(image)
+                except sqlite3.Error as error:
+                    raise Damaged(str(error)) from error
             connection.execute("BEGIN")
             yield connection
     except MemoryError as error:
         raise errors.from_memory(path) from error
-    # SQLite's messages quote names from the file undecoded.
-    except (sqlite3.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        # SQLite's messages quote names from the file undecoded.
+        raise Damaged(str(error)) from error
+    except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _WRONG_STATEMENT:
             raise errors.from_statement(error, path) from error
         raise Damaged(str(error)) from error

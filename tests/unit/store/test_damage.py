@@ -314,7 +314,7 @@ def test_a_newer_store_is_left_alone(store, state_path, file, make_lease):
     assert store.leases() == added
 
 
-@pytest.mark.parametrize("version", [len(schema.STEPS) + 1, 2**31 - 1])
+@pytest.mark.parametrize("version", [-1, 0, len(schema.STEPS) + 1, 2**31 - 1])
 def test_a_version_that_the_store_itself_contradicts_is_damage(
     store, state_path, file, make_lease, version
 ):
@@ -322,25 +322,6 @@ def test_a_version_that_the_store_itself_contradicts_is_damage(
     execute(file, f"PRAGMA user_version = {version}")
     with pytest.raises(StoreDamaged):
         readonly.read(state_path)
-    store = reopened(state_path)
-    assert len(store.damaged) == 1
-    assert store.leases() == added
-
-
-def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease):
-    added = store.add([make_lease(1)])
-    execute(file, "DROP TABLE events")
-    store = reopened(state_path)
-    assert len(store.damaged) == 1
-    assert store.leases() == added
-
-
-@pytest.mark.parametrize("version", [0, -1])
-def test_a_version_that_never_was_is_damage(
-    store, state_path, file, make_lease, version
-):
-    added = store.add([make_lease(1)])
-    execute(file, f"PRAGMA user_version = {version}")
     store = reopened(state_path)
     assert len(store.damaged) == 1
     assert store.leases() == added

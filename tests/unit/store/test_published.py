@@ -17,11 +17,6 @@ ALL = PublishedNames(
 )
 
 
-def test_a_new_store_has_no_published_names(store):
-    assert store.published_names() == NO_NAMES
-    assert not store.published_names()
-
-
 def test_published_names_survive_a_restart(store, state_path):
     store.change_published_names(ALL)
     store.change_published_names(ALL)

@@ -5,16 +5,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from os_acc import exception
 from os_acc.store import StoreDamaged, readonly
-from os_acc.testing import TestHost, uuid_of
-from tests.expected_errors import has
-from tests.unit.store.store_files import set_version
+from os_acc.testing import TestHost
 
 
 @pytest.fixture
@@ -45,20 +42,6 @@ def test_the_snapshot_of_a_missing_store_is_empty(tmp_path: Path) -> None:
     assert not missing.exists()
 
 
-def test_an_unreadable_lease_keeps_its_device_claimed(
-    store: Path, bench: TestHost
-) -> None:
-    bench.plug(2, "0000:5e:00.0")
-    with sqlite3.connect(store) as connection:
-        connection.execute(
-            "UPDATE leases SET digest = '' WHERE consumer = ?", (uuid_of(1),)
-        )
-    connection.close()
-    found = readonly.read(bench.state_path)
-    assert [lease.consumer for lease in found.leases] == [uuid_of(2)]
-    assert list(map(str, found.damaged_claims)) == ["0000:17:00.0", "0000:17:00.1"]
-
-
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 4096, b"x"])
 def test_a_damaged_file_is_an_error_and_stays(
     store: Path, bench: TestHost, content: bytes
@@ -67,14 +50,6 @@ def test_a_damaged_file_is_an_error_and_stays(
     with pytest.raises(StoreDamaged, match="is damaged"):
         readonly.read(bench.state_path)
     assert store.read_bytes() == content
-
-
-def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: TestHost) -> None:
-    set_version(store, 999)
-    with pytest.raises(
-        exception.StateUnavailable, check=has(reason=exception.StateReason.TOO_NEW)
-    ):
-        readonly.read(bench.state_path)
 
 
 def test_a_directory_that_cannot_be_entered_is_not_an_empty_store(

@@ -123,15 +123,6 @@ def test_no_field_is_left_out(make_lease):
     assert len(prior["identity"]) == len(dataclasses.fields(PciIdentity))
 
 
-def test_what_a_newer_version_added_is_kept(make_lease):
-    newer = json.loads(records.encode(make_lease(1))) | {"colour": "red"}
-    payload = records.encode(
-        make_lease(1, state=LeaseState.HELD), previous=json.dumps(newer)
-    )
-    assert json.loads(payload)["colour"] == "red"
-    assert records.decode(payload).state is LeaseState.HELD
-
-
 @pytest.mark.parametrize(
     "change",
     [
