@@ -7,12 +7,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import shutil
 import sqlite3
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
@@ -264,40 +261,6 @@ def test_an_event_may_be_of_any_time(state_path, make_lease):
     store = Store.open(state_path, 30, clock=lambda: 2**62 * 1000)
     store.add([make_lease(1)])
     assert len(store.events(9)) == 1
-
-
-@pytest.fixture(scope="module")
-def sound_store(tmp_path_factory) -> pathlib.Path:
-    return tmp_path_factory.mktemp("sound") / "state"
-
-
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_one_wrong_byte_loses_no_lease_silently(sound_store, make_lease, data):
-    if not sound_store.exists():
-        reopened(str(sound_store)).add(make_lease(slot, functions=2) for slot in (1, 2))
-    originals = reopened(str(sound_store)).leases()
-    content = bytearray((sound_store / "os_acc.sqlite").read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    content[place] ^= data.draw(st.integers(1, 255))
-    state_path = sound_store.with_name("damaged")
-    shutil.rmtree(state_path, ignore_errors=True)
-    state_path.mkdir()
-    (state_path / "os_acc.sqlite").write_bytes(content)
-    try:
-        store = reopened(str(state_path))
-    except exception.StateUnavailable:
-        # The store cannot be opened, so no device is offered.
-        return
-    found = store.leases()
-    assert set(found) <= set(originals)
-    claimed = set(store.damaged_claims())
-    for lease in set(originals) - set(found):
-        assert claimed & set(lease.members) or store.damaged
 
 
 def test_a_newer_store_is_left_alone(store, state_path, file, make_lease):

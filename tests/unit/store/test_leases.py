@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
@@ -290,13 +287,6 @@ def test_every_change_leaves_an_event(state_path, clock, make_lease):
     assert store.events(1) == events[-1:]
 
 
-def test_what_failed_leaves_no_event(store, make_lease):
-    store.add([make_lease(1)])
-    with pytest.raises(AlreadyLeased):
-        store.add([make_lease(2), make_lease(1)])
-    assert len(store.events(100)) == 1
-
-
 def test_only_the_newest_events_are_kept(store, make_lease, monkeypatch):
     monkeypatch.setattr(journal, "KEPT", 3)
     for slot in range(5):
@@ -306,34 +296,6 @@ def test_only_the_newest_events_are_kept(store, make_lease, monkeypatch):
         "0000:3b:03.0",
         "0000:3b:04.0",
     ]
-
-
-def test_threads_share_a_store(store, make_lease):
-    def add(slot):
-        store.replace(store.add([make_lease(slot)]))
-
-    threads = [threading.Thread(target=add, args=(slot,)) for slot in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {lease.address.slot for lease in store.leases()} == set(range(8))
-
-
-# The examples share the function-scoped directory on purpose: they are
-# operations on one store.
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(slots=st.sets(st.integers(0, 31)))
-def test_what_is_added_and_deleted_leaves_nothing(store, make_lease, slots):
-    added = store.add([make_lease(slot) for slot in sorted(slots)])
-    assert store.leases() == added
-    store.delete(added)
-    assert store.leases() == ()
-    assert store.damaged_claims() == ()
 
 
 _HERE, _THERE = (ProviderOrigin(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
