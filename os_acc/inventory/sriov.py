@@ -256,12 +256,12 @@ def _set(
         helper.set_num_vfs(function, count, epoch, deadline)
         return
     # The driver creates a VF for each port that the host has released.
-    helper.release_ports(function, count, epoch, deadline)
+    helper.set_ports(function, count, epoch, deadline)
     try:
         helper.set_num_vfs(function, count, epoch, deadline)
     except exception.OsAccError as error:
         try:
-            helper.assign_ports(function, epoch, deadline)
+            helper.set_ports(function, 0, epoch, deadline)
         except exception.OsAccError as why:
             error.add_note(f"cannot return the ports to the host: {why}")
         raise

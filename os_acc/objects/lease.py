@@ -258,17 +258,6 @@ class Lease:
         return self.functions if self.slot is None else (self.slot,)
 
     @property
-    def targets(self) -> tuple[tuple[object, ...], ...]:
-        """Its functions, as arguments of the helper's calls."""
-        return tuple(
-            (
-                *(each.address.parts, each.identity.numbers),
-                *(self.driver_of(each.address), "", each.identity.number),
-            )
-            for each in self.prior
-        )
-
-    @property
     def eraser(self) -> str:
         """The plugin that has to erase its device; '': none."""
         return self.plugin if self.owes_erase else ""

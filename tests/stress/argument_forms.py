@@ -47,11 +47,11 @@ def is_text(value: object) -> bool:
     return type(value) is str and len(value) <= 200 and value.isprintable()
 
 
-def are_targets(value: Any, *names: int) -> bool:
+def are_targets(value: Any) -> bool:
     if not isinstance(value, tuple | list) or not value:
         return False
     whole = all(
-        any(is_row(target, 2 + count) for count in names)
+        any(is_row(target, count) for count in (2, 3, 4, 5))
         and is_place(target[0])
         and is_identity(target[1])
         and all(is_driver(name) for name in target[2:4])
@@ -61,9 +61,10 @@ def are_targets(value: Any, *names: int) -> bool:
     return whole and len({tuple(target[0]) for target in value}) == len(value)
 
 
-def is_digest(algorithm: object, digest: object) -> bool:
-    if type(algorithm) is not str or type(digest) is not str:
+def is_digest(value: Any) -> bool:
+    if not is_row(value, 2) or not all(type(text) is str for text in value):
         return False
+    algorithm, digest = value
     return set(digest) <= _HEX and DIGITS.get(algorithm) == len(digest)
 
 

@@ -104,7 +104,7 @@ def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
     """Return the outcome of each function in an answer, and check its form."""
     msgpack.packb(answer)
     if entry_point in privileged_contract.HOLDING:
-        outcome, number, found = answer
+        outcome, number, *_, found = answer
         assert type(number) is int
         assert all((type(pid), type(name)) == (int, str) for pid, name in found)
         return [outcome]

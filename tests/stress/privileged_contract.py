@@ -34,6 +34,7 @@ from tests.stress.argument_forms import (
     is_identity,
     is_number,
     is_place,
+    is_row,
     is_signature,
     is_sysfs_name,
     is_text,
@@ -78,7 +79,8 @@ def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     if not _as_said(card, target[1], arguments[0]):
         return frozenset()
     reset = (f"{_DEVICES}/{card.name}/reset", "1")
-    return _bind(card, target[2], target[3]) | {reset}
+    driver, override = (*target[2:4], "", "")[:2]
+    return _bind(card, driver, override) | {reset}
 
 
 def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
@@ -198,7 +200,7 @@ def _program(rng: RandomValues, host: Host) -> Arguments:
     return (
         *(card.place, card.identity, rng.pick((0, 1, 7))),
         "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
-        *(algorithm, "0a" * (DIGITS[algorithm] // 2)),
+        (algorithm, "0a" * (DIGITS[algorithm] // 2)),
         *(rng.pick((0, 2**30)), rng.pick((1, 2**30))),
         *(
             1,
@@ -209,13 +211,11 @@ def _program(rng: RandomValues, host: Host) -> Arguments:
 
 
 def _load(rng: RandomValues, host: Host) -> Arguments:
-    place, identity, _number, *rest, _offset, _size, epoch, patience, signature = (
-        _program(rng, host)
-    )
-    return (place, identity, (place[3] + 1) % 8, *rest, epoch, patience, signature)
+    place, identity, _number, *rest = _program(rng, host)
+    return (place, identity, (place[3] + 1) % 8, *rest)
 
 
-def _release_ports(rng: RandomValues, host: Host) -> Arguments:
+def _set_ports(rng: RandomValues, host: Host) -> Arguments:
     card = _some(rng, host)
     return card.place, card.identity, rng.pick((0, 1, 7)), 1, _patience(rng)
 
@@ -226,15 +226,39 @@ def _holders(rng: RandomValues, host: Host) -> Arguments:
 
 def _mdev(rng: RandomValues, host: Host) -> Arguments:
     parent, kind = rng.pick(("mtty", _some(rng, host).name)), rng.pick(("a", "n-5"))
-    return parent, kind, rng.pick((0, 7)), _LEASE, 1, _patience(rng)
+    return (parent, kind, rng.pick((0, 7))), _LEASE, 1, _patience(rng)
 
 
-def _is_mdev(
-    parent: object, type_name: object, number: object, uuid: object, *rest: object
-) -> bool:
+def _is_mdev(slot: object, uuid: object, *rest: object) -> bool:
+    if not is_row(slot, 3):
+        return False
+    parent, type_name, number = slot
     names = is_sysfs_name(parent) and is_sysfs_name(type_name)
     is_slot = names and is_number(number, 0, 10**9 - 1)
     return is_slot and is_uuid(uuid) and is_call(0, *rest)
+
+
+def _is_image(
+    parts: object,
+    identity: object,
+    number: object,
+    interface: object,
+    digest: object,
+    offset: object,
+    size: object,
+    *rest: object,
+) -> bool:
+    return (
+        is_place(parts)
+        and is_identity(identity)
+        and is_number(number, 0, 7)
+        and is_uuid(interface)
+        and is_digest(digest)
+        and is_number(offset, 0, 2**30)
+        and is_number(size, 1, 2**30)
+        and is_call(0, *rest[:2])
+        and is_signature(rest[2])
+    )
 
 
 TAKE = EntryPoint(
@@ -242,7 +266,7 @@ TAKE = EntryPoint(
     _take,
     lambda group, targets, epoch, milliseconds, lease, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets, 0, 1, 3)
+        and are_targets(targets)
         and is_uuid(lease)
         and _is_owner(debt)
     ),
@@ -254,7 +278,7 @@ GIVE_BACK = EntryPoint(
     _give_back,
     lambda group, targets, epoch, milliseconds, proven_free, lease, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets, 2, 3)
+        and are_targets(targets)
         and type(proven_free) is bool
         and is_uuid(lease)
         and all(map(is_driver, debt))
@@ -268,7 +292,7 @@ RESERVE = EntryPoint(
     _reserve,
     lambda group, targets, epoch, milliseconds, lease, use, instead_of, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets, 0, 3)
+        and are_targets(targets)
         and is_uuid(lease)
         and type(use) is str
         and use in ("guest", "host")
@@ -341,23 +365,13 @@ HOLDERS = EntryPoint(
 PROGRAM = EntryPoint(
     fpga.program,
     _program,
-    lambda parts, identity, number, interface, algorithm, digest, offset, size, *rest: (
-        is_place(parts)
-        and is_identity(identity)
-        and is_number(number, 0, 7)
-        and is_uuid(interface)
-        and is_digest(algorithm, digest)
-        and is_number(offset, 0, 2**30)
-        and is_number(size, 1, 2**30)
-        and is_call(0, *rest[:2])
-        and is_signature(rest[2])
-    ),
+    _is_image,
     lambda arguments: [arguments[:2]],
     _nothing,
 )
-RELEASE_PORTS = EntryPoint(
-    fpga.release_ports,
-    _release_ports,
+SET_PORTS = EntryPoint(
+    fpga.set_ports,
+    _set_ports,
     lambda parts, identity, count, epoch, milliseconds: (
         is_place(parts)
         and is_identity(identity)
@@ -367,35 +381,17 @@ RELEASE_PORTS = EntryPoint(
     lambda arguments: [arguments[:2]],
     _nothing,
 )
-ASSIGN_PORTS = EntryPoint(
-    fpga.assign_ports,
-    lambda rng, host: (*_release_ports(rng, host)[:2], 1, _patience(rng)),
-    lambda parts, identity, epoch, milliseconds: (
-        is_place(parts) and is_identity(identity) and is_call(0, epoch, milliseconds)
-    ),
-    lambda arguments: [arguments[:2]],
-    _nothing,
-)
 LOAD = EntryPoint(
     xrt.program,
     _load,
-    lambda parts, identity, number, interface, algorithm, digest, *rest: (
-        is_place(parts)
-        and is_identity(identity)
-        and is_number(number, 0, 7)
-        and number != parts[3]
-        and is_uuid(interface)
-        and is_digest(algorithm, digest)
-        and is_call(0, *rest[:2])
-        and is_signature(rest[2])
-    ),
+    lambda *call: _is_image(*call) and call[2] != call[0][3],
     lambda arguments: [arguments[:2]],
     _nothing,
 )
 CREATE_MDEV = EntryPoint(
     mdev.create,
     lambda rng, host: (*_mdev(rng, host), *rng.pick(((), ("",), ("acme",)))),
-    lambda *call: _is_mdev(*call[:6]) and _is_slot_owner(call[6:]),
+    lambda *call: _is_mdev(*call[:4]) and _is_slot_owner(call[4:]),
     lambda _all: [],
     _nothing,
 )
@@ -403,7 +399,7 @@ REPAIR_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.repair_record)
 REMOVE_MDEV = EntryPoint(
     mdev.remove,
     lambda rng, host: (*_mdev(rng, host), *rng.pick(((), (True,), (False,)))),
-    lambda *call: _is_mdev(*call[:6]) and (len(call) < 7 or type(call[6]) is bool),
+    lambda *call: _is_mdev(*call[:4]) and (len(call) < 5 or type(call[4]) is bool),
     lambda _all: [],
     _nothing,
 )
@@ -418,8 +414,7 @@ SINGLE = (
         SHARE_NVME_RESOURCES,
         SET_QAT_SERVICES,
         PROGRAM,
-        RELEASE_PORTS,
-        ASSIGN_PORTS,
+        SET_PORTS,
         LOAD,
     ),
     *(CREATE_MDEV, REPAIR_MDEV, REMOVE_MDEV),
@@ -443,8 +438,7 @@ OWN: Mapping[str, EntryPoint] = {
     "holders.holders": HOLDERS,
     "holders.mdev_holders": MDEV_HOLDERS,
     "fpga.program": PROGRAM,
-    "fpga.release_ports": RELEASE_PORTS,
-    "fpga.assign_ports": ASSIGN_PORTS,
+    "fpga.set_ports": SET_PORTS,
     "xrt.program": LOAD,
     **_HEALTH,
     **privileged_steps.OWN,

@@ -44,7 +44,7 @@ def rows(
 
         def are_right(member: Any, milliseconds: object, arguments: Any) -> bool:
             return (
-                are_targets((member,), 0)
+                are_targets((member,))
                 and is_number(milliseconds, 1, 600_000)
                 and type(arguments) is tuple
                 and len(arguments) == methods

@@ -87,7 +87,7 @@ def _invent(
         if rng.happens(0.1):
             device, members = ("mtty", "mtty-2", rng.pick((0, 7))), ()
         other = rng.pick(list(host.cards.values()))
-        programs = (other.place, other.identity) if rng.happens(0.1) else ()
+        programs = ((other.place, other.identity),) if rng.happens(0.1) else ()
         epoch, patience = rng.pick((0, 1, 2**62)), rng.pick((120_000, 600_000))
         call = (device, members, programs, epoch, patience, _LEASE, values(rng))
         return *call, *rng.pick(((), (), ("prepare", "acme"), ("return", "")))
@@ -101,7 +101,7 @@ def _takes(*forms: Form) -> Callable[..., bool]:
     def check(
         device: Any,
         members: Any,
-        card: Any,
+        cards: Any,
         epoch: object,
         milliseconds: object,
         lease: object,
@@ -111,7 +111,7 @@ def _takes(*forms: Form) -> Callable[..., bool]:
     ) -> bool:
         return (
             _are_members(device, members)
-            and (_is_empty(card) or are_targets((card,), 0))
+            and (_is_empty(cards) or (are_targets(cards) and len(cards) == 1))
             and is_call(0, epoch, milliseconds)
             and is_uuid(lease)
             and type(values) is tuple
@@ -131,7 +131,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.I)
 def _are_members(device: Any, members: Any) -> bool:
     """Return whether the functions are those of a function's lease, or of a slot's."""
     if is_place(device):
-        is_among = are_targets(members, 0, 3)
+        is_among = are_targets(members)
         return is_among and any(tuple(each[0]) == tuple(device) for each in members)
     is_slot = is_row(device, 3) and is_number(device[2], 0, 10**9 - 1)
     if not is_slot or not all(map(is_sysfs_name, device[:2])):
@@ -145,8 +145,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _named(arguments: Arguments) -> list[Arguments]:
-    card = arguments[2]
-    return [*arguments[1], *([] if _is_empty(card) else [card])]
+    return [*arguments[1], *arguments[2]]
 
 
 def _is_member(card: Card, target: Arguments, arguments: Arguments) -> bool:

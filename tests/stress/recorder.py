@@ -126,7 +126,7 @@ class Recorder:
             **more: Any,
         ) -> Any:
             def answered(index: int) -> CallResult:
-                result = job(index)
+                result = worker.outcome(job, index)
                 self.touch(f"answer {result.outcome}")
                 return result
 

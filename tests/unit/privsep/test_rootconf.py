@@ -331,11 +331,8 @@ def test_no_image_is_read_for_a_card_that_is_not_named(fake, write, monkeypatch)
     monkeypatch.setattr(images.current, "sealed", lambda *given: read.append(given))
     write(named(UP))
     card, image = (GPU.parts, functions.identity(GPU)), ("sha512", "0" * 128)
-    rest = (1, 60_000, ("",) * 4)
-    for answer in (
-        fpga.program(*card, 0, LEASE, *image, 0, 1, *rest),
-        xrt.program(*card, 1, LEASE, *image, *rest),
-    ):
+    rest = (LEASE, image, 0, 1, 1, 60_000, ("",) * 4)
+    for answer in (fpga.program(*card, 0, *rest), xrt.program(*card, 1, *rest)):
         assert CallResult(*answer).outcome == DENIED
     assert read == []
 

@@ -65,7 +65,7 @@ def vfs(count: int) -> CallResult:
 
 
 def create_mdev(kind: str) -> CallResult:
-    return CallResult(*mdev.create(str(GPU), kind, 0, LEASE, *REST))
+    return CallResult(*mdev.create((str(GPU), kind, 0), LEASE, *REST))
 
 
 def prepare_slot(kind: str) -> CallResult:
