@@ -23,7 +23,7 @@ from oslo_config import cfg
 
 from os_acc.attach import external_events
 from os_acc.attach.external_events import NovaEvents
-from os_acc.bitstreams.glance import options as glance
+from os_acc.bitstreams.glance import source as glance
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.accelerator_request import (
     AcceleratorRequest,
@@ -185,7 +185,7 @@ _FAILED: Final = AcceleratorRequest(
 def _conf(service: Service) -> cfg.ConfigOpts:
     values = keystone_double.credentials(URL, "secret")
     delays = ("connect_retry_delay", "status_code_retry_delay")
-    return keystone_double.config(service, {**values, **dict.fromkeys(delays, 0)})
+    return keystone_double.config(service, {**values, **dict.fromkeys(delays, 0.001)})
 
 
 def _soon() -> float:
