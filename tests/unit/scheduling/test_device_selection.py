@@ -30,23 +30,6 @@ from tests.unit.placement import capacity_examples
 #: Two sockets of two cells each.
 HOST = NUMATopology(tuple(NUMACell(id=cell, socket=cell // 2) for cell in range(4)))
 NODELESS = None
-#: Results of nova.pci.stats (Nova 34, run) for a guest in these cells, devices
-#: on these nodes and a requested number: required, legacy, preferred, socket.
-NOVAS_ANSWERS = (
-    ((0,), (0,), 1, "yes yes yes yes"),
-    ((0,), (1,), 1, "no no yes yes"),
-    ((0,), (2,), 1, "no no yes no"),
-    ((0,), (NODELESS,), 1, "no yes yes no"),
-    ((0,), (NODELESS, 2, 2), 2, "no no yes no"),
-    ((0,), (0, NODELESS), 2, "no yes yes no"),
-    ((0, 2), (2,), 1, "yes yes yes yes"),
-)
-IN_ORDER = (
-    NUMAPolicy.REQUIRED,
-    NUMAPolicy.LEGACY,
-    NUMAPolicy.PREFERRED,
-    NUMAPolicy.SOCKET,
-)
 
 
 def card(
@@ -92,36 +75,6 @@ def nodes(chosen: Sequence[SelectedDevice]) -> list[int | None]:
     return [each.handle.numa_node for each in chosen]
 
 
-@pytest.mark.parametrize(
-    ("cells", "there", "amount", "policy", "answer"),
-    [
-        (cells, there, amount, policy, answer)
-        for cells, there, amount, answers in NOVAS_ANSWERS
-        for policy, answer in zip(IN_ORDER, answers.split(), strict=True)
-    ],
-)
-def test_a_policy_chooses_and_refuses_as_novas(
-    cells: tuple[int, ...],
-    there: tuple[int | None, ...],
-    amount: int,
-    policy: NUMAPolicy,
-    answer: str,
-) -> None:
-    provider = card(*there)
-    wanted = [want(provider, amount, policy)]
-    if answer == "yes":
-        assert len(choose(wanted, provider, cells=cells)) == amount
-        return
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-    ) as caught:
-        choose(wanted, provider, cells=cells)
-    assert policy.value in str(caught.value)
-    for handle in provider.device.handles:
-        assert str(handle.address) in str(caught.value)
-
-
 def test_without_a_word_of_anybody_it_is_legacy() -> None:
     provider = card(2, NODELESS)
     assert nodes(choose([want(provider)], provider)) == [NODELESS]
@@ -159,30 +112,6 @@ def test_of_a_guest_anywhere_nothing_is_said_and_no_policy_counts() -> None:
     assert [each.affinity for each in chosen] == [None, None]
     assert nodes(chosen) == [3, NODELESS]
     assert DeviceSelector().guest is ANYWHERE
-
-
-def test_a_greedy_group_leaves_another_what_only_it_can_have() -> None:
-    provider = card(0, 3)
-    anything = want(provider, 1, NUMAPolicy.PREFERRED, "1")
-    only_local = want(provider, 1, NUMAPolicy.REQUIRED, "2")
-    assert nodes(choose([anything, only_local], provider)) == [3, 0]
-
-
-def test_several_are_spread_over_the_guests_cells() -> None:
-    one, other = card(0, 0, 1, number=1), card(0, 0, number=2)
-    wanted = [want(one, 1, group="1"), want(other, 1, group="2")]
-    assert nodes(choose(wanted, one, other, cells=(0, 1))) == [1, 0]
-
-
-def test_where_one_cell_has_no_socket_no_socket_is_shared() -> None:
-    odd = NUMATopology((*HOST.cells, NUMACell(id=4)))
-    provider = card(1)
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-        match="socket",
-    ):
-        choose([want(provider, 1, NUMAPolicy.SOCKET)], provider, topology=odd)
 
 
 def test_a_device_has_a_policy_where_the_request_has_none() -> None:
@@ -427,32 +356,3 @@ def test_no_policy_is_broken_and_none_refused_that_can_be_met(
         assert may_have(policy, each.handle.numa_node, at, host)
         assert each.handle in each.provider.device.handles
         assert each.provider.uuid == each.wanted.provider_uuid
-
-
-@given(st.data(), cards(), st.sampled_from([(0,), (0, 2), (3, 1)]))
-def test_what_was_not_chosen_does_not_matter(
-    data: st.DataObject, there: tuple[Provider, ...], cells: tuple[int, ...]
-) -> None:
-    wanted = data.draw(requests(there))
-    try:
-        chosen = choose(wanted, *there, cells=cells)
-    except exception.NoDeviceAvailable as error:
-        if error.reason is not exception.NoDeviceReason.NUMA_POLICY:
-            raise
-        return
-    used = {each.handle.address for each in chosen}
-    free = {each.address for card in there for each in card.device.handles} - used
-    gone = data.draw(st.sets(st.sampled_from(sorted(free)))) if free else set()
-    again = choose(wanted, *there, cells=cells, taken=frozenset(gone))
-    assert far(again, cells) == far(chosen, cells)
-    assert choose(wanted, *reversed(there), cells=cells) == chosen
-
-
-def far(
-    chosen: Sequence[SelectedDevice], cells: tuple[int, ...]
-) -> list[tuple[str, int]]:
-    """Return the sorted affinities and distances of the selected devices."""
-    guest = GuestCells(HOST, cells)
-    return sorted(
-        (str(each.affinity), guest.distance(each.handle.numa_node)) for each in chosen
-    )
