@@ -18,7 +18,7 @@ from os_acc.objects.accelerator_request import (
     RequestAction,
     RequestBinding,
 )
-from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
 from os_acc.objects.selection import Allocations
 from os_acc.profiles import parser
 
@@ -90,7 +90,8 @@ def batch(
     for each in bound:
         by_group[each.group or 0].append(each)
     amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    groups, mappings, named = [], [], {}
+    groups, mappings = list[RequestGroup](), list[tuple[str, tuple[str, ...]]]()
+    named = dict[str, Sequence[str]]()
     for index, members in by_group.items():
         providers = sorted({asked[each.uuid].device_rp_uuid for each in members})
         if len(providers) > 1:

@@ -17,9 +17,15 @@ import pytest
 from os_acc import exception
 from os_acc.objects.accelerator_request import RequestAction, RequestState
 from os_acc.testing import uuid_of
-from tests.expected_errors import has
 from tests.unit.forked_processes import Child
-from tests.unit.requests.request_states import FPGA, GPU, bind, binding, states
+from tests.unit.requests.request_states import (
+    FPGA,
+    GPU,
+    NO_REQUEST,
+    bind,
+    binding,
+    states,
+)
 from tests.unit.store.store_files import execute, file_in
 
 
@@ -307,10 +313,6 @@ def test_what_a_plug_has_given_goes_with_the_instances_requests(bench, book):
 
 def test_requests_of_which_one_does_not_exist_are_none_of_them_bound(bench, book, one):
     asked = {one.uuid: binding(bench, GPU, 1), uuid_of(7): binding(bench, FPGA, 2)}
-    with pytest.raises(
-        exception.NotFound,
-        check=has(kind=exception.ObjectKind.REQUEST),
-        match=uuid_of(7),
-    ):
+    with pytest.raises(exception.NotFound, check=NO_REQUEST, match=uuid_of(7)):
         book.bind(asked)
     assert states(book) == [RequestState.INITIAL]

@@ -16,6 +16,9 @@ from tests.unit.requests.request_states import (
     FPGAS,
     GPU,
     GPUS,
+    HAS_OTHERS,
+    IN_STATE,
+    NO_REQUEST,
     bind,
     binding,
     reach,
@@ -70,11 +73,7 @@ def test_a_profile_that_nobody_has_makes_none(book):
 def test_what_can_be_bound(state, bench, book, one):
     reach(state, bench, book, one)
     if state is RequestState.BIND_FAILED:
-        with pytest.raises(
-            exception.Conflict,
-            check=has(reason=exception.ConflictReason.REQUEST),
-            match="BindFailed",
-        ):
+        with pytest.raises(exception.Conflict, check=IN_STATE, match="BindFailed"):
             bind(bench, book, one)
         assert states(book) == [state]
         return
@@ -98,11 +97,7 @@ def test_everything_can_be_unbound_and_bound_again(state, bench, book, one):
 def test_what_has_nothing_can_be_deleted(state, bench, book, one):
     reach(state, bench, book, one)
     if state is RequestState.BOUND:
-        with pytest.raises(
-            exception.Conflict,
-            check=has(reason=exception.ConflictReason.REQUEST),
-            match="unbind it first",
-        ):
+        with pytest.raises(exception.Conflict, check=IN_STATE, match="unbind it first"):
             book.delete([one.uuid])
         assert bench.plugged(1) == [GPU]
         return
@@ -125,11 +120,7 @@ def test_what_is_not_given_back_is_neither_bound_nor_deleted(bench, book, one, i
         lambda: bind(bench, book, one),
         lambda: book.delete([one.uuid]),
     ):
-        with pytest.raises(
-            exception.Conflict,
-            check=has(reason=exception.ConflictReason.REQUEST),
-            match=state.value,
-        ):
+        with pytest.raises(exception.Conflict, check=IN_STATE, match=state.value):
             call()
     assert states(book) == [state]
     bench.kernel.lift()
@@ -164,11 +155,7 @@ def test_the_same_binding_again_confirms(bench, book, one):
 
 def test_another_binding_of_what_is_bound_is_a_conflict(bench, book, one):
     bind(bench, book, one)
-    with pytest.raises(
-        exception.Conflict,
-        check=has(reason=exception.ConflictReason.REQUEST),
-        match="Bound",
-    ):
+    with pytest.raises(exception.Conflict, check=IN_STATE, match="Bound"):
         bind(bench, book, one, number=2)
     assert bench.plugged(1) == [GPU]
     assert bench.plugged(2) == []
@@ -198,9 +185,7 @@ def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
 
 def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one):
     bench.plug(1, FPGA)
-    with pytest.raises(
-        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
-    ):
+    with pytest.raises(exception.Conflict, check=HAS_OTHERS):
         bind(bench, book, one)
     assert states(book, bind_state="resolved")[0] is RequestState.BIND_FAILED
     assert bench.plugged(1) == [FPGA]
@@ -245,11 +230,7 @@ def test_a_request_that_nobody_made_is_not_found(bench, book):
         lambda: book.delete([uuid_of(5)]),
         lambda: book.events([uuid_of(5)]),
     ):
-        with pytest.raises(
-            exception.NotFound,
-            check=has(kind=exception.ObjectKind.REQUEST),
-            match=uuid_of(5),
-        ):
+        with pytest.raises(exception.NotFound, check=NO_REQUEST, match=uuid_of(5)):
             call()
 
 
@@ -417,9 +398,7 @@ def test_a_flavor_that_has_the_groups_itself_is_another_request(bench, book, one
     selected, _specs = request(provider)
     selected["mappings"] = {"_one_0": [provider.uuid]}
     applied = {f"resources_one_0:{GPUS}": "1"}
-    with pytest.raises(
-        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
-    ):
+    with pytest.raises(exception.Conflict, check=HAS_OTHERS):
         bench.manager.plug(instance(1), selected, applied)
     (entry,) = bench.manager.plug(instance(1), None, None)
     assert entry["uuid"] == one.uuid
