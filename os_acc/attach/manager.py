@@ -329,7 +329,7 @@ class Manager:
         expanded = self.profiles.expanded(flavor_extra_specs, deadline)
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
-            request, profile=expanded.profile, unread_profile=expanded.unread
+            request, profile=expanded.profile, unreadable_profile=expanded.unread
         )
 
     def _has_other_cells(self, instance: InstanceInfo, deadline: float) -> bool:

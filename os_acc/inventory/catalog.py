@@ -26,7 +26,7 @@ from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.scheduling.assignment.trait_view import TraitView
+from os_acc.scheduling.unmapped import TraitView
 from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
 
