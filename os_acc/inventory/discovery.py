@@ -432,9 +432,11 @@ def _discover(
         given = dataclasses.replace(
             candidates, usable=usable, leased_regions=regions, mdev_types=types
         )
-        around = answers.Surroundings(host.functions, found.offered)
         try:
-            answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
+            answer = loaded.call(
+                *(plugin, seconds, answers.ask),
+                *(plugin, given, host.functions, found.offered),
+            )
         except exception.PluginFailed as error:
             if exception.is_exhaustion(error.__cause__):
                 raise

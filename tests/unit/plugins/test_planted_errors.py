@@ -17,7 +17,7 @@ CARDS = "0000:5e:00.0", "0000:e3:00.0"
 #: The words of the reason of a plugin that raises its error in ``release``.
 REASONS = {
     "Forgets": "'AcmeError' object has no attribute 'message'",
-    "HasCode": "CodeError.message is 5, not a str",
+    "HasCode": "a text of CodeError is 5",
     "SkipsBase": "'BusyError' object has no attribute 'address'",
     "IsSilent": "no text for this code",
 }
