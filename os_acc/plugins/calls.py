@@ -33,16 +33,12 @@ def run(
     # thread is the call's own, so that the exception is meant for no other code.
     except BaseException as error:
         failure = exception.PluginFailed(
-            f"the plugin {plugin_name} failed: {described(error)}"
+            # Also if its repr() fails.
+            f"the plugin {plugin_name} failed: {_SHOWN.repr(error)}"
         )
         if exception.is_exhaustion(error):
             failure.set_exhausted()
         raise failure from error
-
-
-def described(error: BaseException) -> str:
-    """Return a vendor's exception as text, also if its ``repr()`` fails."""
-    return _SHOWN.repr(error)
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
