@@ -229,20 +229,6 @@ def test_the_check_starts_the_helper_where_drives_are_offered(host: TestHost) ->
     assert findings() == []
 
 
-def test_a_drive_is_marked_while_a_guest_has_it(host: TestHost) -> None:
-    host.plug(1, DRIVE)
-    assert is_marked(host)
-
-
-def test_a_drive_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
-    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=0)
-    with host_with(tmp_path, spec) as host:
-        with pytest.raises(exception.HostStepFailed, match="may have other controll"):
-            host.plug(1, DRIVE)
-        assert host.drivers(DRIVE) == ["nvme"]
-        assert not is_marked(host)
-
-
 def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
     with host_with_vfs(tmp_path, fna=0b110) as host:
         with pytest.raises(exception.HostStepFailed, match=r"all namespaces .* \(FNA"):

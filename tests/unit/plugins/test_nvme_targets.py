@@ -52,6 +52,7 @@ def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
             plug(host, target)
         assert host.kernel.snapshot() == before
+        assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
         assert (host.manager.store.leases(), record.claimed()) == ((), ())
 
 
