@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Network cards: a PF as a whole, or its VFs.
+"""Network cards: an entire PF, or its VFs.
 
 The operator names the physical network and the function of the card, which no
 attribute of the kernel has. The plugin reads nothing itself, so that a card on

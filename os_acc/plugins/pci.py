@@ -159,7 +159,7 @@ def _origin(
     function.
 
     :param matched: the first matched VF of each offer of the card, lowest first;
-        empty if the card is offered as a whole.
+        empty if the entire card is offered.
     :param recorded: the functions that recorded providers are named after.
     """
     own = matched.get(own_offer, card)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Intel QuickAssist: a PF as a whole, or its VFs.
+"""Intel QuickAssist: an entire PF, or its VFs.
 
 The PF's driver stays with the host and decides on the services of all VFs
 (Documentation/ABI/testing/sysfs-driver-qat). Without ``qat/`` in sysfs, as with C62x,
@@ -64,7 +64,7 @@ class QatPlugin(base.PluginBase):
     def _pfs(self, usable: Iterable[UsableFunction]) -> dict[PciAddress, _Pf]:
         """Read each PF with VFs once.
 
-        A PF that a guest gets as a whole is configured by the guest's driver.
+        An entire PF that a guest gets is configured by the guest's driver.
         """
         pfs: dict[PciAddress, _Pf] = {}
         last: PciFunction | None = None

@@ -5,8 +5,8 @@
 Each check plugs the one unit that is named, for instances of its own, and gives it back
 as it was. No other unit and no other lease is touched. The UUIDs of the instances
 follow from the unit: after an interrupted run the next one finds its leases, and
-unplugs them. A lock, which the kernel releases when the process ends, tells such leases
-from those of a run that is still at work.
+unplugs them. A lock, which the kernel releases when the process ends, separates such
+leases from those of a run that is still at work.
 """
 
 from __future__ import annotations
@@ -314,18 +314,18 @@ def kills_lose_nothing(bench: Bench) -> None:
         bench.plug()
         bench.unplug()
 
-    whole = Touches(bench.manager, bench.plugin)
+    complete = Touches(bench.manager, bench.plugin)
     try:
-        whole.run(plug_and_unplug)
+        complete.run(plug_and_unplug)
     except RuleBroken as error:
         if "HelperUnavailable" in str(error):
             raise Skipped("a process of its own cannot start the helper") from error
         raise
     bench.require_returned(before, "an unplug restores the device")
     first, step = bench.kills
-    if first > whole.count:
-        raise Skipped(f"there are {whole.count} kills, and none from {first} on")
-    for place in range(first, whole.count + 1, step):
+    if first > complete.count:
+        raise Skipped(f"there are {complete.count} kills, and none from {first} on")
+    for place in range(first, complete.count + 1, step):
         trial = Touches(bench.manager, bench.plugin, place)
         trial.run(plug_and_unplug)
         rule = f"a kill before {trial.last} loses nothing"
