@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks of the devices that a plugin returns, each on its own.
+"""Checks of the devices that a plugin returns.
 
 A device that breaks a rule of the contract is rejected with that rule, and the
-plugin's other devices are offered.
+plugin's other devices are offered. An answer whose handles are not those of its
+candidates, each once, sets the plugin aside.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags, UsableFunction
+from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -53,32 +54,15 @@ _CUSTOM: Final = re.compile("CUSTOM_.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BrokenRule:
-    """A rule of the contract that an answer of a plugin breaks.
-
-    :ivar plugin: the name of the plugin.
-    :ivar rule: the attribute, its value, and the rule; one phrase for the operator.
-    :ivar addresses: the usable functions, and the types of mediated devices, that are
-        not offered for this reason.
-    """
-
-    plugin: str
-    rule: str
-    addresses: tuple[DeviceName, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class PluginAnswer:
     """The result of a plugin's discovery, after the checks.
 
-    :ivar refused: the functions that the plugin rejects, and those of its invalid
-        devices.
-    :ivar broken: for each invalid device, the rule that it breaks.
+    :ivar refused: the functions and types that the plugin rejects, and those of its
+        invalid devices, each with the rule that its device breaks.
     """
 
     devices: tuple[Device, ...]
     refused: tuple[RejectedDevice, ...]
-    broken: tuple[BrokenRule, ...]
 
     @property
     def taken(self) -> frozenset[DeviceAddress | DeviceName]:
@@ -105,7 +89,8 @@ def ask(
     :param functions: all functions of the host.
     :param offered: the functions and types that devices of the plugins before it are
         named after or consist of, with the name of the plugin.
-    :raises ValueError: the plugin returns devices without end.
+    :raises ValueError: the plugin returns devices without end, or a handle that is no
+        candidate's or is offered or rejected as well.
     :raises TypeError: it returns an object that is no device and no rejection.
     """
     count = len(candidates.usable) + len(candidates.mdev_types)
@@ -118,7 +103,7 @@ def ask(
         )
     if not found:
         # Most plugins recognise no device of a host.
-        return PluginAnswer((), (), ())
+        return PluginAnswer((), ())
     for each in found:
         if type(each) not in (Device, RejectedDevice):
             raise TypeError(
@@ -142,111 +127,85 @@ class _Review:
         self._plugin = plugin
         self._functions = functions
         self._others = others
-        self._found = tuple(found)
         self._nameable = candidates.provider_addresses.union(
             *(
                 (each.function.address, each.parent.address)
                 for each in (*candidates.usable, *candidates.matched)
             )
         )
-        self._usable = {each.function.address: each for each in candidates.usable}
         self._types = {each.type: each for each in candidates.mdev_types}
+        self._tags: dict[DeviceName, DeviceTags] = {
+            **{each.function.address: each.tags for each in candidates.usable},
+            **{each.type: each.tags for each in candidates.mdev_types},
+        }
         # The function or type to which an address belongs.
         self._leaders: dict[DeviceName, DeviceName] = {
-            **{at: name for name, each in self._usable.items() for at in each.members},
-            **{name: name for name in (*self._usable, *self._types)},
+            **{
+                at: each.function.address
+                for each in candidates.usable
+                for at in each.members
+            },
+            **{name: name for name in self._tags},
         }
         self._handles: dict[DeviceAddress, AttachHandle] = {
-            each.address: each
-            for of_type in candidates.mdev_types
-            for each in of_type.handles
+            **{each.function.address: each.handle() for each in candidates.usable},
+            **{
+                each.address: each
+                for of_type in candidates.mdev_types
+                for each in of_type.handles
+            },
         }
-        self._handles |= {at: each.handle() for at, each in self._usable.items()}
-        self._taken = {at for each in self._found for at in self._named_by(each)}
+        self._refused = {
+            each.address: _checked(each)
+            for each in found
+            # A function that is no candidate is not offered anyway.
+            if isinstance(each, RejectedDevice) and each.address in self._tags
+        }
+        self._handled: set[DeviceAddress | DeviceName] = {*self._refused}
+        self._found = [self._normal(each) for each in found if isinstance(each, Device)]
+        self._taken = self._refused.keys() | {
+            name for each in self._found for name in self._names(each)
+        }
         self._devices: dict[DeviceName, Device] = {}
-        self._offered: set[DeviceAddress | DeviceName] = set()
-        self._rejected: dict[DeviceName, RejectedDevice] = {}
 
     def answer(self) -> PluginAnswer:
         """Return the valid devices, and the others with the rules that they break."""
-        broken: list[tuple[str, frozenset[DeviceName]]] = []
-        # A device of a function that is rejected as well is unsafe: it comes second.
-        for each in sorted(self._found, key=lambda each: isinstance(each, Device)):
+        invalid: dict[DeviceName, RejectedDevice] = {}
+        for each in self._found:
             try:
-                if isinstance(each, Device):
-                    self._offer(each)
-                else:
-                    self._reject(each)
+                reason = self._review(each)
+                detail = ""
             except ValueError as error:
-                broken.append((str(error), self._meant_by(each)))
-        name = self._plugin.name
-        rules = []
-        for rule, meant in broken:
-            kept = sorted(meant - self._offered - self._rejected.keys(), key=str)
-            self._rejected |= {
-                at: RejectedDevice(at, RejectReason.INVALID, f"{name}: {rule}")
-                for at in kept
-            }
-            rules.append(BrokenRule(name, rule, tuple(kept)))
-        devices, rejected = self._devices.values(), self._rejected.values()
-        return PluginAnswer(tuple(devices), tuple(rejected), tuple(rules))
+                reason = RejectReason.INVALID
+                detail = f"{self._plugin.name}: {error}"
+            if reason is None:
+                self._devices[each.address] = each
+            else:
+                invalid |= {
+                    name: RejectedDevice(name, reason, detail)
+                    for name in self._names(each)
+                }
+        for each in self._devices.values():
+            for name in self._names(each):
+                invalid.pop(name, None)
+        refused = invalid | self._refused
+        return PluginAnswer(tuple(self._devices.values()), tuple(refused.values()))
 
-    def _reject(self, found: RejectedDevice) -> None:
-        if found.address not in self._usable and found.address not in self._types:
-            raise ValueError(
-                f"RejectedDevice.address {found.address} is not a usable candidate"
-            )
-        if found.reason not in _REASONS:
-            raise ValueError(
-                f"RejectedDevice.reason is {found.reason.name}, which is not for "
-                "plugins"
-            )
-        expect_text("RejectedDevice.detail", found.detail)
-        if found.vendor_reason is not None:
-            expect_text("the value of vendor_reason", found.vendor_reason.value)
-            kind = type(found.vendor_reason)
-            if kind.__hash__ not in (VendorReason.__hash__, str.__hash__):
-                raise ValueError("the class of vendor_reason has an __eq__ of its own")
-        self._rejected.setdefault(found.address, found)
+    def _normal(self, found: Device) -> Device:
+        """Return a device with the library's own handles.
 
-    def _offer(self, found: Device) -> None:
-        if found.plugin != self._plugin.name:
-            raise ValueError(
-                f"Device.plugin is {found.plugin!r}, not {self._plugin.name!r}"
-            )
+        :raises ValueError: it has none; see :meth:`_handle`.
+        """
         if not found.handles:
             raise ValueError("Device.handles is empty: a device has one handle or more")
-        device = dataclasses.replace(
-            found, handles=tuple(map(self._handle, found.handles))
-        )
-        if len({each.address for each in device.handles}) < len(device.handles):
-            raise ValueError("Device.handles has one handle twice")
-        if isinstance(device.address, MdevType):
-            self._check_type(device, device.address)
-        else:
-            self._check_function(device, device.address)
-        if device.address in self._devices:
-            raise ValueError(
-                f"Device.address {device.address} is that of two devices: offer one "
-                "device with all handles"
-            )
-        tags = [self._tags_of(each) for each in self._named_by(device)]
-        _check_placement_names(device, tags)
-        _check_region(device)
-        self._check_erasure(device)
-        if device.erasure is Erasure.NONE and not all(e.allow_no_erase for e in tags):
-            self._rejected |= {
-                name: RejectedDevice(name, RejectReason.NO_ERASE)
-                for name in self._named_by(device)
-            }
-            return
-        self._devices[device.address] = device
-        self._offered.update(each.address for each in device.handles)
-        if isinstance(device.address, MdevType):
-            self._offered.add(device.address)
+        handles = tuple(map(self._handle, found.handles))
+        return dataclasses.replace(found, handles=handles)
 
     def _handle(self, found: AttachHandle) -> AttachHandle:
-        """Return the library's own handle, with the fault that the plugin added."""
+        """Return the library's own handle, with the fault that the plugin added.
+
+        :raises ValueError: it is no candidate's, was altered, or is in another answer.
+        """
         own = self._handles.get(found.address)
         if own is None:
             raise ValueError(
@@ -260,19 +219,43 @@ class _Review:
                     f"the handle of {own.address} was altered: a plugin changes its "
                     "fault alone"
                 )
-        if own.address in self._offered:
-            raise ValueError(f"{own.address} is offered twice")
-        if own.address in self._rejected:
-            raise ValueError(f"{own.address} is offered, and rejected as well")
+        kind = own.address.type if isinstance(own.address, MdevSlot) else own.address
+        if own.address in self._handled or kind in self._refused:
+            raise ValueError(f"{own.address} is offered twice, or rejected as well")
+        self._handled.add(own.address)
         return own
+
+    def _review(self, device: Device) -> RejectReason | None:
+        """Check a device; return the reason why it is not offered, or None.
+
+        :raises ValueError: it breaks a rule of the contract.
+        """
+        if device.plugin != self._plugin.name:
+            raise ValueError(
+                f"Device.plugin is {device.plugin!r}, not {self._plugin.name!r}"
+            )
+        if isinstance(device.address, MdevType):
+            self._check_type(device, device.address)
+        else:
+            self._check_function(device, device.address)
+        if device.address in self._devices:
+            raise ValueError(
+                f"Device.address {device.address} is that of two devices: offer one "
+                "device with all handles"
+            )
+        tags = [self._tags[each] for each in self._names(device)]
+        _check_placement_names(device, tags)
+        _check_region(device)
+        self._check_erasure(device)
+        if device.erasure is Erasure.NONE and not all(e.allow_no_erase for e in tags):
+            return RejectReason.NO_ERASE
+        return None
 
     def _check_type(self, device: Device, kind: MdevType) -> None:
         """Check that the device consists of units of the type that names it."""
         offered = self._types.get(kind)
         if offered is None:
             raise ValueError(f"Device.address {kind} is not among mdev_types")
-        if kind in self._rejected:
-            raise ValueError(f"{kind} is offered, and rejected as well")
         for each in device.handles:
             if not isinstance(each.address, MdevSlot) or each.address.type != kind:
                 raise ValueError(f"Device.handles has {each.address}, not of {kind}")
@@ -330,40 +313,29 @@ class _Review:
                 "Device.erasure is REMOVAL, for a function that a VFIO driver takes"
             )
 
-    def _tags_of(self, name: DeviceName) -> DeviceTags:
-        if isinstance(name, MdevType):
-            return self._types[name].tags
-        return self._usable[name].tags
+    def _names(self, device: Device) -> frozenset[DeviceName]:
+        """Return the functions and types that a device takes."""
+        places = (at for each in device.handles for at in each.members)
+        names = (at.type if isinstance(at, MdevSlot) else at for at in places)
+        return frozenset(self._leaders[each] for each in names)
 
-    def _named_by(self, found: Device | RejectedDevice) -> frozenset[DeviceName]:
-        """Return the functions and types that an answer takes."""
-        names: set[DeviceName] = set()
-        if isinstance(found, RejectedDevice) or isinstance(found.address, MdevType):
-            # A device of functions may be named after any function of its card.
-            names.add(found.address)
-        if isinstance(found, Device):
-            places = (at for e in found.handles for at in (e.address, *e.members))
-            names.update(e.type if isinstance(e, MdevSlot) else e for e in places)
-        return frozenset(self._leaders[each] for each in names if each in self._leaders)
 
-    def _meant_by(self, found: Device | RejectedDevice) -> frozenset[DeviceName]:
-        """Return the functions and types that an invalid answer is about.
+def _checked(found: RejectedDevice) -> RejectedDevice:
+    """Return a rejection whose reason a plugin may give.
 
-        Without usable handles it may be about all functions of its card that no other
-        answer takes.
-        """
-        own = self._named_by(found)
-        if own or isinstance(found, RejectedDevice):
-            return own
-        return frozenset(
-            address
-            for address, each in self._usable.items()
-            if address not in self._taken and found.address in _card(each)
+    :raises ValueError: it may not.
+    """
+    if found.reason not in _REASONS:
+        raise ValueError(
+            f"RejectedDevice.reason is {found.reason.name}, which is not for plugins"
         )
-
-
-def _card(usable: UsableFunction) -> frozenset[DeviceName]:
-    return frozenset({*usable.members, usable.parent.address})
+    expect_text("RejectedDevice.detail", found.detail)
+    if found.vendor_reason is not None:
+        expect_text("the value of vendor_reason", found.vendor_reason.value)
+        kind = type(found.vendor_reason)
+        if kind.__hash__ not in (VendorReason.__hash__, str.__hash__):
+            raise ValueError("the class of vendor_reason has an __eq__ of its own")
+    return found
 
 
 def _check_region(device: Device) -> None:

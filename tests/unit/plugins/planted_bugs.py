@@ -56,19 +56,6 @@ class SameHandleTwice(Planted):
         yield dataclasses.replace(second, handles=(*second.handles, *first.handles))
 
 
-class NoHandlesOfCard(acme.Acme):
-    """Describes a card after its PF, and forgets its VFs."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
-        usable = candidates.usable[0]
-        yield dataclasses.replace(
-            acme.device(self, usable),
-            address=usable.parent.address,
-            identity=usable.parent.identity,
-            handles=(),
-        )
-
-
 class FirstOfCard(acme.Acme):
     """Offers the first VF of a card as the card, and leaves the others."""
 

@@ -282,18 +282,6 @@ def with_(**changes):
     return lambda right, candidates: [dataclasses.replace(right, **changes)]
 
 
-def with_sibling(right, candidates):
-    """Return a device with the slots of another type."""
-    return with_(handles=candidates.mdev_types[-1].handles)(right, candidates)
-
-
-def beyond(right, candidates):
-    """Return a device with a slot that its type does not have."""
-    slot = base.MdevSlot(right.address, 99)
-    first = dataclasses.replace(right.handles[0], address=slot, members=(slot,))
-    return with_(handles=(first, *right.handles[1:]))(right, candidates)
-
-
 CARD, IDENTITY = (
     base.PciAddress.parse(GPU),
     base.PciIdentity(0x10DE, 0x2235, 0, 0, 0),
@@ -305,7 +293,6 @@ RULES = {
     ),
     f"Device.address {GPU} is not a type of its handles": with_(address=CARD),
     "but that of mtty is None": with_(identity=IDENTITY),
-    "Device.handles is empty": with_(handles=()),
     "Device.erasure is PLUGIN, for mediated devices": with_(
         erasure=base.Erasure.PLUGIN
     ),
@@ -313,8 +300,6 @@ RULES = {
     "Device.region is not for mediated devices": with_(
         region=base.Region(CARD, IDENTITY, 0, None, None)
     ),
-    f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}": with_sibling,
-    f"AttachHandle.address {TYPES[0]}/99 is not a usable candidate": beyond,
 }
 
 
@@ -337,12 +322,10 @@ def test_a_type_that_breaks_a_rule_is_rejected_alone(planted, rule):
 
     assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
     found = host.manager.discover(float("inf"))
-    (broken,) = found.broken_rules
-    assert rule in broken.rule
-    assert [str(each) for each in broken.addresses] == [TYPES[0]]
     (refused,) = found.refused
-    assert refused.reason is RejectReason.INVALID
-    assert refused.detail == f"vendor: {broken.rule}"
+    assert (str(refused.address), refused.reason) == (TYPES[0], RejectReason.INVALID)
+    assert refused.detail.startswith("vendor: ")
+    assert rule in refused.detail
     assert found.set_aside == ()
     host.manager.plug(instance(1), *request(provider(host, TYPES[1])))
     assert host.manager.unplug(instance(1)) == 1
@@ -358,18 +341,36 @@ def test_of_two_devices_of_one_type_the_first_is_offered(planted):
 
     assert offered(host) == dict.fromkeys(TYPES, "vendor")
     assert len(provider(host, TYPES[0]).device.handles) == 12
-    (broken,) = host.manager.discover(float("inf")).broken_rules
-    assert broken.rule.startswith(f"Device.address {TYPES[0]} is that of two devices")
 
 
-def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
-    def both(right, candidates):
-        return right, base.RejectedDevice(right.address, base.RejectReason.UNSUPPORTED)
+def test_a_device_has_the_units_of_its_own_type(vendors, monkeypatch):
+    def confuse(plugin, candidates):
+        _of_gpu, first, second = candidates.mdev_types
+        right = mdev_vendor.device(plugin, first)
+        yield dataclasses.replace(right, handles=second.handles)
 
-    host = planted(both)
+    monkeypatch.setattr(mdev_vendor.Vendor, "discover", confuse)
+    host = vendors()
 
-    assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
-    found = host.manager.discover(float("inf"))
-    assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
-    (broken,) = found.broken_rules
-    assert broken.rule == f"{TYPES[0]} is offered, and rejected as well"
+    assert offered(host) == {TYPES[0]: "mdev", TYPES[2]: "mdev"}
+    (refused,) = host.manager.discover(float("inf")).refused
+    assert str(refused.address) == TYPES[1]
+    assert f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}" in refused.detail
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda right, candidates: (
+            right,
+            base.RejectedDevice(right.address, base.RejectReason.UNSUPPORTED),
+        ),
+        lambda right, candidates: [dataclasses.replace(right, handles=())],
+    ],
+)
+def test_a_wrong_answer_about_units_sets_the_plugin_aside(planted, wrong):
+    host = planted(wrong)
+
+    assert offered(host) == dict.fromkeys(TYPES, "mdev")
+    (aside,) = host.manager.discover(float("inf")).set_aside
+    assert aside.name == "vendor"
