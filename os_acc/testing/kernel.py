@@ -294,7 +294,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
                 boot.unplug(tree, str(address))
             except holders.Blocked:
                 target = WriteTarget(HOT_UNPLUG, str(address))
-                pending.add(tree, pending.Pending(target, ""))
+                pending.add(tree, pending.Pending(target, "1"))
             return function
 
     def swap(
@@ -444,14 +444,10 @@ class FakeKernel(HeartbeatFiles, HotResets):
         :raises OSError: the kernel refuses the write.
         """
         with self._tree.transaction() as tree:
-
-            def change() -> None:
-                # sysfs_kf_write() ignores a write of no bytes.
-                if text:
-                    perform(tree, target, text)
-
             try:
-                outcome, error = carry_out(tree, target.address, fault, change)
+                outcome, error = carry_out(
+                    tree, target.address, fault, lambda: perform(tree, target, text)
+                )
             except holders.Blocked:
                 self._note(tree, path, text, WriteOutcome.BLOCKED.value)
                 inside = os.path.relpath(path, self.root)

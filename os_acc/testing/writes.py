@@ -169,6 +169,9 @@ def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
     :raises OSError: the kernel refuses.
     :raises Blocked: as :func:`carry_out`; calling it again goes on.
     """
+    if not text:
+        # sysfs_kf_write() ignores a write of no bytes.
+        return
     if target.attribute == "drivers_probe":
         drivers.probe(tree, target.address)
     elif target.attribute == "bind":
