@@ -438,10 +438,10 @@ def _discover(
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         found.release(plugin.name, recorded)
-        for each in answer.refused:
-            if each.reason is RejectReason.INVALID:
+        for refused in answer.refused:
+            if refused.reason is RejectReason.INVALID:
                 # An invalid device may lack functions that it had before.
-                found.keep(plugins.SetAside(plugin.name, each.detail), offered)
+                found.keep(plugins.SetAside(plugin.name, refused.detail), offered)
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
     found.reject_rest(declared)
     return found

@@ -20,7 +20,7 @@ import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.candidate import DeviceTags, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -127,11 +127,12 @@ class _Review:
         self._plugin = plugin
         self._functions = functions
         self._others = others
+        known: tuple[UsableFunction | base.MatchedFunction, ...] = (
+            *candidates.usable,
+            *candidates.matched,
+        )
         self._nameable = candidates.provider_addresses.union(
-            *(
-                (each.function.address, each.parent.address)
-                for each in (*candidates.usable, *candidates.matched)
-            )
+            *((each.function.address, each.parent.address) for each in known)
         )
         self._types = {each.type: each for each in candidates.mdev_types}
         self._tags: dict[DeviceName, DeviceTags] = {

@@ -427,12 +427,12 @@ def _why_missing(inventory: Inventory, address: DeviceAddress) -> tuple[str, str
         for provider in inventory.providers.values()
         for handle in provider.device.handles
     ]
-    for each in handles:
-        if address in each.members:
+    for handle in handles:
+        if address in handle.members:
             return (
-                f"it goes to a guest together with {each.address}, in whose IOMMU "
+                f"it goes to a guest together with {handle.address}, in whose IOMMU "
                 "group it is",
-                f"check that one: --device {each.address}",
+                f"check that one: --device {handle.address}",
             )
     of_type = (each.address for each in handles if isinstance(each.address, MdevSlot))
     units = [each for each in of_type if each.type == name]
