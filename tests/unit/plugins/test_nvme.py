@@ -35,20 +35,14 @@ from os_acc.testing.nvme_specs import (
     VIRTUALIZES,
     NvmeSpec,
 )
+from tests.unit.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
-DRIVE = "0000:d9:00.0"
 #: The VFs of a drive, which is another one.
 PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"
-DATA = b"data of a guest." * 512
 ZEROES = bytes(1 << 16)
 KEPT = json.dumps({"address": DRIVE, "allow_no_erase": True})
 NOTHING = {"os_acc_nvme": {"erase_methods": []}}
 TWO_VFS = [json.dumps({"address": PF, "num_vfs": 2})]
-
-
-def host_with(directory: Path, spec: NvmeSpec, **options: Any) -> TestHost:
-    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
-    return TestHost(directory, HostSpec((drive,)), **options)
 
 
 @pytest.fixture
@@ -82,11 +76,6 @@ def binding(host: TestHost, address: str) -> tuple[str | None, str | None]:
 
 def erasing(host: TestHost) -> list[LeaseState]:
     return [each.state for each in host.manager.store.leases() if each.is_over]
-
-
-def advance(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
 
 
 def test_a_drive_is_erased_by_default(host: TestHost) -> None:

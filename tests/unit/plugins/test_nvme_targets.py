@@ -15,17 +15,11 @@ from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import record
 from os_acc.privsep.nvme import notes
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing import TestHost, instance, request
 from os_acc.testing.nvme_specs import NvmeSpec
+from tests.unit.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
-DRIVE = "0000:d9:00.0"
-DATA = b"data of a guest." * 512
 TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])
-
-
-def host_with(directory: Path, spec: NvmeSpec) -> TestHost:
-    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
-    return TestHost(directory, HostSpec((drive,)))
 
 
 @pytest.fixture
@@ -38,11 +32,6 @@ def plug(host: TestHost, target: str) -> None:
     selected, specs = request(host.provider(DRIVE))
     specs["accel1:attach_target"] = target
     host.manager.plug(instance(1), selected, specs)
-
-
-def advance(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
 
 
 @TARGETS
