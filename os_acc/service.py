@@ -366,7 +366,7 @@ def _build(
         settings.write_timeout, settings.helper_start_timeout, settings.node_name
     )
     helper.start(deadline)
-    vendor_steps.begin(helper, loaded.contexts())
+    vendor_steps.begin(helper, loaded.contexts)
     services = Services(root, store, locks, helper, loaded, settings.state_path)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)

@@ -19,15 +19,23 @@ from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.device import AttachHandle, Erasure, Provider
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.lease_view import LeaseView
+from os_acc.objects.lease import Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
-from os_acc.plugins import Plugins, base, values
+from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
 from os_acc.store import refusals
 
 LOG = log.getLogger(__name__)
+
+#: The attributes that classes of errors add to those of their base.
+_OF_ERRORS: Final = (
+    (exception.HostError, ("address", "errno")),
+    (exception.DeviceInUse, ("holders",)),
+    (exception.ProgrammingFailed, ("errors",)),
+    (exception.ServiceError, ("service",)),
+    (exception.NotFound, ("kind",)),
+)
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -65,7 +73,7 @@ class PluginSteps:
 
     @property
     def lease(self) -> LeaseView:
-        return _view(self.holder)
+        return self.holder
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         value: _T = vendor_steps.run(
@@ -368,13 +376,24 @@ def call(
 def _checked(function: Callable[..., _T], *args: object) -> _T:
     """Call a method of a plugin; check the error of the contract that it raises.
 
-    A class of the vendor's may lack an attribute of it: the library shows, records and
-    compares them.
+    The library shows, records and compares its attributes, which an error lacks if its
+    class does not call the constructor of its base.
+
+    :raises ValueError: an attribute has another type.
+    :raises AttributeError: an attribute is missing.
     """
     try:
         return function(*args)
     except exception.OsAccError as error:
-        values.check_error(error)
+        for text in (error.message, error.hint, str(error)):
+            if not isinstance(text, str) or not exception.is_encodable(text):
+                raise ValueError(
+                    f"a text of {type(error).__name__} is {exception.show(text)}"
+                ) from error
+        for own, names in _OF_ERRORS:
+            if isinstance(error, own):
+                for name in names:
+                    getattr(error, name)
         raise
 
 
@@ -388,12 +407,6 @@ def _handle(lease: Lease) -> AttachHandle:
         physical_network=lease.physical_network or None,
         vgpu_type=lease.vgpu_type,
     )
-
-
-def _view(lease: Lease) -> LeaseView:
-    names = {each.name for each in dataclasses.fields(LeaseView)} - {"region"}
-    region = lease.programming.region if lease.programming else None
-    return LeaseView(region=region, **{name: getattr(lease, name) for name in names})
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:

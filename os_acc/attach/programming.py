@@ -33,7 +33,7 @@ from os_acc.objects.region import (
     UnverifiedRegions,
     function_at,
 )
-from os_acc.plugins import base, values
+from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
@@ -155,10 +155,7 @@ class Programmer:
         :raises RegionUnusable: two leases record different contents of a region, or
             another guest uses it.
         """
-        planned = [
-            PlannedLease(lease, lease.programming.region if lease.programming else None)
-            for lease in leases
-        ]
+        planned = [PlannedLease(lease, lease.region) for lease in leases]
         if all(each.region is None for each in planned):
             yield ProgrammingPlan(tuple(leases))
             return
@@ -274,12 +271,10 @@ class Programmer:
                 hint="'os-acc device list' shows the driver and the consumer of the "
                 "card",
             )
-        try:
-            values.check_region(now)
-        except ValueError as error:
+        if type(now) is not Region:
             raise exception.PluginFailed(
-                f"the plugin {name} failed: {error}"
-            ) from error
+                f"the plugin {name} failed: {exception.show(now)} is not a Region"
+            )
         if now.key != region.key or not now.identity.may_be(region.identity):
             raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
         if now.interface_id != region.interface_id:

@@ -61,7 +61,6 @@ class Inventory:
     """The result of a scan of the host.
 
     :ivar set_aside: the plugins whose discovery failed.
-    :ivar broken_rules: the rules that plugins broke, one for each invalid device.
     :ivar provider_origins: the devices and cards that providers are named after.
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
@@ -76,7 +75,6 @@ class Inventory:
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
-    broken_rules: tuple[answers.BrokenRule, ...] = ()
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -155,11 +153,6 @@ class RejectionLog:
             f"{each}": None
             for each in inventory.refused
         }
-        for broken in inventory.broken_rules:
-            # A rejected function is logged with the rule.
-            if not broken.addresses:
-                text = f"the plugin {broken.plugin} broke a rule of the contract"
-                now[f"{text}: {broken.rule}"] = None
         now |= dict.fromkeys(f"{at} {why}" for at, why in inventory.claimed.items())
         for aside in inventory.set_aside:
             now[f"the plugin {aside.name} is not used: {aside.reason}"] = aside.error
@@ -227,7 +220,6 @@ def discover(
         providers=MappingProxyType({each.uuid: each for each in providers}),
         refused=(*refused, *refused_types, *found.refused),
         set_aside=tuple(found.set_aside),
-        broken_rules=tuple(found.broken_rules),
         provider_origins=names.origins,
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
@@ -432,9 +424,11 @@ def _discover(
         given = dataclasses.replace(
             candidates, usable=usable, leased_regions=regions, mdev_types=types
         )
-        around = answers.Surroundings(host.functions, found.offered)
         try:
-            answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
+            answer = loaded.call(
+                *(plugin, seconds, answers.ask),
+                *(plugin, given, host.functions, found.offered),
+            )
         except exception.PluginFailed as error:
             if exception.is_exhaustion(error.__cause__):
                 raise
@@ -444,9 +438,10 @@ def _discover(
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         found.release(plugin.name, recorded)
-        for broken in answer.broken:
-            # Which device it is may be unknown.
-            found.keep(plugins.SetAside(plugin.name, broken.rule), offered)
+        for refused in answer.refused:
+            if refused.reason is RejectReason.INVALID:
+                # An invalid device may lack functions that it had before.
+                found.keep(plugins.SetAside(plugin.name, refused.detail), offered)
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
     found.reject_rest(declared)
     return found

@@ -34,7 +34,8 @@ from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.plugins import Plugins, values
+from os_acc.objects.typed import expect_text
+from os_acc.plugins import Plugins
 from os_acc.privsep import Context, HealthReading, Step, steps
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.store import health_record
@@ -310,7 +311,7 @@ def _checked(step: Step[HealthReading], value: Any) -> HealthReading:
     try:
         if type(value) is not tuple or len(value) != 2 or type(value[1]) is not tuple:
             raise ValueError("which is not a pair of a fault and readings")
-        values.expect_text("the fault", value[0])
+        expect_text("the fault", value[0])
         if len(value[0]) > _LONGEST_FAULT or not value[0].isprintable():
             raise ValueError("whose fault is no phrase for the operator")
         if len(value[1]) > _MOST_READINGS:

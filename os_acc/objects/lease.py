@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
@@ -84,20 +85,9 @@ class HelperRecord:
     serial: str = ""
 
     @classmethod
-    def of(
-        cls,
-        parts: Sequence[Any],
-        lease: str,
-        use: str,
-        driver: str,
-        override: str,
-        eraser: str,
-        releaser: str,
-        node: str,
-        serial: str,
-    ) -> Self:
-        """Parse one line of the helper's list."""
-        guest = use == "guest"
+    def of(cls, parts: Sequence[Any], lease: str, use: str, *rest: str) -> Self:
+        """Parse one line of the helper's list; ``rest`` begins with the driver."""
+        driver, override, *others = rest
         place: DeviceAddress
         if len(parts) == 3:
             parent, kind, number = parts
@@ -105,44 +95,38 @@ class HelperRecord:
         else:
             place = PciAddress(*parts)
         prior = driver or None, override or None
-        return cls(place, lease, guest, *prior, eraser, releaser, node, serial)
+        return cls(place, lease, use == "guest", *prior, *others)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lease:
-    """One accelerator held by one consumer.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView(abc.ABC):
+    """The part of a lease that a plugin sees in a call.
 
-    :ivar uuid: of the lease, and in the privileged helper's record.
-    :ivar consumer: the instance, or the migration while parked there.
-    :ivar group: suffix of the request group that it serves.
-    :ivar provider: uuid of the resource provider.
-    :ivar plugin: the plugin that offered the device.
+    :ivar uuid: of the lease, and of its mediated device.
+    :ivar consumer: the UUID of the instance, or of the migration that holds the lease;
+        during an erasure that of the lease itself.
+    :ivar group: the suffix of the request group; '' for the unnumbered one.
+    :ivar provider: the UUID of the resource provider.
     :ivar address: the function attached to the guest, or the slot of its mediated
-        device. The UUID of a mediated device is that of the lease.
+        device.
     :ivar iommu_group: of the function; None: a mediated device.
+    :ivar numa_node: of the function; None: unknown.
     :ivar prior: the binding to restore, for each member of the IOMMU group; empty for
         a mediated device.
-    :ivar request: fingerprint of the whole request, shared by all its leases.
-    :ivar request_size: the number of leases of that request; 0: unknown.
-    :ivar boot_id: the boot in which ``prior`` was read.
-    :ivar epoch: number of the store's write that last changed this lease;
-        the helper rejects a call with a lower one than it has seen.
-    :ivar reason: why its release failed, or empty.
-    :ivar programming: the required contents of its FPGA region; None: no region.
+    :ivar boot_id: the boot of the host in which ``prior`` was read, as in
+        ``/proc/sys/kernel/random/boot_id``.
+    :ivar instance_name: '' if unknown, as is ``project_id``.
     :ivar attach_target: the user of the accelerator: only a guest's is bound to a
-        VFIO driver.
-    :ivar cells: the host's NUMA cells of the guest, as last passed to a plug;
-        empty: unknown.
-    :ivar affinity: its affinity to these cells; None without cells.
-    :ivar policies: the NUMA policies that apply to its device.
+        VFIO driver. ``prepare`` and ``release`` are called for a guest's alone, or if
+        its plugin erases the device.
+    :ivar cells: the NUMA cells of the host that the guest uses, as last passed to a
+        plug; empty: unknown.
+    :ivar affinity: of ``numa_node`` to these cells; None without cells.
+    :ivar policies: the NUMA policies that apply to the device, by their source.
     :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
         the flavor itself, or if unknown.
-    :ivar arq: the UUID of its accelerator request, if that is not its own; see
-        :attr:`request_uuid`.
-    :ivar is_spare: whether it serves no request: its device is to replace that of
-        another lease, or was replaced. No allocation counts it.
     :ivar image_id: the image of the guest for which the contents of its region were
         decided; '' without a region, or if unknown.
     :ivar bitstream_request: the bitstream that the flavor requests for its region;
@@ -151,34 +135,21 @@ class Lease:
     :ivar created_at: when the consumer got the accelerator, in microseconds since
         1970, UTC; 0: not recorded yet. The lease of a device that replaces another
         one has the time of the replaced one.
-    :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
-        before. Only ``release`` of that plugin frees the device again.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
-    :ivar owes_erase: whether the device may have data of a consumer that only
-        ``erase`` of its plugin removes; recorded before the consumer gets the device.
-    :ivar former_consumer: the consumer whose data is erased, once the device is back
-        on the host; '' before. Then ``consumer`` is the UUID of the lease itself.
-    :ivar former_uuid: the UUID of that consumer's lease, under which the privileged
-        helper has the device on record until the first call of the erasure; ''
-        before.
+    :ivar former_consumer: in ``erase``, the consumer whose data is erased: the device
+        has no other one. '' before.
     :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
     :ivar driver: the VFIO driver that the function has while a guest has it; the
         others of its IOMMU group have vfio-pci.
     :ivar physical_network: the network that its network card is connected to, as
-        tagged when it was planned; '' without a tag.
+        tagged when the lease was planned; '' without a tag.
     :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
-        tagged when it was planned; 0: none.
-    :ivar never_held: whether its release began before a consumer got the device, which
-        therefore has no data of one.
-    :ivar peers: all functions of the model of its device, or of its PF, when this was
-        last prepared, if it has to be erased and has no serial number; otherwise none.
+        tagged when the lease was planned; 0: none.
     """
 
     uuid: str
     consumer: str
-    owner: Owner
-    state: LeaseState
     group: str
     provider: str
     resource_class: str
@@ -186,46 +157,98 @@ class Lease:
     iommu_group: int | None
     numa_node: int | None
     prior: tuple[PriorBinding, ...]
-    request: str
     boot_id: str
-    plugin: str = _WITHOUT_REGION
     instance_name: str = ""
     project_id: str = ""
-    request_size: int = 0
-    epoch: int = 0
-    reason: str = ""
-    programming: Programming | None = None
     attach_target: AttachTarget = AttachTarget.VM
     cells: tuple[int, ...] = ()
     affinity: Affinity | None = None
     policies: PolicySources = NO_POLICIES
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
-    arq: str = ""
-    is_spare: bool = False
     image_id: str = ""
     bitstream_request: BitstreamRequest | None = None
     required: tuple[str, ...] = ()
     created_at: int = 0
-    owes_release: bool = False
     parent: PciIdentity | None = None
-    owes_erase: bool = False
     former_consumer: str = ""
-    former_uuid: str = ""
     erased: float = 0.0
     driver: str = VFIO_PCI
     physical_network: str = ""
     vgpu_type: int = 0
-    never_held: bool = False
-    peers: tuple[PciAddress, ...] = ()
 
     @property
+    @abc.abstractmethod
     def request_uuid(self) -> str:
         """The UUID of its accelerator request, and of the entry that plug returns.
 
         It stays with the request if the device is replaced, and thus the lease.
         """
+
+    @property
+    @abc.abstractmethod
+    def region(self) -> Region | None:
+        """The FPGA region, as it was when the lease was prepared; None: no region."""
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """All functions that the lease takes from the host."""
+        return tuple(prior.address for prior in self.prior)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lease(LeaseView):
+    """One accelerator held by one consumer, with the records of os_acc itself.
+
+    :ivar plugin: the plugin that offered the device.
+    :ivar request: fingerprint of the entire request, shared by all its leases.
+    :ivar request_size: the number of leases of that request; 0: unknown.
+    :ivar epoch: number of the store's write that last changed this lease;
+        the helper rejects a call with a lower one than it has seen.
+    :ivar reason: why its release failed, or empty.
+    :ivar programming: the required contents of its FPGA region; None: no region.
+    :ivar arq: the UUID of its accelerator request, if that is not its own; see
+        :attr:`request_uuid`.
+    :ivar is_spare: whether it serves no request: its device is to replace that of
+        another lease, or was replaced. No allocation counts it.
+    :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
+        before. Only ``release`` of that plugin frees the device again.
+    :ivar owes_erase: whether the device may have data of a consumer that only
+        ``erase`` of its plugin removes; recorded before the consumer gets the device.
+    :ivar former_uuid: the UUID of the former consumer's lease, under which the
+        privileged helper has the device on record until the first call of the
+        erasure; '' before.
+    :ivar never_held: whether its release began before a consumer got the device, which
+        therefore has no data of one.
+    :ivar peers: all functions of the model of its device, or of its PF, when this was
+        last prepared, if it has to be erased and has no serial number; otherwise none.
+    """
+
+    owner: Owner
+    state: LeaseState
+    request: str
+    plugin: str = _WITHOUT_REGION
+    request_size: int = 0
+    epoch: int = 0
+    reason: str = ""
+    programming: Programming | None = None
+    arq: str = ""
+    is_spare: bool = False
+    owes_release: bool = False
+    owes_erase: bool = False
+    former_uuid: str = ""
+    never_held: bool = False
+    peers: tuple[PciAddress, ...] = ()
+
+    @property
+    def request_uuid(self) -> str:
+        """See :attr:`LeaseView.request_uuid`."""
         return self.arq or self.uuid
+
+    @property
+    def region(self) -> Region | None:
+        """See :attr:`LeaseView.region`."""
+        return self.programming.region if self.programming else None
 
     @property
     def consumer_title(self) -> str:
@@ -246,11 +269,6 @@ class Lease:
     def slot(self) -> MdevSlot | None:
         """The slot of its mediated device; None: it has a PCI function."""
         return self.address if isinstance(self.address, MdevSlot) else None
-
-    @property
-    def functions(self) -> tuple[PciAddress, ...]:
-        """All functions that this lease takes from the host."""
-        return tuple(prior.address for prior in self.prior)
 
     @property
     def members(self) -> tuple[DeviceAddress, ...]:
@@ -427,13 +445,6 @@ class RecordedState:
     def leased(self) -> frozenset[DeviceAddress]:
         """All functions that leases take from the host, and all leased slots."""
         return frozenset(each for lease in self.leases for each in lease.members)
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The UUIDs of all held leases."""
-        return frozenset(
-            lease.uuid for lease in self.leases if lease.state is LeaseState.HELD
-        )
 
     @property
     def owed_releases(self) -> Mapping[DeviceAddress, str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Self, final
 
 from os_acc import exception
+from os_acc.objects.typed import expect_number, expect_text
 
 # More than the functions of any host, so that a scan reuses the last one's values.
 _KEPT = 16384
@@ -29,6 +30,8 @@ CHIPSET = frozenset({0x0600, 0x0601})
 #: finds a function: that of slot 0 of a card comes before the others of the card.
 BUS_RESETS = frozenset({"bus", "cxl_bus"})
 _HINT = "use the form 0000:3b:02.1"
+# A serial number is part of the name of a provider, which Placement limits to 200.
+_LONGEST_SERIAL = 64
 
 
 def _is_within(value: object, limit: int) -> bool:
@@ -120,6 +123,22 @@ class PciIdentity:
             f":{self.revision:02x}"
         )
         return ":".join(filter(None, (text, self.serial, self.drive)))
+
+    def check(self, what: str) -> None:
+        """Check the parts of an identity that a vendor's code may have made.
+
+        :param what: the attribute that has it.
+        :raises ValueError: a part has another type, or a serial number is too long.
+        """
+        for number in self.numbers:
+            expect_number(what, number)
+        for text in (self.serial, self.drive):
+            expect_text(f"a serial number of {what}", text)
+            if len(text) > _LONGEST_SERIAL:
+                raise ValueError(
+                    f"a serial number of {what} is longer than {_LONGEST_SERIAL} "
+                    "characters"
+                )
 
     def may_be(self, other: Self) -> bool:
         """Return whether both may belong to one device.

@@ -219,12 +219,14 @@ def others(context: CheckContext) -> Iterator[Finding]:
 
 
 def _broken_rules(context: CheckContext) -> Iterator[Finding]:
-    found = context.look.inventory.broken_rules
-    for each in found[:_SHOWN]:
-        at = exception.some(map(str, each.addresses), _SHOWN)
+    found: dict[str, list[RejectedDevice]] = defaultdict(list)
+    for each in context.look.inventory.refused:
+        if each.reason is RejectReason.INVALID:
+            found[each.detail].append(each)
+    for rule, devices in list(found.items())[:_SHOWN]:
         yield failed(
-            f"plugin {each.plugin} broke a rule of the contract: {each.rule}"
-            + (f"; not offered: {at}" if at else ""),
+            f"a plugin broke a rule of the contract: {rule}; not offered: "
+            f"{_addresses(devices)}",
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     if len(found) > _SHOWN:

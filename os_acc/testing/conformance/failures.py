@@ -72,10 +72,10 @@ def _crash(
 
     # The first one may also make directories that stay.
     for _ in range(2):
-        whole = Touches(host.manager, plugin, kernel=host.kernel)
-        whole.run(plug_and_unplug)
+        complete = Touches(host.manager, plugin, kernel=host.kernel)
+        complete.run(plug_and_unplug)
     require_returned(before, host, f"{provider.name} is as before, once unplugged")
-    for place in select(range(1, whole.count + 1)):
+    for place in select(range(1, complete.count + 1)):
         trial = Touches(host.manager, plugin, place, host.kernel)
         is_killed = trial.run(plug_and_unplug)
         rule = f"a kill before {trial.last} loses nothing of {provider.name}"

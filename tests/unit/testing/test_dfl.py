@@ -99,13 +99,6 @@ def test_every_kind_of_card_is_shown_as_the_kernel_shows_it(kernel: FakeKernel):
     assert card(kernel, SILENT).interface_id is None
 
 
-def test_the_container_shows_no_compat_id(kernel: FakeKernel):
-    place = kernel.path("sys/bus/pci/devices", CARD, "fpga_region")
-    (region,) = os.listdir(place)
-    assert not os.path.exists(f"{place}/{region}/compat_id")
-    assert "region0" in os.listdir(kernel.path("sys/class/fpga_region"))
-
-
 def test_another_driver_takes_nodes_and_devices_away(
     kernel: FakeKernel, sysfs: Attributes
 ):
@@ -159,20 +152,6 @@ def test_programming_changes_what_the_card_holds(kernel: FakeKernel):
     assert [write.outcome for write in kernel.writes()] == ["done"]
 
 
-def test_one_port_is_programmed_and_the_other_is_not(kernel: FakeKernel):
-    program(kernel, payload(OTHER), node="dfl-fme.2", number=1)
-    assert functions(kernel, PORTED) == [DFL_FUNCTION, OTHER]
-
-
-def test_writes_tell_which_bytes_arrived(kernel: FakeKernel):
-    program(kernel, payload(OTHER, 5000))
-    program(kernel, payload(OTHER, 5001))
-    first, second = (write.text.split() for write in kernel.writes())
-    assert first[:3] == ["DFL_FPGA_FME_PORT_PR", "0", "5000"]
-    assert second[2] == "5001"
-    assert first[3] != second[3]
-
-
 @pytest.mark.parametrize(
     ("given", "error"),
     [
@@ -187,10 +166,6 @@ def test_writes_tell_which_bytes_arrived(kernel: FakeKernel):
 def test_the_kernel_refuses_what_it_cannot_do(kernel: FakeKernel, given, error):
     assert refusal(program, kernel, payload(OTHER), **given) == error
     assert functions(kernel) == [DFL_FUNCTION]
-
-
-def test_an_unknown_request_is_refused(kernel: FakeKernel):
-    assert refusal(ioctl, kernel, "dfl-fme.0", 0xB6FF, bytes(4)) == errno.EINVAL
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ETIMEDOUT])
@@ -303,10 +278,6 @@ def test_a_node_is_known_by_its_device_number(kernel: FakeKernel):
     assert refusal(kernel.open_exclusive, path, "1:3") == errno.ENOENT
 
 
-def test_only_a_node_that_is_there_is_opened(kernel: FakeKernel):
-    assert refusal(kernel.open_node, "dfl-fme.99") == errno.ENOENT
-
-
 # -- ports and VFs ------------------------------------------------------------
 
 
@@ -377,8 +348,3 @@ def test_vfs_that_go_leave_their_ports_released(kernel: FakeKernel, sysfs: Attri
     sysfs.unbind(PORTED)
     sysfs.probe(PORTED)
     assert len(card(kernel, PORTED).ports) == 2
-
-
-def test_a_payload_says_what_it_implements():
-    assert payload(OTHER, 16) == uuid.UUID(OTHER).bytes
-    assert len(payload(OTHER, 100_001)) == 100_001
