@@ -16,7 +16,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.attach import own_drivers, peers
 from os_acc.helper import client
-from os_acc.host import attributes, gpu_parts, health, iommu, mdev, pci, usage, vfio
+from os_acc.host import attributes, health, iommu, mdev, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
@@ -102,12 +102,13 @@ def check_unused(root: str, leases: Sequence[Lease]) -> None:
     """
     if not leases:
         return
-    uses = usage.read_usage(root, pci.scan(root))
+    addresses = [address for lease in leases for address in lease.functions]
+    functions = (pci.read_function(root, address) for address in addresses)
+    uses = usage.read_usage(root, {each.address: each for each in functions if each})
     for lease in leases:
         own_drivers.check_vgpu(root, lease)
         for address in lease.functions:
-            use = uses.of(address)
-            if use is not None:
+            if (use := uses.get(address)) is not None:
                 raise exception.DeviceInUse(
                     f"{address} is used by the host: {use}",
                     address=str(address),
@@ -124,14 +125,14 @@ def check_undivided(root: str, lease: Lease, deadline: float) -> None:
     :raises DeviceInParts: a function has one, or its driver does not tell.
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
-    instances = gpu_parts.mig_instances(root)
+    instances = usage.mig_instances(root)
     for address in lease.functions if instances else ():
         stuck = exception.DeviceStuck(
             f"cannot read the MIG instances of {address}: NVIDIA's driver does not "
             "return",
             address=str(address),
         )
-        use = _read(deadline, stuck, gpu_parts.mig_use, root, str(address), instances)
+        use = _read(deadline, stuck, usage.mig_use, root, address, instances)
         if use is not None:
             raise client.DeviceInParts(
                 f"{address} cannot be given to a guest: {use}", address=str(address)

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import link_address, names, number, read_text
-from os_acc.host.function import DEVICES
+from os_acc.host.pci import DEVICES
 from os_acc.objects.dfl import FME, MANAGER, PORT, REGION, canonical, is_id
 from os_acc.objects.pci import PciAddress
 

@@ -19,6 +19,7 @@ from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
@@ -52,7 +53,7 @@ class Catalog:
         self,
         root: str,
         node_name: str,
-        rules: discovery.OperatorRules,
+        rules: OperatorRules,
         loaded: plugins.Plugins,
         store: Store,
         rejections: discovery.RejectionLog,

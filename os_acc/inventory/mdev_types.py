@@ -21,7 +21,8 @@ from typing import Final, Self
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice, TypeAttributes
 from os_acc.host.view import Card, Host
-from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
+from os_acc.inventory.eligibility import claims_of_nova
+from os_acc.inventory.evidence import HostEvidence
 from os_acc.objects.candidate import DeviceTags, OfferedType
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
 from os_acc.objects.lease import RecordedState
@@ -114,10 +115,10 @@ def _rejection(evidence: HostEvidence, named: _NamedType) -> RejectedDevice | No
 
 def _claim_of_nova(evidence: HostEvidence, kind: MdevType) -> RejectedDevice | None:
     """Reject a type of a virtual parent that Nova's own options claim."""
-    if not evidence.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
+    if not evidence.rules.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
         return RejectedDevice(kind, RejectReason.NOVA_CLAIMS)
     names = mdev.type_names(evidence.root, kind.parent)
-    offered = sorted(evidence.nova_mdev_types.intersection(names))
+    offered = sorted(evidence.rules.nova_mdev_types.intersection(names))
     if not offered:
         return None
     detail = f"it offers {', '.join(offered)}"

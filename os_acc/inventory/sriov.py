@@ -16,7 +16,7 @@ from os_acc.helper import client
 from os_acc.host import pci
 from os_acc.host.qat import read_state
 from os_acc.host.view import Host
-from os_acc.inventory import discovery
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import dfl, qat
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.lease import RecordedState
@@ -43,7 +43,7 @@ class VfMaker:
     def __init__(
         self,
         root: str,
-        rules: discovery.OperatorRules,
+        rules: OperatorRules,
         store: Store,
         locks: Locks,
         helper: client.Helper,
@@ -142,7 +142,7 @@ class _Attempt:
 
 
 def _is_novas(
-    root: str, rules: discovery.OperatorRules, host: Host, function: PciFunction
+    root: str, rules: OperatorRules, host: Host, function: PciFunction
 ) -> bool:
     return (
         rules.nova.match(function, host.netdevs, host.functions) is not None

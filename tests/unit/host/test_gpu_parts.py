@@ -27,7 +27,7 @@ def mounts(sysfs: Sysfs) -> None:
 
 
 def use(sysfs: Sysfs, text: str = PLAIN) -> str | None:
-    return read_usage(sysfs.root, scan(sysfs.root)).of(address(text))
+    return read_usage(sysfs.root, scan(sysfs.root).functions).get(address(text))
 
 
 def test_a_mediated_device_is_a_use_of_its_parent(sysfs: Sysfs) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.exception import HostStepFailed, NotFound, ObjectKind, StepReason
-from os_acc.host import function as function_module
+from os_acc.host import pci as function_module
 from os_acc.host.pci import DriverBinding, read_binding, read_function, scan
 from os_acc.objects.pci import PciFunction, PciIdentity, PciRole
 from tests.expected_errors import has

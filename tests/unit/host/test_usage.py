@@ -16,7 +16,7 @@ NVME, OTHER = "0000:5e:00.0", "0000:5f:00.0"
 
 
 def use(sysfs: Sysfs, text: str) -> str | None:
-    return read_usage(sysfs.root, scan(sysfs.root)).of(address(text))
+    return read_usage(sysfs.root, scan(sysfs.root).functions).get(address(text))
 
 
 @pytest.fixture
@@ -137,10 +137,10 @@ def test_a_multipath_disk_is_a_use_of_every_function_that_leads_to_it(
     sysfs.class_device("block", head / "nvme3n1p2", dev="259:5")
     sysfs.function(PLAIN)
     mount(sysfs, "259:5")
-    usage = read_usage(sysfs.root, scan(sysfs.root))
-    assert usage.of(address(NVME)) == usage.of(address(OTHER))
-    assert usage.of(address(NVME)) == "block device nvme3n1p2 is mounted at /srv"
-    assert usage.of(address(PLAIN)) is None
+    usage = read_usage(sysfs.root, scan(sysfs.root).functions)
+    assert usage.get(address(NVME)) == usage.get(address(OTHER))
+    assert usage.get(address(NVME)) == "block device nvme3n1p2 is mounted at /srv"
+    assert usage.get(address(PLAIN)) is None
 
 
 def test_a_disk_that_cannot_be_judged_counts_as_used(sysfs: Sysfs, disk: Path) -> None:
@@ -223,6 +223,6 @@ def test_a_framebuffer_is_used_while_the_console_is_on_it(
 
 def test_the_real_host_can_be_judged() -> None:
     host = scan("/")
-    usage = read_usage("/", host)
-    assert set(usage.by_function) <= set(host.functions)
-    assert all(usage.of(found) for found in usage.by_function)
+    usage = read_usage("/", host.functions)
+    assert set(usage) <= set(host.functions)
+    assert all(usage.values())
