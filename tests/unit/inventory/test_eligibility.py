@@ -158,12 +158,6 @@ def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
         bench.rejected(FPGA)
 
 
-def test_a_leased_device_stays_with_its_provider(bench):
-    before = bench.manager.providers()
-    bench.plug(1, GPU)
-    assert bench.manager.providers() == before
-
-
 # -- devices that Nova claims ------------------------------------------------
 
 
@@ -289,20 +283,6 @@ def catalog(make_bench):
     return lambda *beside: make_bench(HostSpec((card, other, *beside)))
 
 
-@pytest.mark.parametrize(
-    ("enabled", "detail"), [({"t-3": []}, None), ({"t-1": []}, "it offers t-1")]
-)
-def test_what_offers_a_type_without_addresses_is_refused(catalog, enabled, detail):
-    bench = catalog()
-    manager = bench.start(of_nova_s_mdevs(bench, **enabled))
-    found = {
-        str(each.address): (each.reason, each.detail)
-        for each in manager.discover().refused
-    }
-    expected = {"0000:05:00.0": (RejectReason.NOVA_CLAIMS, detail)} if detail else {}
-    assert found == expected
-
-
 def test_a_type_with_addresses_is_nova_s_only_there(catalog):
     bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
@@ -319,12 +299,6 @@ def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(catalog):
         "0000:05:00.0": RejectReason.NOVA_CLAIMS,
         "0000:07:00.0": RejectReason.NOT_ISOLATED,
     }
-
-
-def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):
-    manager = with_nova(bench, "not JSON")
-    assert manager.providers()
-    assert "not JSON" in caplog.text
 
 
 def offer(bench, address, *types):
@@ -355,14 +329,6 @@ def test_types_of_mediated_devices_come_and_go_without_a_restart(catalog):
     ):
         offer(bench, "0000:06:00.0", *types)
         assert offered(manager) == left
-
-
-def test_types_that_nova_takes_none_of_change_nothing(catalog):
-    bench = catalog()
-    before = bench.manager.providers()
-    offer(bench, "0000:06:00.0", "t-9")
-    offer(bench, "0000:05:00.0")
-    assert bench.manager.providers() == before
 
 
 def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(catalog):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import qat
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -219,28 +218,3 @@ def root_allows():
         os.chmod(path, 0o600)
 
     return write
-
-
-@pytest.mark.parametrize(
-    ("services", "message"),
-    [
-        ("sym;dcc", "no device combines"),
-        ("sym;asym;dc;decomp", "no device combines"),
-        ("crypto", "qat_services is 'crypto'"),
-        ("", "qat_services is ''"),
-    ],
-)
-def test_services_that_cannot_be_are_errors_of_the_configuration(
-    make_bench, services, message
-):
-    bench = make_bench(with_qat(), device_spec=spec(services))
-    with pytest.raises(exception.InvalidConfiguration, match=message):
-        bench.restart()
-
-
-def test_services_need_vfs(make_bench):
-    bench = make_bench(
-        with_qat(), device_spec=[f'{{"address": "{PF}", "qat_services": "dc"}}']
-    )
-    with pytest.raises(exception.InvalidConfiguration, match="without num_vfs"):
-        bench.restart()

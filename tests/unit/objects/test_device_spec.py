@@ -247,6 +247,8 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
 
 # -- invalid specs -----------------------------------------------------------
 
+QAT = '{"address": "*", "num_vfs": 16, "qat_services": "%s"}'
+
 
 @pytest.mark.parametrize(
     ("value", "named"),
@@ -296,6 +298,11 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
         ('{"address": "*", "num_vfs": true}', "True"),
         ('{"address": "*", "num_vfs": 65536}', "65536"),
         ('{"address": "*", "num_vfs": "four"}', "four"),
+        (QAT % "sym;dcc", "no device combines"),
+        (QAT % "sym;asym;dc;decomp", "no device combines"),
+        (QAT % "crypto", "qat_services is 'crypto'"),
+        (QAT % "", "qat_services is ''"),
+        ('{"address": "*", "qat_services": "dc"}', "without num_vfs"),
         ('{"address": "*", "prebound": 1}', "prebound"),
         ('{"address": "*", "prebound": "maybe"}', "maybe"),
         ('{"address": "*", "allow_no_reset": null}', "allow_no_reset"),

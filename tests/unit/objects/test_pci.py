@@ -82,14 +82,6 @@ def test_addresses_are_sorted_by_number_not_by_text():
     assert [str(each) for each in sorted(map(PciAddress.parse, texts))] == texts[::-1]
 
 
-def test_functions_of_one_device_are_in_the_same_slot():
-    first, second, other = map(
-        PciAddress.parse, ("0000:17:00.0", "0000:17:00.1", "0000:17:01.0")
-    )
-    assert first.same_slot(second)
-    assert not first.same_slot(other)
-
-
 def test_an_identity_is_shown_as_lspci_shows_it():
     assert str(IDENTITY) == "8086:0953:8086:370a:01"
     assert str(PciIdentity(*IDENTITY.numbers, serial="S1")).endswith(":01:S1")
@@ -106,12 +98,6 @@ def test_a_serial_number_that_cannot_be_read_says_nothing(one, other, may_be):
     assert first.may_be(second) is second.may_be(first) is may_be
     another = dataclasses.replace(second, revision=second.revision + 1)
     assert not first.may_be(another)
-
-
-def test_the_serial_number_tells_cards_apart():
-    first, second = (PciIdentity(*IDENTITY.numbers, serial=s) for s in ("1", "2"))
-    assert first != second
-    assert first.numbers == second.numbers == (0x8086, 0x0953, 0x8086, 0x370A, 1)
 
 
 @pytest.mark.parametrize(
