@@ -95,22 +95,21 @@ def check_answers(
 def check_unused(root: str, leases: Sequence[Lease]) -> None:
     """Check that the host does not use leased devices.
 
-    After a reboot the host may have mounted the disk of a guest, or made it part
-    of a volume or an array.
+    After a reboot it may have mounted the disk of a guest, or put it into an array.
 
     :raises DeviceInUse: the host uses one.
     """
     if not leases:
         return
-    addresses = [address for lease in leases for address in lease.functions]
-    functions = (pci.read_function(root, address) for address in addresses)
+    taken = [address for lease in leases for address in lease.functions]
+    functions = (pci.read_function(root, address) for address in taken)
     uses = usage.read_usage(root, {each.address: each for each in functions if each})
     for lease in leases:
         own_drivers.check_vgpu(root, lease)
         for address in lease.functions:
-            if (use := uses.get(address)) is not None:
+            if address in uses:
                 raise exception.DeviceInUse(
-                    f"{address} is used by the host: {use}",
+                    f"{address} is used by the host: {uses[address]}",
                     address=str(address),
                     hint="release it on the host, then plug again",
                 )
