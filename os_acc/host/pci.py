@@ -32,16 +32,16 @@ from os_acc.host.attributes import (
 from os_acc.host.class_devices import class_devices, nearest_function
 from os_acc.host.view import Host
 from os_acc.objects import nvme
-from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, part_of_device
+from os_acc.objects.pci import (
+    PciAddress,
+    PciFunction,
+    PciIdentity,
+    parse_modalias,
+    part_of_device,
+)
 
 DEVICES = "sys/bus/pci/devices"
 
-# The format of file2alias.c and pci-sysfs.c (modalias_show).
-_MODALIAS = re.compile(
-    r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})"
-    r"sd0000([0-9A-F]{4})bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})",
-    re.ASCII,
-)
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -227,7 +227,10 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     modalias = read_text("modalias", dir_fd=fd)
     if modalias is None:
         return None
-    *ids, class_code = _modalias(modalias)
+    try:
+        *ids, class_code = parse_modalias(modalias)
+    except InvalidInput as error:
+        raise HostStepFailed(error.message) from error
     group = link_name("iommu_group", dir_fd=fd)
     driver = link_name("driver", dir_fd=fd)
     physfn = link_address("physfn", dir_fd=fd)
@@ -262,19 +265,6 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
 
 
 # The VFs of a card, and cards of one model, share names and numbers.
-@functools.lru_cache(1024)
-def _modalias(text: str) -> tuple[int, int, int, int, int]:
-    """Return vendor, product, subsystem vendor and product, and class."""
-    match = _MODALIAS.fullmatch(text)
-    if match is None:
-        raise HostStepFailed(
-            f"modalias contains {text[:80]!r}, expected the ids of a PCI function"
-        )
-    *ids, base, sub, interface = match.groups()
-    vendor, product, subvendor, subproduct = (int(part, 16) for part in ids)
-    return vendor, product, subvendor, subproduct, int(base + sub + interface, 16)
-
-
 @functools.lru_cache(1024)
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())

@@ -139,13 +139,13 @@ def test_a_card_whose_identity_cannot_be_read_is_named(make_bench, caplog, monke
 
     class Unreadable(FakeKernel):
         def read(self, path: str) -> str:
-            if path.endswith(f"{NIC}/device"):
+            if path.endswith(f"{NIC}/modalias"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
             return super().read(path)
 
     monkeypatch.setattr(privsep_kernel, "current", Unreadable(bench.root))
     bench.restart()
-    assert f"{NIC}: device: EIO" in caplog.text
+    assert f"{NIC}: modalias: EIO" in caplog.text
     assert bench.kernel.writes() == []
 
 
