@@ -91,7 +91,7 @@ class DeviceSpec:
     highest_domain: int = LIMITS["domain"]
 
     @property
-    def wants_vfs(self) -> bool:
+    def requests_vfs(self) -> bool:
         """Whether any entry requests the creation of VFs."""
         return any(entry.tags.num_vfs is not None for entry in self.entries)
 

@@ -99,25 +99,6 @@ def test_a_worn_drive_is_reserved_until_it_is_healthy(drives, caplog, worn, mess
     drives.plug(2, DRIVE)
 
 
-@pytest.mark.parametrize("fields", [{"warning": 0b10}, {"used": 130}, {"spare": 10}])
-def test_a_warm_or_old_drive_is_healthy(drives, fields):
-    drives.kernel.wear_out(DRIVE, **fields)
-    read(drives)
-    assert reserved(drives, DRIVE) == 0
-
-
-def test_a_single_reading_is_no_fault_but_the_first_of_a_service_is(drives):
-    read(drives)
-    drives.kernel.wear_out(DRIVE, 0b1000)
-    read(drives, 1)
-    assert reserved(drives, DRIVE) == 0
-    read(drives, 1)
-    assert reserved(drives, DRIVE) == 1
-    drives.restart()
-    read(drives, 1)
-    assert reserved(drives, DRIVE) == 1
-
-
 def test_a_drive_that_a_guest_has_is_never_read(drives, caplog):
     drives.plug(1, DRIVE)
     # A command to it would end the helper's child, and be logged.

@@ -197,24 +197,3 @@ def test_the_helper_configures_no_function_of_another_kind(make_bench):
     assert CallResult(*answer)[:2] == (Outcome.REFUSED, errno.EOPNOTSUPP)
     assert shown(bench) == ("up", "sym;asym")
     assert bench.kernel.writes() == []
-
-
-@pytest.mark.parametrize(("allowed", "outcome"), [("dc", "dc"), ("sym", "sym;asym")])
-def test_root_decides_on_the_services(make_bench, root_allows, allowed, outcome):
-    bench = make_bench(with_qat(), device_spec=spec("dc"))
-    root_allows(bench, *spec(allowed))
-    bench.restart()
-    assert shown(bench) == ("up", outcome)
-
-
-@pytest.fixture
-def root_allows():
-    def write(bench: TestHost, *values: str) -> None:
-        path = bench.kernel.path("etc/os-acc/privileged.conf")
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        lines = "".join(f"device_spec = {value}\n" for value in values)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"[os_acc]\n{lines}")
-        os.chmod(path, 0o600)
-
-    return write

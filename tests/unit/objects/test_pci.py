@@ -15,6 +15,9 @@ from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from tests.unit.pci_addresses import ADDRESSES
 
 IDENTITY = PciIdentity(0x8086, 0x0953, 0x8086, 0x370A, 0x01)
+PLAIN = PciFunction(
+    PciAddress(0, 1, 0, 0), IDENTITY, 0x010802, None, None, None, (), None, 0, ()
+)
 
 
 @given(ADDRESSES)
@@ -109,18 +112,7 @@ def test_a_serial_number_that_cannot_be_read_says_nothing(one, other, may_be):
     ],
 )
 def test_a_function_has_one_role(physfn, total, role):
-    function = PciFunction(
-        address=PciAddress(0, 1, 0, 0),
-        identity=IDENTITY,
-        class_code=0x060400,
-        driver=None,
-        iommu_group=None,
-        numa_node=None,
-        reset_methods=(),
-        physfn=physfn,
-        total_vfs=total,
-        vfs=(),
-    )
+    function = dataclasses.replace(PLAIN, physfn=physfn, total_vfs=total)
     assert function.role is role
 
 
@@ -138,17 +130,7 @@ def test_a_function_has_one_role(physfn, total, role):
 def test_the_header_makes_a_bridge_and_the_class_the_chipset(
     class_code, header, expected
 ):
-    function = PciFunction(
-        address=PciAddress(0, 1, 0, 0),
-        identity=IDENTITY,
-        class_code=class_code,
-        driver=None,
-        iommu_group=None,
-        numa_node=None,
-        reset_methods=(),
-        physfn=None,
-        total_vfs=0,
-        vfs=(),
-        has_bridge_header=header,
+    function = dataclasses.replace(
+        PLAIN, class_code=class_code, has_bridge_header=header
     )
     assert function.is_bridge is expected
