@@ -254,12 +254,12 @@ def _usable(
         # driver for mediated devices.
         if address in taken or evidence.named[address].mdev_types:
             continue
-        verdict = eligibility.judge(evidence, address)
-        if isinstance(verdict, RejectedDevice):
-            refused.append(verdict)
+        members = eligibility.check(evidence, address)
+        if isinstance(members, RejectedDevice):
+            refused.append(members)
             continue
-        usable.append(_usable_function(evidence, address, verdict))
-        taken.update(verdict)
+        usable.append(_usable_function(evidence, address, members))
+        taken.update(members)
     return tuple(usable), refused
 
 

@@ -20,7 +20,7 @@ from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.plugins import families
 
 
-def judge(
+def check(
     evidence: HostEvidence, address: PciAddress
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
@@ -49,10 +49,10 @@ def _bridge(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | N
 
 def _has_vfs(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     count = len(function.vfs)
-    wanted = evidence.named[function.address].num_vfs
-    if wanted is not None and wanted != count and function.role is PciRole.PF:
+    requested = evidence.named[function.address].num_vfs
+    if requested is not None and requested != count and function.role is PciRole.PF:
         why = "" if function.driver or count else "; no driver is bound to it"
-        return _no(function, RejectReason.NO_VFS, f"{count} of {wanted}{why}")
+        return _no(function, RejectReason.NO_VFS, f"{count} of {requested}{why}")
     if count:
         return _no(function, RejectReason.HAS_VFS, f"{count} of them")
     return None

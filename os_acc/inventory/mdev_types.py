@@ -106,9 +106,9 @@ def _rejection(evidence: HostEvidence, named: _NamedType) -> RejectedDevice | No
     claimed = claims_of_nova(evidence, named.parent)
     if claimed is not None:
         return dataclasses.replace(claimed, address=named.type)
-    whole = {named.parent.address, named.parent.physfn} & evidence.taken
-    if whole:
-        address = next(iter(whole))
+    entire = {named.parent.address, named.parent.physfn} & evidence.taken
+    if entire:
+        address = next(iter(entire))
         return RejectedDevice(named.type, RejectReason.LEASED_WHOLE, str(address))
     return None
 

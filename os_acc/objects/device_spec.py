@@ -138,8 +138,8 @@ class DeviceSpec:
 
         :param name: the parent in ``/sys/class/mdev_bus``.
         """
-        wanted = ParentName(name)
-        return next((each.tags for each in self.entries if each.place == wanted), None)
+        place = ParentName(name)
+        return next((each.tags for each in self.entries if each.place == place), None)
 
     def trusts_guests(
         self,
