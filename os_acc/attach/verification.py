@@ -49,9 +49,7 @@ def read_prior(
     :raises DeviceGone: a function has vanished.
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
-    return tuple(
-        _prior(root, _function(root, address), deadline) for address in members
-    )
+    return tuple(_prior(root, address, deadline) for address in members)
 
 
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
@@ -265,7 +263,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
         or not is_vfio_driver(lease.driver)
         or lease.boot_id == this_boot
         else dataclasses.replace(
-            _prior(root, function, deadline),
+            _prior(root, function.address, deadline),
             identity=function.identity.completed(old.identity),
         )
         for old, function in zip(lease.prior, functions, strict=True)
@@ -414,30 +412,24 @@ def _read(
     return reading.result()
 
 
-def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
+def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
     deadlines.left(deadline)
     stuck = exception.DeviceStuck(
-        f"cannot read driver_override of {function.address}: the kernel does not "
-        "return",
-        address=str(function.address),
+        f"cannot read driver_override of {address}: the kernel does not return",
+        address=str(address),
     )
-    binding = _read(deadline, stuck, pci.read_binding, root, function.address)
+    binding = _read(deadline, stuck, pci.read_binding, root, address)
     if binding is None:
-        raise exception.DeviceGone(f"{function.address} has vanished from the host")
+        raise exception.DeviceGone(f"{address} has vanished from the host")
     for name in (binding.driver, binding.driver_override):
         # A binding that cannot be restored must not be removed.
         if not is_driver_name(name or ""):
             raise exception.HostStepFailed(
-                f"{function.address}: cannot restore {name!r:.80} as its driver",
-                address=str(function.address),
+                f"{address}: cannot restore {name!r:.80} as its driver",
+                address=str(address),
                 hint="clear its driver_override, or bind it to another driver",
             )
-    return PriorBinding(
-        address=function.address,
-        identity=function.identity,
-        driver=binding.driver,
-        driver_override=binding.driver_override,
-    )
+    return binding
 
 
 def parent_identity(root: str, slot: MdevSlot) -> PciIdentity | None:

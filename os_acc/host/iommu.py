@@ -9,7 +9,7 @@ import os
 from collections.abc import MutableMapping
 
 from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
-from os_acc.host.attributes import names, number, read_text
+from os_acc.host.attributes import mode, names, number, read_text
 from os_acc.objects.pci import IommuGroup, PciAddress
 
 GROUPS = "sys/kernel/iommu_groups"
@@ -73,7 +73,8 @@ def read_group(root: str, group: int) -> IommuGroup | None:
         number=group,
         members=members,
         reserved=_regions(reserved),
-        unsafe=read_text(f"{path}/name") == _NO_IOMMU,
+        # Few groups have a name, so the file is rarely opened.
+        unsafe=bool(mode(f"{path}/name")) and read_text(f"{path}/name") == _NO_IOMMU,
     )
 
 

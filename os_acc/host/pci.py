@@ -10,28 +10,31 @@ and the ``driver`` link provide the same information without the lock.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import functools
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from types import MappingProxyType
+from typing import TypeVar
 
 from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
 from os_acc.host import iommu
 from os_acc.host.attributes import (
+    class_devices,
     link_address,
     link_name,
     link_target,
+    mode,
     names,
+    nearest_function,
     number,
     read_text,
 )
-from os_acc.host.class_devices import class_devices, nearest_function
 from os_acc.host.view import Host
 from os_acc.objects import nvme
+from os_acc.objects.lease import PriorBinding
 from os_acc.objects.pci import (
     PciAddress,
     PciFunction,
@@ -42,20 +45,14 @@ from os_acc.objects.pci import (
 
 DEVICES = "sys/bus/pci/devices"
 
+_T = TypeVar("_T")
+
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_MAY_READ = 0o004
 # Much faster as a sort key than comparing dataclasses.
 _PARTS = operator.attrgetter("parts")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DriverBinding:
-    """The driver of a function, and its override."""
-
-    driver: str | None
-    driver_override: str | None
 
 
 def scan(root: str) -> Host:
@@ -140,7 +137,7 @@ def _read_functions(
     try:
         for address in _addresses(parent):
             try:
-                function = _read_at(str(address), parent, address)
+                function = _read_at(str(address), parent, address, _read)
             except HostStepFailed as error:
                 if is_exhaustion(error):
                     raise
@@ -158,29 +155,19 @@ def read_function(root: str, address: PciAddress) -> PciFunction | None:
 
     :raises HostStepFailed: the kernel reports an error or malformed data.
     """
-    return _read_at(os.path.join(root, DEVICES, str(address)), None, address)
+    return _read_at(os.path.join(root, DEVICES, str(address)), None, address, _read)
 
 
-def read_binding(root: str, address: PciAddress) -> DriverBinding | None:
-    """Return the current driver and override; None if the function is gone.
+def read_binding(root: str, address: PciAddress) -> PriorBinding | None:
+    """Return a function's identity, driver and override; None if it is gone.
 
     The call may block while a write to this function is stuck: before Linux 7.0
     a read of ``driver_override`` takes the device's lock.
 
-    :raises HostStepFailed: the kernel reports an error.
+    :raises HostStepFailed: the kernel reports an error or malformed data.
     """
-    try:
-        fd = _open(os.path.join(root, DEVICES, str(address)))
-    except HostStepFailed as error:
-        raise _of(address, error) from error
-    if fd is None:
-        return None
-    try:
-        binding = DriverBinding(link_name("driver", dir_fd=fd), _override(fd))
-        # Otherwise a function removed in the meantime would appear unbound.
-        return None if read_text("revision", dir_fd=fd) is None else binding
-    finally:
-        os.close(fd)
+    path = os.path.join(root, DEVICES, str(address))
+    return _read_at(path, None, address, _read_binding)
 
 
 def _addresses(directory: int) -> list[PciAddress]:
@@ -204,33 +191,38 @@ def _open(path: str, parent: int | None = None) -> int | None:
         ) from error
 
 
-def _read_at(path: str, parent: int | None, address: PciAddress) -> PciFunction | None:
+def _read_at(
+    path: str,
+    parent: int | None,
+    address: PciAddress,
+    read: Callable[[int, PciAddress], _T | None],
+) -> _T | None:
     try:
         fd = _open(path, parent)
         if fd is None:
             return None
         try:
-            return _read(fd, address)
+            return read(fd, address)
         finally:
             os.close(fd)
     except HostStepFailed as error:
-        raise _of(address, error) from error
+        raise HostStepFailed(
+            f"{address}: {error.message}", address=str(address), errno=error.errno
+        ) from error
 
 
-def _of(address: PciAddress, error: HostStepFailed) -> HostStepFailed:
-    return HostStepFailed(
-        f"{address}: {error.message}", address=str(address), errno=error.errno
-    )
+def _read_binding(fd: int, address: PciAddress) -> PriorBinding | None:
+    driver = link_name("driver", dir_fd=fd)
+    override = read_text("driver_override", dir_fd=fd)
+    found = _read_identity(fd, address, link_address("physfn", dir_fd=fd))
+    if found is None:
+        return None
+    # The kernel prints an unset override with "%s" of a null pointer.
+    is_set = override not in (None, "", "(null)")
+    return PriorBinding(address, found[0], driver, override if is_set else None)
 
 
 def _read(fd: int, address: PciAddress) -> PciFunction | None:
-    modalias = read_text("modalias", dir_fd=fd)
-    if modalias is None:
-        return None
-    try:
-        *ids, class_code = parse_modalias(modalias)
-    except InvalidInput as error:
-        raise HostStepFailed(error.message) from error
     group = link_name("iommu_group", dir_fd=fd)
     driver = link_name("driver", dir_fd=fd)
     physfn = link_address("physfn", dir_fd=fd)
@@ -239,19 +231,16 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     vfs = _vfs(fd) if total_vfs else ()
     reset_methods = _reset_methods(fd)
     numa_node = _number(fd, "numa_node")
-    serial = _serial(fd)
-    drive = _drive(fd, address, physfn) if class_code == nvme.CLASS else ""
     # As pci_is_bridge() in include/linux/pci.h; the configuration space of a function
     # without power would read as all ones.
-    is_bridge = bool(_mode(fd, "secondary_bus_number"))
-    # Every function has a revision. It is read last: if it is missing, the function
-    # was removed in the meantime and other absences are void.
-    revision = _number(fd, "revision")
-    if revision is None:
+    is_bridge = bool(mode("secondary_bus_number", dir_fd=fd))
+    found = _read_identity(fd, address, physfn)
+    if found is None:
         return None
+    identity, class_code = found
     return PciFunction(
         address=address,
-        identity=_identity(*ids, revision, serial, drive),
+        identity=identity,
         class_code=class_code,
         driver=driver,
         iommu_group=None if group is None else number(group, "iommu_group"),
@@ -262,6 +251,30 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
         vfs=vfs,
         has_bridge_header=is_bridge,
     )
+
+
+def _read_identity(
+    fd: int, address: PciAddress, physfn: PciAddress | None
+) -> tuple[PciIdentity, int] | None:
+    """Return the identity and the class of a function; None if it is gone.
+
+    It is read last: without it, the function was removed in the meantime, and other
+    absences are void.
+    """
+    modalias = read_text("modalias", dir_fd=fd)
+    if modalias is None:
+        return None
+    try:
+        *ids, class_code = parse_modalias(modalias)
+    except InvalidInput as error:
+        raise HostStepFailed(error.message) from error
+    serial = _serial(fd)
+    drive = _drive(fd, address, physfn) if class_code == nvme.CLASS else ""
+    # Every function has a revision.
+    revision = _number(fd, "revision")
+    if revision is None:
+        return None
+    return _identity(*ids, revision, serial, drive), class_code
 
 
 # The VFs of a card, and cards of one model, share names and numbers.
@@ -278,31 +291,13 @@ def _number(fd: int, name: str) -> int | None:
     return None if text is None else number(text, name)
 
 
-def _override(fd: int) -> str | None:
-    text = read_text("driver_override", dir_fd=fd)
-    # The kernel prints an unset override with "%s" of a null pointer.
-    return None if text in (None, "", "(null)") else text
-
-
 def _reset_methods(fd: int) -> tuple[str, ...]:
     methods = read_text("reset_method", dir_fd=fd)
     if methods is not None:
         return _words(methods)
     # Before Linux 5.15 only the existence of "reset" indicates support; it is
     # write-only, so it cannot be opened here.
-    return ("unknown",) if _mode(fd, "reset") else ()
-
-
-def _mode(fd: int, name: str) -> int:
-    """Return the mode of an attribute; 0: it does not exist."""
-    try:
-        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):
-            return 0
-        raise HostStepFailed(
-            f"{name}: {error.strerror}", errno=error.errno or 0
-        ) from error
+    return ("unknown",) if mode("reset", dir_fd=fd) else ()
 
 
 def _vfs(fd: int) -> tuple[PciAddress, ...]:
@@ -340,7 +335,7 @@ def _serial(fd: int) -> str:
     The identity must not depend on the reader: if only root may read the number,
     root ignores it as well.
     """
-    if not _mode(fd, "serial_number") & _OTHERS_MAY_READ:
+    if not mode("serial_number", dir_fd=fd) & _OTHERS_MAY_READ:
         return ""
     try:
         return read_text("serial_number", dir_fd=fd) or ""

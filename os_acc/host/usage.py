@@ -18,8 +18,16 @@ from typing import Final, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import vgpu
-from os_acc.host.attributes import link_name, names, number, read_lines, read_text
-from os_acc.host.class_devices import ClassDevice, class_devices, devices_in
+from os_acc.host.attributes import (
+    ClassDevice,
+    class_devices,
+    devices_in,
+    link_name,
+    names,
+    number,
+    read_lines,
+    read_text,
+)
 from os_acc.host.pci import DEVICES
 from os_acc.objects.pci import PciAddress, PciFunction
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from os_acc.exception import HostStepFailed, StepReason
-from os_acc.host.attributes import names, read_lines, read_text
-from os_acc.host.class_devices import class_devices
+from os_acc.host.attributes import class_devices, names, read_lines, read_text
 from os_acc.host.pci import DEVICES
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.vfio_driver import NVIDIA, is_vfio_driver

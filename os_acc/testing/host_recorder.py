@@ -25,7 +25,7 @@ from oslo_log import log
 from os_acc import deadlines
 from os_acc.exception import HostStepFailed
 from os_acc.host import attributes, iommu, mdev, numa, pci, usage, vfio
-from os_acc.host.class_devices import ClassDevice, class_devices
+from os_acc.host.attributes import ClassDevice, class_devices
 from os_acc.host.view import Host
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell

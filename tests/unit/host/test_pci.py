@@ -10,13 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.exception import HostStepFailed, NotFound, ObjectKind, StepReason
-from os_acc.host.pci import (
-    DEVICES,
-    DriverBinding,
-    read_binding,
-    read_function,
-    scan,
-)
+from os_acc.host.pci import DEVICES, read_binding, read_function, scan
+from os_acc.objects.lease import PriorBinding
 from os_acc.objects.pci import PciFunction, PciIdentity, PciRole
 from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
@@ -135,7 +130,9 @@ def test_a_function_that_goes_while_it_is_read_is_none(
 def test_a_binding_is_driver_and_override(sysfs: Sysfs) -> None:
     assert read_binding(sysfs.root, address()) is None
     directory = sysfs.function(driver="vfio-pci", driver_override="vfio-pci")
-    assert read_binding(sysfs.root, address()) == DriverBinding("vfio-pci", "vfio-pci")
+    assert read_binding(sysfs.root, address()) == PriorBinding(
+        address(), read(sysfs).identity, "vfio-pci", "vfio-pci"
+    )
     (directory / "revision").unlink()
     assert read_binding(sysfs.root, address()) is None
 
