@@ -24,8 +24,13 @@ from os_acc.inventory import (
     named_providers,
 )
 from os_acc.inventory.evidence import HostEvidence, OperatorRules
-from os_acc.objects import device_spec, naming
-from os_acc.objects.candidate import MatchedFunction, OfferedType, UsableFunction
+from os_acc.objects import naming
+from os_acc.objects.candidate import (
+    DeviceTags,
+    MatchedFunction,
+    OfferedType,
+    UsableFunction,
+)
 from os_acc.objects.device import Device, Provider, RejectedDevice, RejectReason
 from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
@@ -166,7 +171,7 @@ def discover(
     found = _discover(
         root, loaded, candidates, recorded, offered, owners, host, deadline
     )
-    recorded = _accepting(recorded, found.devices, rules.named, host)
+    recorded = _accepting(recorded, found.devices, evidence.named)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
     refused_before = refusals.recorded(rules.state_path, root)
     devices = [
@@ -357,28 +362,15 @@ def _discover(
 def _accepting(
     recorded: RecordedState,
     devices: Collection[Device],
-    spec: device_spec.DeviceSpec,
-    host: Host,
+    named: Mapping[PciAddress, DeviceTags],
 ) -> RecordedState:
     """Return the records with the regions that are tagged ``trust_guest_contents``."""
+    tagged = {at for at, tags in named.items() if tags.trust_guest_contents}
     accepted = frozenset(
         device.region.key
         for device in devices
-        if device.region is not None and _is_tagged(device, spec, host)
+        if device.region is not None
+        and any(not tagged.isdisjoint(each.members) for each in device.handles)
     )
     regions = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
     return dataclasses.replace(recorded, unverified_regions=regions)
-
-
-def _is_tagged(device: Device, spec: device_spec.DeviceSpec, host: Host) -> bool:
-    functions = (
-        host.functions.get(address)
-        for handle in device.handles
-        for address in handle.members
-        if isinstance(address, PciAddress)
-    )
-    return any(
-        spec.trusts_guests(function, host.netdevs, host.functions)
-        for function in functions
-        if function is not None
-    )

@@ -218,23 +218,12 @@ def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
 
 
 @pytest.mark.parametrize("yes", [True, "true", "Yes", "1"])
-@pytest.mark.parametrize("tag", ["prebound", "allow_no_reset", "allow_no_erase"])
+@pytest.mark.parametrize(
+    "tag", ["prebound", "allow_no_reset", "allow_no_erase", "trust_guest_contents"]
+)
 def test_booleans_may_be_text(tag: str, yes: object) -> None:
     assert tags_of({tag: yes}) == DeviceTags(**{tag: True})
     assert tags_of({tag: "false"}) == DeviceTags()
-
-
-@pytest.mark.parametrize("yes", [True, "true"])
-def test_guest_contents_are_trusted_where_the_first_match_says_so(yes: object) -> None:
-    spec = parse(
-        [
-            json.dumps({"address": str(CARD)}),
-            json.dumps({"address": "*", "trust_guest_contents": yes}),
-        ]
-    )
-    trusting = {at for at, each in HOST.items() if spec.trusts_guests(each, {}, HOST)}
-    assert trusting == {PF, VF, VMD}
-    assert spec.match(HOST[PF], {}, HOST) == DeviceTags()
 
 
 @pytest.mark.parametrize("number", [4, "4"])
