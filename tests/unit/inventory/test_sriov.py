@@ -26,21 +26,16 @@ def spec(address: str, count: int) -> str:
     return f'{{"address": "{address[:-4]}*.*", "num_vfs": {count}}}'
 
 
-def test_as_many_vfs_are_made_as_the_operator_says(make_bench):
+def test_the_requested_vfs_are_made_and_the_host_does_not_take_them(make_bench):
     bench = make_bench(device_spec=[spec(NIC, 4)])
     bench.restart()
-    assert bench.kernel.state(NIC).numvfs == 4
+    state = bench.kernel.state(NIC)
+    assert (state.numvfs, state.autoprobe) == (4, True)
+    assert bench.drivers("0000:3b:02.0", "0000:3b:02.1") == [None, None]
     assert len(bench.provider(NIC).device.handles) == 4
     writes = bench.kernel.writes()
     bench.restart()
     assert bench.kernel.writes() == writes
-
-
-def test_the_host_does_not_take_them_but_its_own_way_of_probing_stays(make_bench):
-    bench = make_bench(device_spec=[spec(NIC, 2)])
-    bench.restart()
-    assert bench.drivers("0000:3b:02.0", "0000:3b:02.1") == [None, None]
-    assert bench.kernel.state(NIC).autoprobe is True
 
 
 def test_a_number_that_a_driver_of_all_or_none_would_ignore_is_rejected(
