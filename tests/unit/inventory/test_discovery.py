@@ -78,23 +78,6 @@ def test_providers_survive_the_loss_of_the_store(make_bench, tmp_path):
     assert bench.manager.providers() == before
 
 
-def test_providers_of_two_nodes_are_different(bench):
-    before = {provider.uuid for provider in bench.manager.providers()}
-    bench.restart(node_name="node2")
-    after = {provider.uuid for provider in bench.manager.providers()}
-    assert len(before) == len(after) == 7
-    assert before.isdisjoint(after)
-
-
-def test_the_vfs_of_a_card_are_the_capacity_of_one_provider(make_bench):
-    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 4}'])
-    (provider,) = bench.manager.providers()
-    assert provider.name == "node1_accel_8086_1592_0000_3b_00_0"
-    assert [str(handle.address) for handle in provider.device.handles] == [
-        f"0000:3b:02.{number}" for number in range(4)
-    ]
-
-
 def test_vfs_that_are_tagged_differently_are_different_providers(make_bench):
     bench = make_bench(
         device_spec=[
