@@ -196,7 +196,7 @@ def _network_use(device: ClassDevice) -> str | None:
         if each.startswith("upper_"):
             return f"{name} carries {each.removeprefix('upper_')}"
     flags = read_text(f"{device.path}/flags")
-    is_up = bool(flags) and bool(number(flags, f"{device.path}/flags") & _IFF_UP)
+    is_up = flags is not None and number(flags, f"{device.path}/flags") & _IFF_UP
     if is_up or read_text(f"{device.path}/operstate") == "up":
         return f"{name} is up"
     return None
