@@ -156,25 +156,25 @@ def check_viable(root: str, lease: Lease) -> None:
         return
     own_drivers.check_offered(root, lease)
     if (found := _obstacle(root, lease)) is not None:
+        address, driver = found
         raise exception.HostStepFailed(
-            f"IOMMU group {number} cannot be assigned to a guest: {found.address} is "
-            f"bound to {found.driver}",
-            address=str(found.address),
+            f"IOMMU group {number} cannot be assigned to a guest: {address} is bound "
+            f"to {driver}",
+            address=str(address),
             hint="unbind it, or unplug the instance, then plug again",
         )
 
 
 def _obstacle(
     root: str, lease: Lease, checked: Collection[PciAddress] = ()
-) -> PciFunction | None:
+) -> tuple[PciAddress, str | None] | None:
     """Return an unchecked function whose driver keeps the group from a guest."""
     assert lease.iommu_group is not None, "it has no function"
-    group = iommu.read_group(root, lease.iommu_group)
-    others = [each for each in group.members if each not in checked] if group else []
-    for each in filter(None, (pci.read_function(root, address) for address in others)):
-        is_own = (each.address, each.driver) == (lease.address, lease.driver)
-        if not is_own and not vfio.leaves_group_viable(each):
-            return each
+    for address in iommu.read_members(root, lease.iommu_group):
+        driver = None if address in checked else pci.read_driver(root, address)
+        is_own = (address, driver) == (lease.address, lease.driver)
+        if not is_own and not vfio.leaves_group_viable(driver):
+            return address, driver
     return None
 
 
@@ -186,8 +186,7 @@ def check_driven(root: str, lease: Lease) -> None:
     if lease.attach_target is not AttachTarget.HOST:
         return
     place = lease.address
-    function = pci.read_function(root, place) if isinstance(place, PciAddress) else None
-    driver = function.driver if function else None
+    driver = pci.read_driver(root, place) if isinstance(place, PciAddress) else None
     if driver is None or is_vfio_driver(driver):
         raise exception.HostStepFailed(
             f"{lease.address} has attach_target=host, but it is bound to "
@@ -366,10 +365,9 @@ def is_back(root: str, lease: Lease) -> bool:
 
 def moved(root: str, lease: Lease) -> bool:
     """Return whether a function is bound to another driver than its prior one."""
-    found = ((old, pci.read_function(root, old.address)) for old in lease.prior)
     return any(
-        function is not None and function.driver not in (None, old.driver)
-        for old, function in found
+        pci.read_driver(root, old.address) not in (None, old.driver)
+        for old in lease.prior
     )
 
 

@@ -65,7 +65,7 @@ def read_group(root: str, group: int) -> IommuGroup | None:
     """
     path = f"{os.path.join(root, GROUPS)}/{group}"
     reserved = read_text(f"{path}/reserved_regions") or ""
-    members = _members(f"{path}/devices")
+    members = read_members(root, group)
     # The kernel removes a group with its last device.
     if not members:
         return None
@@ -78,9 +78,13 @@ def read_group(root: str, group: int) -> IommuGroup | None:
     )
 
 
-def _members(path: str) -> tuple[PciAddress, ...]:
+def read_members(root: str, group: int) -> tuple[PciAddress, ...]:
+    """Return the PCI functions of a group, sorted; none if it does not exist.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
     members = []
-    for name in names(path):
+    for name in names(os.path.join(root, GROUPS, str(group), "devices")):
         try:
             members.append(PciAddress.parse(name))
         except InvalidInput:

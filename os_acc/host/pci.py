@@ -158,6 +158,14 @@ def read_function(root: str, address: PciAddress) -> PciFunction | None:
     return _read_at(os.path.join(root, DEVICES, str(address)), None, address, _read)
 
 
+def read_driver(root: str, address: PciAddress) -> str | None:
+    """Return the driver of a function; None if it has none, or is gone.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    return link_name(os.path.join(root, DEVICES, str(address), "driver"))
+
+
 def read_binding(root: str, address: PciAddress) -> PriorBinding | None:
     """Return a function's identity, driver and override; None if it is gone.
 

@@ -126,14 +126,13 @@ def offered_functions(
     )
 
 
-def leaves_group_viable(function: PciFunction) -> bool:
-    """Return whether VFIO can open the IOMMU group with this member as it is.
+def leaves_group_viable(driver: str | None) -> bool:
+    """Return whether VFIO can open the IOMMU group of a function with this driver.
 
     A group is viable if each member is unbound, bound to VFIO, or bound to a
     driver that performs no DMA (Documentation/driver-api/vfio.rst, "group
     viability"). Neither its class nor its header type matters.
     """
-    driver = function.driver
     return driver is None or driver in _TOLERATED or is_vfio_driver(driver)
 
 

@@ -339,7 +339,7 @@ def _in_the_way(
     """Return the function that prevents the group's assignment, and the reason."""
     is_kept = not _goes_along(evidence, function, other)
     if other.is_bridge or (is_kept and not claims_of_nova(evidence, other)):
-        if vfio.leaves_group_viable(other) and not is_vfio_driver(other.driver):
+        if vfio.leaves_group_viable(other.driver) and not is_vfio_driver(other.driver):
             return None
         return f"{other.address} ({other.driver}) shares its group"
     for one in (function, other):
