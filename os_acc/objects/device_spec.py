@@ -32,6 +32,8 @@ from os_acc.objects.device_address import (
 )
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
+LOG = logging.getLogger(__name__)
+
 #: Nova cannot match a device in a higher domain.
 NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
 
@@ -303,9 +305,6 @@ def _check_keys(spec: Mapping[str, Any], known: frozenset[str]) -> None:
         )
 
 
-LOG = logging.getLogger(__name__)
-
-
 def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
     """Parse Nova's ``[pci] device_spec`` to find the devices that Nova claims.
 
@@ -375,15 +374,3 @@ def _function(value: str) -> PciAddress | None:
         return PciAddress.parse(value)
     except exception.InvalidInput:
         return None
-
-
-__all__ = [
-    "DeviceSpec",
-    "DeviceSpecEntry",
-    "DeviceTags",
-    "nova_claims",
-    "nova_mdev_addresses",
-    "nova_numa_policies",
-    "nova_virtual_parents",
-    "parse",
-]
