@@ -144,10 +144,7 @@ def _cores(root: str, cpus: frozenset[int]) -> Iterator[_Core]:
 
 
 def _package(path: str) -> int:
-    """Return the package; 0 if the kernel reports none (-1).
-
-    This is the rule of virHostCPUGetSocket() in libvirt.
-    """
+    """Return the package; 0 for none (-1), as virHostCPUGetSocket() in libvirt."""
     text = read_text(path)
     return 0 if text is None else max(number(text, path), 0)
 

@@ -125,10 +125,7 @@ def _netdevs(root: str) -> dict[str, PciAddress]:
 def _read_functions(
     root: str, unreadable: MutableMapping[str, OsAccError]
 ) -> dict[PciAddress, PciFunction]:
-    """Return all functions, sorted; add errors of functions to ``unreadable``.
-
-    :raises HostStepFailed: the list of names cannot be read.
-    """
+    """Return all functions, sorted; add errors of functions to ``unreadable``."""
     found: dict[PciAddress, PciFunction] = {}
     path = os.path.join(root, DEVICES)
     parent = _open(path)
@@ -321,10 +318,7 @@ def _vfs(fd: int) -> tuple[PciAddress, ...]:
 
 
 def _drive(fd: int, address: PciAddress, physfn: PciAddress | None) -> str:
-    """Return the identity of an NVMe function; '' if no driver shows it.
-
-    Any user may read the serial number that the nvme driver shows.
-    """
+    """Return the identity of an NVMe function, which its driver shows to any user."""
     controllers = _open("physfn/nvme" if physfn else "nvme", fd)
     if controllers is None:
         return ""

@@ -149,10 +149,7 @@ class _Busy:
 
 
 def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
-    """Yield ``major:minor`` (empty if unknown), source and target of each mount.
-
-    Documentation/filesystems/proc.rst, "/proc/<pid>/mountinfo".
-    """
+    """Yield ``major:minor`` (empty if unknown), source and target of each mount."""
     proc = os.path.join(root, "proc/self")
     lines = read_lines(f"{proc}/mountinfo")
     for line in lines:

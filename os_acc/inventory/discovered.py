@@ -228,10 +228,7 @@ def _owners(
 def _without_others(
     offered: OfferedType, owners: Mapping[DeviceAddress | DeviceName, str]
 ) -> OfferedType:
-    """Return a type in which the slots that stay with other plugins are faulty.
-
-    The kernel creates a mediated device for each guest, so no other slot is affected.
-    """
+    """Return a type in which the slots that stay with other plugins are faulty."""
     if not _owners(offered, owners):
         return offered
     handles = tuple(

@@ -230,11 +230,7 @@ def _with_faults(
     refused: Mapping[tuple[str, str], str],
     loaded: plugins.Plugins,
 ) -> Device:
-    """Return the device with a fault in each handle that cannot be attached.
-
-    :param faults: the handle is faulty if any function of its group is.
-    :param refused: see :mod:`.refusals`.
-    """
+    """Return the device with the faults and refusals of each handle and its group."""
     if not (faults or refused):
         return device
     options = loaded.options_of(device.plugin)

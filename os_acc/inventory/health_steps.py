@@ -303,10 +303,7 @@ def _order(place: _Place) -> tuple[str, str]:
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:
-    """Return the result of a step, whose code is the vendor's.
-
-    :raises _HealthUnknown: it is none.
-    """
+    """Return the result of a vendor's step, or raise _HealthUnknown for a defect."""
     try:
         if type(value) is not tuple or len(value) != 2 or type(value[1]) is not tuple:
             raise ValueError("which is not a pair of a fault and readings")

@@ -40,10 +40,7 @@ _NO_CAPACITY: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NamedType:
-    """A type that the operator named.
-
-    :ivar parent: the PCI function; None: a virtual parent.
-    """
+    """A type that the operator named; without ``parent``, one of a virtual parent."""
 
     type: MdevType
     tags: DeviceTags
@@ -148,10 +145,8 @@ def _is_in_use(
 ) -> bool:
     """Return whether mediated devices may use the capacity of a type.
 
-    If none existed before ``available_instances`` was read, and none after, that is the
-    total.
-
-    :param in_use: the cards of those that existed before.
+    If none existed before ``available_instances`` was read (``in_use``), and none
+    after, that is the total.
     """
     place = {None, evidence.host.card_of(kind)}
     if not place.isdisjoint(in_use):

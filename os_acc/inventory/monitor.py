@@ -52,10 +52,7 @@ class _ReadFaults:
     ) -> bool:
         """Replace the faults that were read before; return whether they have changed.
 
-        Only one thread may call this.
-
-        :param found: the fault of each function that has one.
-        :param certain: functions whose fault counts at once.
+        Only one thread may call this. Faults of ``certain`` functions count at once.
         """
         before, last, self._last = self.faults, self._last, found
         now = {

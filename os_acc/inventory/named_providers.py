@@ -124,9 +124,7 @@ def _of_type(
 ) -> set[str]:
     """Return the possible UUIDs of a type's provider, and of its parent's own.
 
-    A plugin that has offered the parent as a whole may prepare its types as well.
-
-    :param keys: of the providers on record that are named after the parent.
+    A plugin that has offered the entire parent may prepare its types as well.
     """
     by_place = naming.key_of_place(parent.identity, parent.address)
     return {

@@ -214,11 +214,7 @@ class _Attempt:
 def _requested(
     tags: DeviceTags, function: PciFunction, recorded: RecordedState
 ) -> tuple[int, qat.QatServices | None]:
-    """Return the number of VFs that a PF's tags request, and the services.
-
-    :returns: services None: unchanged.
-    :raises HostStepFailed: this PF cannot have them.
-    """
+    """Return the number of VFs that a PF's tags request, and the services or None."""
     assert tags.num_vfs is not None
     ids, address = function.identity.numbers[:2], str(function.address)
     count, total = tags.num_vfs, function.total_vfs
