@@ -31,6 +31,7 @@ from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps
 from os_acc.host import numa
 from os_acc.inventory import catalog, discovery, health_steps, monitor, snapshots, sriov
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
@@ -483,8 +484,8 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     return HostInspection(inventory, recorded, loaded)
 
 
-def _rules(settings: conf.Settings, unmanaged: bool) -> discovery.OperatorRules:
-    return discovery.OperatorRules(
+def _rules(settings: conf.Settings, unmanaged: bool) -> OperatorRules:
+    return OperatorRules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),

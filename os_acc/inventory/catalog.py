@@ -19,6 +19,7 @@ from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.pci import PciAddress
@@ -52,7 +53,7 @@ class Catalog:
         self,
         root: str,
         node_name: str,
-        rules: discovery.OperatorRules,
+        rules: OperatorRules,
         loaded: plugins.Plugins,
         store: Store,
         rejections: discovery.RejectionLog,
@@ -115,11 +116,11 @@ class Catalog:
 
         A device that was leased during the scan looks unknown. If its lease has
         ended meanwhile as well, only another scan shows the device as free. A device
-        that was unknown before is not worth one. Likewise, a device that was given back
+        that was unknown before needs no other scan. A device that was given back
         during the scan looks as if capacity had to be kept for it.
         """
         before = self.reconciler.recorded_state(store, deadline)
-        inventory = self._judged(before, deadline)
+        inventory = self._discovered(before, deadline)
         if not (inventory.unknown or inventory.absent):
             return before, inventory, True
         recorded = self.reconciler.recorded_state(store, deadline)
@@ -134,11 +135,11 @@ class Catalog:
             both = dataclasses.replace(
                 recorded, leases=(*before.leases, *recorded.leases)
             )
-            inventory = self._judged(both, deadline, inventory.host)
+            inventory = self._discovered(both, deadline, inventory.host)
         is_sure = recorded.epoch == before.epoch or inventory.unknown <= self._unknown
         return recorded, inventory, is_sure
 
-    def _judged(
+    def _discovered(
         self, recorded: RecordedState, deadline: float, host: Host | None = None
     ) -> discovery.Inventory:
         return discovery.discover(
@@ -164,26 +165,23 @@ class Catalog:
         """Return the devices as with one more lease; record and publish nothing."""
         recorded = self.reconciler.recorded_state(self._store.until(deadline), deadline)
         more = dataclasses.replace(recorded, leases=(*recorded.leases, lease))
-        return self._judged(more, deadline)
+        return self._discovered(more, deadline)
 
     def read_health(self) -> bool:
         """Read the health of the devices of the last scan, for later scans.
 
-        Of those that guests have, only whether they answer is read.
-
-        A device that does not answer keeps the caller for a few seconds, and no other
-        reading starts until it does.
+        Of a guest's device, only whether it answers is read. A device that does not
+        answer keeps the caller for a few seconds, and no other reading starts until it
+        does.
 
         :returns: whether the faults have changed.
         """
         if self._reading is None:
+            free, held = self.snapshots.functions()
+            most = self._rules.max_uncorrectable_errors
             try:
                 self._reading = deadlines.begin(
-                    health.faults,
-                    self._root,
-                    self.snapshots.free_functions(),
-                    self._rules.max_uncorrectable_errors,
-                    self.snapshots.held_functions(),
+                    health.faults, self._root, free, most, held
                 )
             except exception.DeviceStuck as error:
                 LOG.warning("cannot read the health of devices: %s", error)
@@ -227,7 +225,7 @@ class Catalog:
         A unit counts the same whether it is leased or free, unless no allocation
         counted it, its release fails, it has to be erased, or its device has vanished.
 
-        :param leases: those before the release, and those that it has released.
+        :param leases: the leases before the release, and the released ones.
         :returns: the error that prevented the update.
         """
         why = None

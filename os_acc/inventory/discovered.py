@@ -105,7 +105,7 @@ class Discovered:
             return usable, self.left_types
         own = (each for each in usable if each.function.address not in others)
         types = (
-            _without_owed(each, others)
+            _without_others(each, others)
             for each in self.left_types
             if waiting.isdisjoint(_owners(each, others))
         )
@@ -217,24 +217,21 @@ class Discovered:
 
 
 def _owners(
-    offered: OfferedType, owed: Mapping[DeviceAddress | DeviceName, str]
+    offered: OfferedType, owners: Mapping[DeviceAddress | DeviceName, str]
 ) -> set[str]:
     """Return the plugins with which slots of a type stay."""
-    return {owed[each.address] for each in offered.handles if each.address in owed}
+    return {owners[each.address] for each in offered.handles if each.address in owners}
 
 
-def _without_owed(
-    offered: OfferedType, owed: Mapping[DeviceAddress | DeviceName, str]
+def _without_others(
+    offered: OfferedType, owners: Mapping[DeviceAddress | DeviceName, str]
 ) -> OfferedType:
-    """Return a type in which the slots that stay with other plugins are faulty.
-
-    The kernel creates a mediated device for each guest, so no other slot is affected.
-    """
-    if not _owners(offered, owed):
+    """Return a type in which the slots that stay with other plugins are faulty."""
+    if not _owners(offered, owners):
         return offered
     handles = tuple(
-        dataclasses.replace(each, fault=f"waits for {owed[each.address]}")
-        if each.address in owed
+        dataclasses.replace(each, fault=f"waits for {owners[each.address]}")
+        if each.address in owners
         else each
         for each in offered.handles
     )

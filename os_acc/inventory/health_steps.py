@@ -29,7 +29,7 @@ from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
 from os_acc.host import health, pci
-from os_acc.inventory.discovery import OperatorRules
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.mdev import function_of
@@ -304,10 +304,7 @@ def _order(place: _Place) -> tuple[str, str]:
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:
-    """Return the result of a step, whose code is the vendor's.
-
-    :raises _HealthUnknown: it is none.
-    """
+    """Return the result of a vendor's step, or raise _HealthUnknown for a defect."""
     try:
         if type(value) is not tuple or len(value) != 2 or type(value[1]) is not tuple:
             raise ValueError("which is not a pair of a fault and readings")

@@ -55,10 +55,10 @@ class Glob:
     function: int | None = None
 
     def matches(self, address: PciAddress) -> bool:
-        wanted = (self.domain, self.bus, self.slot, self.function)
+        own = (self.domain, self.bus, self.slot, self.function)
         return all(
             field is None or field == part
-            for field, part in zip(wanted, address.parts, strict=True)
+            for field, part in zip(own, address.parts, strict=True)
         )
 
     def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:

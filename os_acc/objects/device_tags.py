@@ -54,6 +54,9 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         qat_services=_qat_services(spec) if "qat_services" in spec else None,
         vfio_driver=_vfio_driver(spec.get("vfio_driver", VFIO_PCI)),
         vgpu_type=_vgpu_type(spec["vgpu_type"]) if "vgpu_type" in spec else 0,
+        trust_guest_contents=boolean(
+            "trust_guest_contents", spec.get("trust_guest_contents", False)
+        ),
     )
 
 

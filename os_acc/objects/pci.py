@@ -23,6 +23,12 @@ _ADDRESS = re.compile(
     r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])",
     re.IGNORECASE | re.ASCII,
 )
+# The format of file2alias.c and pci-sysfs.c (modalias_show).
+_MODALIAS = re.compile(
+    r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})"
+    r"sd0000([0-9A-F]{4})bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})",
+    re.ASCII,
+)
 #: The host bridge and the ISA bridge of a chipset, by class: their registers decode
 #: the host's memory and firmware.
 CHIPSET = frozenset({0x0600, 0x0601})
@@ -94,6 +100,23 @@ def _parse(text: str) -> PciAddress:
             f"{exception.show(text)} is not a PCI address", hint=_HINT
         )
     return PciAddress(*(int(part, 16) for part in match.groups()))
+
+
+# The VFs of a card, and cards of one model, share it.
+@functools.lru_cache(1024)
+def parse_modalias(text: str) -> tuple[int, int, int, int, int]:
+    """Return vendor, product, subsystem vendor and product, and class.
+
+    :raises InvalidInput: the text is not the ``modalias`` of a PCI function.
+    """
+    match = _MODALIAS.fullmatch(text)
+    if match is None:
+        raise exception.InvalidInput(
+            f"modalias contains {text[:80]!r}, expected the ids of a PCI function"
+        )
+    vendor, product, subvendor, subproduct = (int(match[n], 16) for n in range(1, 5))
+    class_code = int(match[5] + match[6] + match[7], 16)
+    return vendor, product, subvendor, subproduct, class_code
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)

@@ -16,18 +16,17 @@ from typing import Final, TypeGuard
 
 from os_acc import exception
 from os_acc.objects import nvme, vfio_driver
-from os_acc.objects.pci import BUS_RESETS, CHIPSET, PciAddress, part_of_device
+from os_acc.objects.pci import (
+    BUS_RESETS,
+    CHIPSET,
+    PciAddress,
+    parse_modalias,
+    part_of_device,
+)
 from os_acc.privsep import disks, kernel
 from os_acc.privsep.outcome import CallRefused, Outcome
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_IDENTITY = (
-    "vendor",
-    "device",
-    "subsystem_vendor",
-    "subsystem_device",
-    "revision",
-)
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
@@ -96,11 +95,11 @@ def _parse(name: str) -> PciAddress | None:
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
     """Return vendor, product, both subsystem ids and revision; None if gone."""
-    path = directory(address)
     try:
-        return tuple(
-            int(kernel.current.read(os.path.join(path, name)), 16) for name in _IDENTITY
-        )
+        *ids, _class = parse_modalias(read(address, "modalias"))
+        return (*ids, int(read(address, "revision"), 16))
+    except exception.InvalidInput as error:
+        raise OSError(errno.EPROTO, error.message, "modalias") from error
     except OSError as error:
         if error.errno in _GONE:
             return None

@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from os_acc.host.dfl import DflCard, read_card
-from os_acc.host.function import read_function
+from os_acc.host.pci import read_function
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress

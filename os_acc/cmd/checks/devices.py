@@ -154,7 +154,7 @@ def vfs(context: CheckContext) -> Iterator[Finding]:
         if refused.detail.startswith("0 "):
             hint = "bind its driver; the service then creates them, or logs the reason"
         yield warning(f"{refused.address}: {refused}", hint)
-    if not found and context.named.wants_vfs:
+    if not found and context.named.requests_vfs:
         yield ok("each PF has the VFs that num_vfs requests")
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from os_acc import exception
-from os_acc.host import attributes, function
+from os_acc.host import attributes, pci
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep import locks as lock_files
@@ -136,7 +136,7 @@ def test_an_attribute_that_the_helper_reads(bench, before, refuse, error):
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_function_that_the_service_opens(bench, before, refuse, error):
-    once = refuse(function, "open", error, GPU)
+    once = refuse(pci, "open", error, GPU)
     check_passes(bench, before)
     assert once.struck
 

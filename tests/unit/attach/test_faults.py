@@ -243,7 +243,7 @@ def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch,
 
     class Unreadable(FakeKernel):
         def read(self, path: str) -> str:
-            if path.endswith(f"{FPGA}/vendor"):
+            if path.endswith(f"{FPGA}/modalias"):
                 reads[0] += 1
                 if reads[0] == nth:
                     raise OSError(errno.EIO, os.strerror(errno.EIO), path)
@@ -253,7 +253,7 @@ def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch,
     with pytest.raises(
         exception.HostStepFailed,
         check=has(reason=exception.StepReason.REFUSED),
-        match="vendor: EIO",
+        match="modalias: EIO",
     ) as caught:
         bench.manager.plug(instance(1), *request(provider))
     assert caught.value.errno == errno.EIO

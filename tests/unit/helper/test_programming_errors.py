@@ -15,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.policy import SIGNATURE_PROPERTIES
 from os_acc.helper.client import EpochRefused, Helper
-from os_acc.host.function import read_function
+from os_acc.host.pci import read_function
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep import fpga, rootconf
 from os_acc.privsep.outcome import CallResult, Outcome

@@ -203,13 +203,6 @@ def test_units_whose_devices_are_to_be_made_again_are_free_for_no_other(make_hos
     assert len(mdev.read_mdevs(host.root)) == 4
 
 
-def test_units_whose_devices_exist_are_subtracted_once(make_host):
-    host = make_host()
-    plug(host, 1, f"{GPU}/nvidia-558", amount=3)
-    plug(host, 2, f"{GPU}/nvidia-558")
-    assert units(host, f"{GPU}/nvidia-558") == (4, 0)
-
-
 @pytest.mark.parametrize("end", ["started again", "deleted"])
 @pytest.mark.parametrize("how", ["reboot", "driver loaded again"])
 def test_units_of_other_types_are_reserved_until_held_devices_exist(

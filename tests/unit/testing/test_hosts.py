@@ -26,12 +26,12 @@ def at(text: str) -> PciAddress:
 
 
 def test_what_the_host_uses_is_seen(kernel):
-    usage = read_usage(kernel.root, scan(kernel))
-    assert "mounted" in usage.of(at("0000:04:00.0"))
-    assert "up" in usage.of(at("0000:af:00.0"))
-    assert usage.of(at("0000:03:00.0"))
+    usage = read_usage(kernel.root, scan(kernel).functions)
+    assert "mounted" in usage.get(at("0000:04:00.0"))
+    assert "up" in usage.get(at("0000:af:00.0"))
+    assert usage.get(at("0000:03:00.0"))
     for free in ("0000:d9:00.0", "0000:3b:00.0", "0000:17:00.0", "0000:5e:00.0"):
-        assert usage.of(at(free)) is None
+        assert usage.get(at(free)) is None
 
 
 def test_vfs_are_seen(kernel):
