@@ -32,7 +32,7 @@ class ProfileList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = []
-        for where, each in _source(self).judged(_deadline(self)):
+        for where, each in _source(self).checked(_deadline(self)):
             if isinstance(each, DeviceProfile):
                 found.append(each)
             else:
@@ -75,7 +75,7 @@ class ProfileCheck(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         rows: list[tuple[str | None, str, str]] = []
-        for where, each in _source(self).judged(_deadline(self)):
+        for where, each in _source(self).checked(_deadline(self)):
             if isinstance(each, DeviceProfile):
                 rows.append((each.name, where, "can be used"))
             else:
