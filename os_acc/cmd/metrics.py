@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from os_acc.cmd import base
 from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
 from os_acc.host import health
+from os_acc.inspection import HostInspection
 from os_acc.objects.device import Provider, RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
-from os_acc.service import HostInspection
 from os_acc.store import health_record
 from os_acc.store.health_record import HealthRecord
 
