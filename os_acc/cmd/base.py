@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cliff import command, lister, show
+from cliff import columns, command, lister, show
 
 from os_acc import conf, exception
 from os_acc.cmd import configuration, identity
@@ -201,6 +201,22 @@ class Showing(Acting, show.ShowOne):
     ) -> int:
         shown = tuple(_shown(each, parsed_args) for each in data)
         return super().produce_output(parsed_args, column_names, shown)
+
+
+class Formatted(columns.FormattableColumn[Any]):
+    """A value for programs, with another text for people."""
+
+    def __init__(self, value: Any, text: str) -> None:
+        super().__init__(value)
+        self._text = text
+
+    def human_readable(self) -> str:
+        """Return the text."""
+        return self._text
+
+    def machine_readable(self) -> Any:
+        """Return the value."""
+        return self._value
 
 
 def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:
