@@ -29,13 +29,6 @@ _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 _USAGE = 2
 
 
-class _Listed(command.Command):
-    """A command in the list of ``--help``, which runs no command."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        raise NotImplementedError
-
-
 class Commands(commandmanager.CommandManager):
     """The installed commands; each is imported when it runs.
 
@@ -51,12 +44,17 @@ class Commands(commandmanager.CommandManager):
     def __iter__(self) -> Iterator[tuple[str, commandmanager.EntryPointT]]:
         """Yield each command with its description alone."""
         for name, point in self.commands.items():
-            about = {"_description": _description(point)}
-            listed = type(name, (_Listed,), about)
-            yield name, commandmanager.EntryPointWrapper(name, listed)
+
+            class Listed(command.Command):
+                _description = _first_line(point)
+
+                def take_action(self, parsed_args: argparse.Namespace) -> None:
+                    raise NotImplementedError("only for the list of commands")
+
+            yield name, commandmanager.EntryPointWrapper(name, Listed)
 
 
-def _description(point: commandmanager.EntryPointT) -> str:
+def _first_line(point: commandmanager.EntryPointT) -> str:
     """Return the first line of a command's docstring, without importing it."""
     module, _, name = point.value.partition(":")
     spec = importlib.util.find_spec(module)

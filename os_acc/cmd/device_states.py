@@ -111,7 +111,7 @@ class _Survey:
         given = lease or handle
         return DeviceState(
             address=address,
-            state=self._judge(address),
+            state=self._status(address),
             function=self._function(address),
             provider=provider,
             lease=lease,
@@ -124,7 +124,7 @@ class _Survey:
         place = function_of(address)
         return self._look.inventory.host.functions.get(place) if place else None
 
-    def _judge(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
+    def _status(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
         lease = self._leases.get(address)
         if lease is not None:
             return _OF_LEASE[lease.state]

@@ -119,6 +119,7 @@ def _rows(
 
 def _tree(line: Line) -> Tree:
     colour = _COLOURS.get(line.state, "")
+    parts: tuple[str | tuple[str, str], ...]
     parts = (line.label, (line.state, colour), "; ".join(line.details))
     gap = Text("  ")
     text = gap.join(Text.assemble(each) for each in parts if each and each[0])

@@ -58,13 +58,9 @@ def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
             *(
                 _affinity(snapshot, node)
                 if function
-                else (None, None)[: len(_more(snapshot))]
+                else (None for _column in (MORE if snapshot.guest else ()))
             ),
         )
-
-
-def _more(snapshot: HostSnapshot) -> tuple[str, ...]:
-    return MORE if snapshot.guest else ()
 
 
 def _kind(function: PciFunction | None) -> str:

@@ -130,18 +130,18 @@ def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
         while place and place in snapshot.functions and place not in drawn:
             drawn[place] = above = _above(snapshot, place)
             place = above
-    found = FunctionTrees(
-        {one: other for one, other in drawn.items() if other},
-        *(defaultdict(list), defaultdict(list), defaultdict(list)),
-    )
+    above_of = {one: other for one, other in drawn.items() if other}
+    below: defaultdict[PciAddress, list[PciAddress]] = defaultdict(list)
+    tops: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
+    others: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
     for address, function in sorted(snapshot.functions.items()):
         if address not in drawn:
-            found.others[function.numa_node].append(address)
-        elif address in found.above:
-            found.below[found.above[address]].append(address)
+            others[function.numa_node].append(address)
+        elif address in above_of:
+            below[above_of[address]].append(address)
         else:
-            found.tops[function.numa_node].append(address)
-    return found
+            tops[function.numa_node].append(address)
+    return FunctionTrees(above_of, below, tops, others)
 
 
 def _above(snapshot: HostSnapshot, address: PciAddress) -> PciAddress | None:
