@@ -219,7 +219,7 @@ CALLS: Final[dict[str, Callable[[Cloud], Any]]] = {
     "profile": lambda cloud: Cyborg(cloud.conf(cyborg.SERVICE)).profile(
         "other", _soon()
     ),
-    "profiles": lambda cloud: list(Cyborg(cloud.conf(cyborg.SERVICE)).judged(_soon())),
+    "profiles": lambda cloud: list(Cyborg(cloud.conf(cyborg.SERVICE)).checked(_soon())),
     "flavor": lambda cloud: Flavors(cloud.conf(flavors.SERVICE)).apply(
         "m7", {"trait_a_1:CUSTOM_C": "required"}, "_a_", _soon()
     ),

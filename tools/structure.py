@@ -258,7 +258,7 @@ def rows() -> Iterator[Row]:
         32,
         5,
         len(top),
-        "the handle of a node is part of the public API",
+        "the handle of a node is public; commands do not import the service",
     )
     yield Row(
         "files that one plug enters",

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from os_acc import exception
-from os_acc.attach import operations
 from os_acc.cmd import arguments, base, device_states
 from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
@@ -103,6 +102,8 @@ class DeviceRelease(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
+        from os_acc.attach import operations
+
         operations.release_device(
             self.manager(),
             parsed_args.address,
@@ -129,6 +130,8 @@ class DeviceAdopt(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
+        from os_acc.attach import operations
+
         operations.adopt_device(
             self.manager(),
             parsed_args.address,

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import TYPE_CHECKING
 
 from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
 from os_acc.objects.pci import PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.service import HostInspection
+
+if TYPE_CHECKING:
+    from os_acc.inspection import HostInspection
 
 
 class DeviceStatus(enum.Enum):
@@ -108,7 +111,7 @@ class _Survey:
         given = lease or handle
         return DeviceState(
             address=address,
-            state=self._judge(address),
+            state=self._status(address),
             function=self._function(address),
             provider=provider,
             lease=lease,
@@ -121,7 +124,7 @@ class _Survey:
         place = function_of(address)
         return self._look.inventory.host.functions.get(place) if place else None
 
-    def _judge(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
+    def _status(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
         lease = self._leases.get(address)
         if lease is not None:
             return _OF_LEASE[lease.state]

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import os_resource_classes
 import os_traits
-from oslo_utils import strutils
 
 from os_acc import exception
 from os_acc.objects import mdev, qat, vfio_driver
@@ -135,6 +134,9 @@ def boolean(tag: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
+        # Slow to import, and few tags are text.
+        from oslo_utils import strutils
+
         try:
             return bool(strutils.bool_from_string(value, strict=True))
         except ValueError as error:

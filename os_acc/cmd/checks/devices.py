@@ -97,7 +97,7 @@ _NOT_MEANT = (
     "see 'os-acc device list --state refused', and remove "
     "unintended devices from [os_acc] device_spec"
 )
-_TOLD_ELSEWHERE = (
+_REPORTED_ELSEWHERE = (
     RejectReason.NOVA_CLAIMS,
     RejectReason.DENYLISTED,
     RejectReason.UNKNOWN_STATE,
@@ -201,7 +201,7 @@ def others(context: CheckContext) -> Iterator[Finding]:
     owed = context.look.inventory.recorded_state.owed_releases
     by_reason: dict[str, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.inventory.refused:
-        if refused.reason not in _TOLD_ELSEWHERE and refused.address not in owed:
+        if refused.reason not in _REPORTED_ELSEWHERE and refused.address not in owed:
             by_reason[refused.phrase].append(refused)
     for phrase, found in by_reason.items():
         yield warning(

@@ -14,7 +14,7 @@ from concurrent import futures
 import pytest
 
 import os_acc
-from os_acc import deadlines, exception, service
+from os_acc import deadlines, exception, inspection, service
 from os_acc.attach import operations
 from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
@@ -234,7 +234,7 @@ def held_by_another_process(state_path):
 
 
 def test_a_process_that_has_the_store_keeps_nobody(make_bench, looks, monkeypatch):
-    monkeypatch.setattr(service, "STORE_SECONDS", 10.0 * SECONDS)
+    monkeypatch.setattr(inspection, "STORE_SECONDS", 10.0 * SECONDS)
     bench, nova = make_bench(), Nova()
     bench.restart()
     with held_by_another_process(bench.state_path):

@@ -66,8 +66,8 @@ def test_a_profile_that_nobody_can_serve_hides_none(
     assert source.profile("fpga-dp1", soon()).name == "fpga-dp1"
     with pytest.raises(exception.InvalidProfile, match="typo"):
         source.profile("bad", soon())
-    judged = [each for _where, each in source.judged(soon())]
-    assert [type(each).__name__ for each in judged] == [
+    checked = [each for _where, each in source.checked(soon())]
+    assert [type(each).__name__ for each in checked] == [
         "InvalidProfile",
         "InvalidProfile",
         "DeviceProfile",

@@ -88,7 +88,7 @@ class Server(http.server.ThreadingHTTPServer):
         declared = {}
         if name == "Keystone":
             declared = keystone_double.credentials(self.url, "x")
-        return list(Cyborg(self.conf(cyborg.SERVICE, **declared)).judged(soon()))
+        return list(Cyborg(self.conf(cyborg.SERVICE, **declared)).checked(soon()))
 
 
 class _Handler(keystone_double.Handler):
