@@ -17,6 +17,7 @@ from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders, kernel
+from os_acc.privsep.outcome import Outcome
 from os_acc.testing import (
     FakeKernel,
     HostSpec,
@@ -312,7 +313,7 @@ def test_the_look_of_the_other_context_decides(bench, monkeypatch):
     before = bench.kernel.snapshot()
     bench.plug(1, FPGA)
     bench.kernel.chown(FPGA)
-    monkeypatch.setattr(holders, "_probe", lambda addresses: 0)
+    monkeypatch.setattr(holders, "_holders", lambda nodes, groups: (Outcome.OK, 0, ()))
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 
