@@ -37,7 +37,7 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Action, Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
 from os_acc.store.locks import consumer_lock
 
@@ -181,7 +181,7 @@ class Lifecycle:
             plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
             if erasure.lacks_number(lease):
                 # Without its erasure, as it may be the device of another guest.
-                bare = dataclasses.replace(lease, owes_erase=False)
+                bare = lease.without(Action.ERASE)
                 self._helper.reserve(bare, deadline)
 
         lease = self._with_epoch(prepare, lease, deadline)
@@ -366,7 +366,7 @@ class Lifecycle:
             if lease.owes_release and not lease.owes_erase:
                 self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
             elif lease.owes_release and has_records:
-                self._restore(dataclasses.replace(lease, owes_release=False), deadline)
+                self._restore(lease.without(Action.RELEASE), deadline)
 
     def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
         plugin_steps.release(

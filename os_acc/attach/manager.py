@@ -160,7 +160,7 @@ class Manager:
                     lease.address,
                 )
             others = [
-                each for each in leases if each not in quarantined and not each.is_over
+                each for each in leases if each not in quarantined and not each.erasure
             ]
             return self.give_back(others, deadline) if others else 0
 
@@ -335,7 +335,7 @@ class Manager:
     def _has_other_cells(self, instance: InstanceInfo, deadline: float) -> bool:
         """Return whether an instance holds accelerators, recorded for other cells."""
         return any(
-            lease.state is LeaseState.HELD and lease.cells != instance.numa_cells
+            lease.state is LeaseState.HELD and lease.guest.cells != instance.numa_cells
             for lease in self.store.until(deadline).leases(instance.uuid)
         )
 

@@ -49,7 +49,7 @@ def _families(look: HostInspection) -> Iterator[MetricFamily]:
     """Yield the metrics of units, leases, devices and plugins."""
     providers = look.inventory.providers
     leases = look.recorded.leases
-    used = Counter(each.provider for each in leases if not each.is_over)
+    used = Counter(each.provider for each in leases if not each.erasure)
     found = capacity.capacities(providers.values(), look.recorded)
     units = [
         (_labels(each, name), amounts, used[each.uuid])
@@ -88,7 +88,7 @@ def _families(look: HostInspection) -> Iterator[MetricFamily]:
         (
             Sample(each.erased, {"address": str(each.address)})
             for each in leases
-            if each.is_over
+            if each.erasure
         ),
         unit="ratio",
     )

@@ -117,7 +117,7 @@ class Helper:
         turn = self._turn(privsep.base, deadline)
         answers = turn.ask(
             binding.take,
-            lease.iommu_group,
+            lease.handle.iommu_group,
             lease.targets,
             lease.epoch,
             turn.milliseconds,
@@ -137,7 +137,7 @@ class Helper:
         turn = self._turn(privsep.base, deadline)
         answers = turn.ask(
             binding.reserve,
-            lease.iommu_group,
+            lease.handle.iommu_group,
             lease.targets,
             lease.epoch,
             turn.milliseconds,
@@ -193,7 +193,7 @@ class Helper:
         )
         answers = turn.ask(
             binding.give_back,
-            lease.iommu_group,
+            lease.handle.iommu_group,
             targets,
             lease.epoch,
             turn.milliseconds,

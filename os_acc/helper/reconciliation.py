@@ -142,7 +142,7 @@ def _are_in_place(records: tuple[HelperRecord, ...], recorded: RecordedState) ->
     A reboot may have moved the device of another lease to it.
     """
     owners = {
-        address: (lease.uuid, lease.former_uuid)
+        address: lease.recorded_uuids
         for lease in recorded.leases
         for address in lease.members
     }

@@ -11,13 +11,14 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from os_acc.objects import instance
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 
 #: The plugin of PCI functions whose devices have no region.
@@ -108,32 +109,70 @@ class HelperRecord:
         return cls(place, lease, guest, *prior, eraser, releaser, node, serial)
 
 
+class Action(enum.Enum):
+    """An action that a device needs before it is free.
+
+    RELEASE: ``prepare`` of its plugin may have begun; only its ``release`` undoes it.
+    ERASE: the device may have data of a consumer that only ``erase`` removes.
+    """
+
+    RELEASE = "release"
+    ERASE = "erase"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guest:
+    """The instance that a lease is for, as last passed to a plug.
+
+    :ivar name: '' if unknown, as is ``project_id``.
+    :ivar image_id: the image for which the contents of its region were decided; ''
+        without a region, or if unknown.
+    :ivar cells: the host's NUMA cells that it uses; empty: unknown.
+    """
+
+    name: str = ""
+    project_id: str = ""
+    image_id: str = ""
+    cells: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErasureRecord:
+    """The erasure of a device that is back on the host.
+
+    :ivar consumer: the consumer whose data is erased.
+    :ivar lease: the UUID of that consumer's lease, under which the privileged helper
+        has the device on record until the first call of the erasure.
+    :ivar done: the part of the erasure that is done, from 0.0 to 1.0.
+    """
+
+    consumer: str
+    lease: str
+    done: float = 0.0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
     """One accelerator held by one consumer.
 
-    :ivar uuid: of the lease, and in the privileged helper's record.
-    :ivar consumer: the instance, or the migration while parked there.
-    :ivar group: suffix of the request group that it serves.
-    :ivar provider: uuid of the resource provider.
-    :ivar plugin: the plugin that offered the device.
-    :ivar address: the function attached to the guest, or the slot of its mediated
-        device. The UUID of a mediated device is that of the lease.
-    :ivar iommu_group: of the function; None: a mediated device.
+    :ivar uuid: of the lease, and in the privileged helper's record. A mediated device
+        has this UUID, too.
+    :ivar consumer: the instance, or the migration while parked there; while the device
+        is erased, the lease itself.
+    :ivar wanted: the request group that it serves, and its provider.
+    :ivar handle: the device.
     :ivar prior: the binding to restore, for each member of the IOMMU group; empty for
         a mediated device.
     :ivar request: fingerprint of the whole request, shared by all its leases.
-    :ivar request_size: the number of leases of that request; 0: unknown.
     :ivar boot_id: the boot in which ``prior`` was read.
+    :ivar plugin: the plugin that offered the device.
+    :ivar guest: the instance.
+    :ivar request_size: the number of leases of that request; 0: unknown.
     :ivar epoch: number of the store's write that last changed this lease;
         the helper rejects a call with a lower one than it has seen.
     :ivar reason: why its release failed, or empty.
     :ivar programming: the required contents of its FPGA region; None: no region.
-    :ivar attach_target: the user of the accelerator: only a guest's is bound to a
-        VFIO driver.
-    :ivar cells: the host's NUMA cells of the guest, as last passed to a plug;
-        empty: unknown.
-    :ivar affinity: its affinity to these cells; None without cells.
+    :ivar affinity: its affinity to the guest's cells; None without cells.
     :ivar policies: the NUMA policies that apply to its device.
     :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
         knows them.
@@ -143,32 +182,14 @@ class Lease:
         :attr:`request_uuid`.
     :ivar is_spare: whether it serves no request: its device is to replace that of
         another lease, or was replaced. No allocation counts it.
-    :ivar image_id: the image of the guest for which the contents of its region were
-        decided; '' without a region, or if unknown.
-    :ivar bitstream_request: the bitstream that the flavor requests for its region;
-        None: none.
-    :ivar required: the traits that the flavor requires of its region.
     :ivar created_at: when the consumer got the accelerator, in microseconds since
         1970, UTC; 0: not recorded yet. The lease of a device that replaces another
         one has the time of the replaced one.
-    :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
-        before. Only ``release`` of that plugin frees the device again.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
-    :ivar owes_erase: whether the device may have data of a consumer that only
-        ``erase`` of its plugin removes; recorded before the consumer gets the device.
-    :ivar former_consumer: the consumer whose data is erased, once the device is back
-        on the host; '' before. Then ``consumer`` is the UUID of the lease itself.
-    :ivar former_uuid: the UUID of that consumer's lease, under which the privileged
-        helper has the device on record until the first call of the erasure; ''
-        before.
-    :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
-    :ivar driver: the VFIO driver that the function has while a guest has it; the
-        others of its IOMMU group have vfio-pci.
-    :ivar physical_network: the network that its network card is connected to, as
-        tagged when it was planned; '' without a tag.
-    :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
-        tagged when it was planned; 0: none.
+    :ivar outstanding: the actions that its device needs before it is free; recorded
+        before they can become necessary.
+    :ivar erasure: the erasure of the device, once it is back on the host.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
     :ivar peers: all functions of the model of its device, or of its PF, when this was
@@ -179,45 +200,85 @@ class Lease:
     consumer: str
     owner: Owner
     state: LeaseState
-    group: str
-    provider: str
-    resource_class: str
-    address: DeviceAddress
-    iommu_group: int | None
-    numa_node: int | None
+    wanted: GroupAllocation
+    handle: AttachHandle
     prior: tuple[PriorBinding, ...]
     request: str
     boot_id: str
     plugin: str = _WITHOUT_REGION
-    instance_name: str = ""
-    project_id: str = ""
+    guest: Guest = Guest()
     request_size: int = 0
     epoch: int = 0
     reason: str = ""
     programming: Programming | None = None
-    attach_target: AttachTarget = AttachTarget.VM
-    cells: tuple[int, ...] = ()
     affinity: Affinity | None = None
     policies: PolicySources = NO_POLICIES
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
     arq: str = ""
     is_spare: bool = False
-    image_id: str = ""
-    bitstream_request: BitstreamRequest | None = None
-    required: tuple[str, ...] = ()
     created_at: int = 0
-    owes_release: bool = False
     parent: PciIdentity | None = None
-    owes_erase: bool = False
-    former_consumer: str = ""
-    former_uuid: str = ""
-    erased: float = 0.0
-    driver: str = VFIO_PCI
-    physical_network: str = ""
-    vgpu_type: int = 0
+    outstanding: tuple[Action, ...] = ()
+    erasure: ErasureRecord | None = None
     never_held: bool = False
     peers: tuple[PciAddress, ...] = ()
+
+    @property
+    def address(self) -> DeviceAddress:
+        """The function attached to the guest, or the slot of its mediated device."""
+        return self.handle.address
+
+    @property
+    def group(self) -> str:
+        """The suffix of the request group that it serves."""
+        return self.wanted.group_suffix
+
+    @property
+    def provider(self) -> str:
+        """The UUID of the resource provider; '' if unknown."""
+        return self.wanted.provider_uuid
+
+    @property
+    def driver(self) -> str:
+        """The driver that the function attached to the guest has in the meantime."""
+        return self.handle.driver
+
+    @property
+    def owes_release(self) -> bool:
+        """Whether its plugin has to release the device."""
+        return Action.RELEASE in self.outstanding
+
+    @property
+    def owes_erase(self) -> bool:
+        """Whether its plugin has to erase the device."""
+        return Action.ERASE in self.outstanding
+
+    @property
+    def erased(self) -> float:
+        """The part of the erasure of its device that is done, from 0.0 to 1.0."""
+        return self.erasure.done if self.erasure else 0.0
+
+    @property
+    def recorded_uuids(self) -> tuple[str, ...]:
+        """The UUIDs under which the privileged helper may have the device on record."""
+        return (self.uuid, self.erasure.lease) if self.erasure else (self.uuid,)
+
+    def with_erased(self, part: float, **changes: Any) -> Self:
+        """Return the lease of a device to erase, of which a part is erased."""
+        assert self.erasure is not None
+        erasure = dataclasses.replace(self.erasure, done=part)
+        return dataclasses.replace(self, erasure=erasure, **changes)
+
+    def needing(self, *actions: Action) -> Self:
+        """Return the lease with more outstanding actions."""
+        new = tuple(each for each in actions if each not in self.outstanding)
+        return dataclasses.replace(self, outstanding=self.outstanding + new)
+
+    def without(self, *actions: Action) -> Self:
+        """Return the lease without some of its outstanding actions."""
+        left = tuple(each for each in self.outstanding if each not in actions)
+        return dataclasses.replace(self, outstanding=left)
 
     @property
     def request_uuid(self) -> str:
@@ -230,17 +291,14 @@ class Lease:
     @property
     def consumer_title(self) -> str:
         """The UUID of the consumer and the name of the instance, for messages."""
-        return instance.title(self.former_consumer or self.consumer, self.instance_name)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its consumer has given the device back, which is not erased yet."""
-        return bool(self.former_consumer)
+        return instance.title(
+            self.erasure.consumer if self.erasure else self.consumer, self.guest.name
+        )
 
     @property
     def is_the_guests(self) -> bool:
         """Whether the guest itself uses it, through VFIO."""
-        return self.attach_target is AttachTarget.VM
+        return self.wanted.attach_target is AttachTarget.VM
 
     @property
     def slot(self) -> MdevSlot | None:
@@ -299,13 +357,12 @@ class Lease:
             self,
             uuid=uuid,
             consumer=uuid,
-            former_consumer=self.consumer,
-            former_uuid=self.uuid,
+            erasure=ErasureRecord(self.consumer, self.uuid),
             state=LeaseState.ERASING,
             reason="",
             arq="",
             is_spare=False,
-            owes_release=False,
+            outstanding=(Action.ERASE,),
         )
 
     def driver_of(self, function: PciAddress) -> str:
@@ -359,13 +416,13 @@ class Lease:
     @property
     def is_unallocated(self) -> bool:
         """Whether its unit is not available although no allocation counts it."""
-        return self.has_failed_release or self.is_spare or self.is_over
+        return self.has_failed_release or self.is_spare or bool(self.erasure)
 
     @property
     def is_of_request(self) -> bool:
         """Whether it counts as one of its consumer's present accelerators."""
         return self.state is not LeaseState.QUARANTINED and not (
-            self.is_spare or self.is_over
+            self.is_spare or self.erasure
         )
 
     @property
@@ -373,7 +430,7 @@ class Lease:
         """Whether a plug may have left a host's card between two drivers."""
         return (
             not self.is_the_guests
-            and not self.is_over
+            and not self.erasure
             and self.programming is not None
             and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
         )

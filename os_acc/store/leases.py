@@ -153,9 +153,9 @@ class Store:
                 records.update(connection, row, lease)
                 # A retry changes only the epoch and is not worth an event, nor is the
                 # progress of an erasure.
-                before = dataclasses.replace(
-                    records.lease_of(row), epoch=lease.epoch, erased=lease.erased
-                )
+                before = dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
+                if before.erasure and lease.erasure:
+                    before = before.with_erased(lease.erased)
                 if before != lease:
                     self._record(connection, _operation(lease), lease)
             return fresh
@@ -210,7 +210,7 @@ class Store:
                     reason=exception.ConflictReason.CONSUMER,
                 )
             before = [
-                each for each in self._of(connection, old_consumer) if not each.is_over
+                each for each in self._of(connection, old_consumer) if not each.erasure
             ]
             if not before:
                 raise exception.NotFound(
@@ -483,7 +483,7 @@ class Store:
             connection,
             self._now(),
             operation,
-            consumer=lease.former_consumer or lease.consumer,
+            consumer=lease.erasure.consumer if lease.erasure else lease.consumer,
             address=str(lease.address),
             state=lease.state.value,
             detail=detail or lease.reason,

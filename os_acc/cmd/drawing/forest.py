@@ -49,7 +49,7 @@ def _key(snapshot: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
     # The instances of devices in trouble are always named.
     is_named = by_holder or device.state is not DeviceStatus.LEASED
     consumer = device.lease.consumer if is_named else ""
-    return (*own, device.lease.attach_target, consumer)
+    return (*own, device.lease.wanted.attach_target, consumer)
 
 
 _Places = Mapping[PciAddress | None, tuple[PciAddress, ...]]

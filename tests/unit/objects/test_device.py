@@ -7,9 +7,8 @@ from __future__ import annotations
 import pytest
 
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.testing import uuid_of
+from tests.unit import leases
 
 
 def device() -> Device:
@@ -33,21 +32,5 @@ def test_a_refusal_says_why(reason):
 
 def test_a_lease_takes_all_functions_whose_bindings_it_knows():
     members = tuple(PciAddress(0, 0x17, 0, number) for number in range(2))
-    lease = Lease(
-        uuid=uuid_of(1),
-        consumer=uuid_of(2),
-        owner=Owner.NOVA,
-        state=LeaseState.HELD,
-        group="",
-        provider=uuid_of(3),
-        resource_class="CUSTOM_ACCELERATOR_GPU",
-        address=members[0],
-        iommu_group=7,
-        numa_node=None,
-        prior=tuple(
-            PriorBinding(member, device().identity, None, None) for member in members
-        ),
-        request="",
-        boot_id=uuid_of(4),
-    )
+    lease = leases.lease(*members)
     assert lease.members == members

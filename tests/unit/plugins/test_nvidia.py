@@ -447,7 +447,13 @@ def test_a_lease_without_a_type_says_so(host: TestHost) -> None:
     """A version without the field wrote it."""
     host.plug(1, VFS[0])
     (lease,) = host.manager.store.leases()
-    host.manager.store.replace([dataclasses.replace(lease, vgpu_type=0)])
+    host.manager.store.replace(
+        [
+            dataclasses.replace(
+                lease, handle=dataclasses.replace(lease.handle, vgpu_type=0)
+            )
+        ]
+    )
     host.kernel.reboot()
     with pytest.raises(exception.HostStepFailed, match="does not record the type"):
         host.restart().plug(instance(1), None, None)
