@@ -19,8 +19,7 @@ from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.device import AttachHandle, Erasure, Provider
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Action, Lease, LeaseState
-from os_acc.objects.lease_view import LeaseView
+from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base, values
 from os_acc.privsep import Step
@@ -65,7 +64,7 @@ class PluginSteps:
 
     @property
     def lease(self) -> LeaseView:
-        return _view(self.holder)
+        return self.holder
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         value: _T = vendor_steps.run(
@@ -377,12 +376,6 @@ def _checked(function: Callable[..., _T], *args: object) -> _T:
 
 def _handle(lease: Lease) -> AttachHandle:
     return dataclasses.replace(lease.handle, members=lease.members)
-
-
-def _view(lease: Lease) -> LeaseView:
-    names = {each.name for each in dataclasses.fields(LeaseView)} - {"region"}
-    region = lease.programming.region if lease.programming else None
-    return LeaseView(region=region, **{name: getattr(lease, name) for name in names})
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:

@@ -155,10 +155,7 @@ class Programmer:
         :raises RegionUnusable: two leases record different contents of a region, or
             another guest uses it.
         """
-        planned = [
-            PlannedLease(lease, lease.programming.region if lease.programming else None)
-            for lease in leases
-        ]
+        planned = [PlannedLease(lease, lease.region) for lease in leases]
         if all(each.region is None for each in planned):
             yield ProgrammingPlan(tuple(leases))
             return

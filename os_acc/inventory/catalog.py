@@ -20,7 +20,7 @@ from os_acc.host import health
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.objects.device import Provider, RejectedDevice
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
@@ -125,7 +125,8 @@ class Catalog:
         recorded = self.reconciler.recorded_state(store, deadline)
         if recorded.store != before.store:
             raise StoreReplaced("the store was replaced while the host was read")
-        if not inventory.absent <= recorded.held:
+        held = {each.uuid for each in recorded.leases if each.state is LeaseState.HELD}
+        if not inventory.absent <= held:
             return recorded, inventory, False
         if not inventory.unknown:
             return before, inventory, True

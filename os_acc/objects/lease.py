@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
@@ -85,20 +86,9 @@ class HelperRecord:
     serial: str = ""
 
     @classmethod
-    def of(
-        cls,
-        parts: Sequence[Any],
-        lease: str,
-        use: str,
-        driver: str,
-        override: str,
-        eraser: str,
-        releaser: str,
-        node: str,
-        serial: str,
-    ) -> Self:
-        """Parse one line of the helper's list."""
-        guest = use == "guest"
+    def of(cls, parts: Sequence[Any], lease: str, use: str, *rest: str) -> Self:
+        """Parse one line of the helper's list; ``rest`` begins with the driver."""
+        driver, override, *others = rest
         place: DeviceAddress
         if len(parts) == 3:
             parent, kind, number = parts
@@ -106,7 +96,7 @@ class HelperRecord:
         else:
             place = PciAddress(*parts)
         prior = driver or None, override or None
-        return cls(place, lease, guest, *prior, eraser, releaser, node, serial)
+        return cls(place, lease, use == "guest", *prior, *others)
 
 
 class Action(enum.Enum):
@@ -151,83 +141,116 @@ class ErasureRecord:
     done: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lease:
-    """One accelerator held by one consumer.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView(abc.ABC):
+    """The part of a lease that a plugin sees in a call.
 
-    :ivar uuid: of the lease, and in the privileged helper's record. A mediated device
-        has this UUID, too.
-    :ivar consumer: the instance, or the migration while parked there; while the device
-        is erased, the lease itself.
-    :ivar wanted: the request group that it serves, and its provider.
+    :ivar uuid: of the lease, and of its mediated device.
+    :ivar consumer: the UUID of the instance, or of the migration that holds the lease;
+        during an erasure that of the lease itself.
+    :ivar wanted: the request group that it serves, and its provider. ``prepare`` and
+        ``release`` are called if its ``attach_target`` is the guest, or if the plugin
+        erases the device.
     :ivar handle: the device.
     :ivar prior: the binding to restore, for each member of the IOMMU group; empty for
         a mediated device.
-    :ivar request: fingerprint of the whole request, shared by all its leases.
-    :ivar boot_id: the boot in which ``prior`` was read.
-    :ivar plugin: the plugin that offered the device.
+    :ivar boot_id: the boot of the host in which ``prior`` was read, as in
+        ``/proc/sys/kernel/random/boot_id``.
     :ivar guest: the instance.
-    :ivar request_size: the number of leases of that request; 0: unknown.
-    :ivar epoch: number of the store's write that last changed this lease;
-        the helper rejects a call with a lower one than it has seen.
-    :ivar reason: why its release failed, or empty.
-    :ivar programming: the required contents of its FPGA region; None: no region.
-    :ivar affinity: its affinity to the guest's cells; None without cells.
-    :ivar policies: the NUMA policies that apply to its device.
+    :ivar affinity: of the device to the guest's cells; None without cells.
+    :ivar policies: the NUMA policies that apply to the device, by their source.
     :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
         the flavor itself, or if unknown.
-    :ivar arq: the UUID of its accelerator request, if that is not its own; see
-        :attr:`request_uuid`.
-    :ivar is_spare: whether it serves no request: its device is to replace that of
-        another lease, or was replaced. No allocation counts it.
     :ivar created_at: when the consumer got the accelerator, in microseconds since
         1970, UTC; 0: not recorded yet. The lease of a device that replaces another
         one has the time of the replaced one.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
+    :ivar erasure: the erasure of the device, once it is back on the host.
+    """
+
+    uuid: str
+    consumer: str
+    wanted: GroupAllocation
+    handle: AttachHandle
+    prior: tuple[PriorBinding, ...]
+    boot_id: str
+    guest: Guest = Guest()
+    affinity: Affinity | None = None
+    policies: PolicySources = NO_POLICIES
+    physfns: tuple[PciAddress, ...] = ()
+    profile: str = ""
+    created_at: int = 0
+    parent: PciIdentity | None = None
+    erasure: ErasureRecord | None = None
+
+    @property
+    @abc.abstractmethod
+    def request_uuid(self) -> str:
+        """The UUID of its accelerator request, and of the entry that plug returns.
+
+        It stays with the request if the device is replaced, and thus the lease.
+        """
+
+    @property
+    @abc.abstractmethod
+    def region(self) -> Region | None:
+        """The FPGA region, as it was when the lease was prepared; None: no region."""
+
+    @property
+    def address(self) -> DeviceAddress:
+        """The function attached to the guest, or the slot of its mediated device."""
+        return self.handle.address
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """All functions that the lease takes from the host."""
+        return tuple(prior.address for prior in self.prior)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lease(LeaseView):
+    """One accelerator held by one consumer, with the records of os_acc itself.
+
+    :ivar plugin: the plugin that offered the device.
+    :ivar request: fingerprint of the entire request, shared by all its leases.
+    :ivar request_size: the number of leases of that request; 0: unknown.
+    :ivar epoch: number of the store's write that last changed this lease;
+        the helper rejects a call with a lower one than it has seen.
+    :ivar reason: why its release failed, or empty.
+    :ivar programming: the required contents of its FPGA region; None: no region.
+    :ivar arq: the UUID of its accelerator request, if that is not its own; see
+        :attr:`request_uuid`.
+    :ivar is_spare: whether it serves no request: its device is to replace that of
+        another lease, or was replaced. No allocation counts it.
     :ivar outstanding: the actions that its device needs before it is free; recorded
         before they can become necessary.
-    :ivar erasure: the erasure of the device, once it is back on the host.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
     :ivar peers: all functions of the model of its device, or of its PF, when this was
         last prepared, if it has to be erased and has no serial number; otherwise none.
     """
 
-    uuid: str
-    consumer: str
     owner: Owner
     state: LeaseState
-    wanted: GroupAllocation
-    handle: AttachHandle
-    prior: tuple[PriorBinding, ...]
     request: str
-    boot_id: str
     plugin: str = _WITHOUT_REGION
-    guest: Guest = Guest()
     request_size: int = 0
     epoch: int = 0
     reason: str = ""
     programming: Programming | None = None
-    affinity: Affinity | None = None
-    policies: PolicySources = NO_POLICIES
-    physfns: tuple[PciAddress, ...] = ()
-    profile: str = ""
     arq: str = ""
     is_spare: bool = False
-    created_at: int = 0
-    parent: PciIdentity | None = None
     outstanding: tuple[Action, ...] = ()
-    erasure: ErasureRecord | None = None
     never_held: bool = False
     peers: tuple[PciAddress, ...] = ()
 
     @property
-    def address(self) -> DeviceAddress:
-        """The function attached to the guest, or the slot of its mediated device."""
-        return self.handle.address
+    def region(self) -> Region | None:
+        """See :attr:`.LeaseView.region`."""
+        return self.programming.region if self.programming else None
 
     @property
     def group(self) -> str:
@@ -282,10 +305,7 @@ class Lease:
 
     @property
     def request_uuid(self) -> str:
-        """The UUID of its accelerator request, and of the entry that plug returns.
-
-        It stays with the request if the device is replaced, and thus the lease.
-        """
+        """See :attr:`.LeaseView.request_uuid`."""
         return self.arq or self.uuid
 
     @property
@@ -304,11 +324,6 @@ class Lease:
     def slot(self) -> MdevSlot | None:
         """The slot of its mediated device; None: it has a PCI function."""
         return self.address if isinstance(self.address, MdevSlot) else None
-
-    @property
-    def functions(self) -> tuple[PciAddress, ...]:
-        """All functions that this lease takes from the host."""
-        return tuple(prior.address for prior in self.prior)
 
     @property
     def members(self) -> tuple[DeviceAddress, ...]:
@@ -495,13 +510,6 @@ class RecordedState:
     def leased(self) -> frozenset[DeviceAddress]:
         """All functions that leases take from the host, and all leased slots."""
         return frozenset(each for lease in self.leases for each in lease.members)
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The UUIDs of all held leases."""
-        return frozenset(
-            lease.uuid for lease in self.leases if lease.state is LeaseState.HELD
-        )
 
     @property
     def owed_releases(self) -> Mapping[DeviceAddress, str]:

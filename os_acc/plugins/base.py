@@ -59,8 +59,7 @@ from os_acc.objects.device import (
     VendorReason,
 )
 from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
-from os_acc.objects.lease import PriorBinding
-from os_acc.objects.lease_view import LeaseView
+from os_acc.objects.lease import LeaseView, PriorBinding
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole

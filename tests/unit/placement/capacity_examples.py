@@ -67,11 +67,10 @@ def lease(
     return leases.lease(
         *of_handle.members,
         provider=of,
-        resource_class=CLASS if of else "",
         iommu_group=of_handle.iommu_group,
         uuid=uuid_of(1000 + of_handle.iommu_group),
         state=state,
-        **more,
+        **{"resource_class": CLASS if of else "", **more},
     )
 
 
