@@ -15,7 +15,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.attach import mdev_creation
+from os_acc.attach import devices
 from os_acc.host import mdev, pci
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.mdev import parse_address
@@ -249,13 +249,13 @@ def test_a_plug_that_has_not_ended_reserves_no_units_of_other_types(
     make_host, monkeypatch
 ):
     host, other = make_host(), []
-    create = mdev_creation.create
+    create = devices._create_mdev
 
     def and_count(*arguments):
         other.append(units(host, f"{GPU}/nvidia-559"))
         create(*arguments)
 
-    monkeypatch.setattr(mdev_creation, "create", and_count)
+    monkeypatch.setattr(devices, "_create_mdev", and_count)
     plug(host, 1, f"{GPU}/nvidia-558")
     assert other == [(2, 0)]
 

@@ -213,7 +213,7 @@ def test_a_late_release_spares_the_vgpu_of_the_next_tenant(host: TestHost) -> No
     (second,) = host.manager.store.leases()
     assert (first.address, first.uuid) != (second.address, second.uuid)
     assert first.address == second.address
-    failed = host.manager.life._try_give_back(first, time.monotonic() + 60)[1]
+    failed = host.manager.life.devices.try_give_back(first, time.monotonic() + 60)[1]
     assert type_of(host, VFS[0]) == HALF
     assert failed is not None
 
