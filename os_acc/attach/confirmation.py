@@ -50,15 +50,16 @@ class Confirmer:
         self._swapper = swapper
         self._rebuilder = rebuilder
 
-    def settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
+    def settled(
+        self, consumer: str, leases: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
         """Settle a consumer's unfinished leases; return those that it holds.
 
+        :param leases: of the consumer, as recorded.
         They are in the order of their groups, as a new plug returns them.
 
         :raises OsAccError: an unfinished lease cannot be released now.
         """
-        store = self._store.until(deadline)
-        leases = store.leases(consumer)
         if any(lease.is_unfinished for lease in leases):
             released = self._life.settle(consumer, deadline)
             # A failed plug recounts the leases anyway.
@@ -69,7 +70,7 @@ class Confirmer:
             failed = bool(released.failed)
             both = (*leases, *released.done)
             self._catalog.count_released(both, failed, deadline)
-            leases = store.leases(consumer)
+            leases = self._store.until(deadline).leases(consumer)
         held = (lease for lease in leases if lease.state is LeaseState.HELD)
         return tuple(sorted(held, key=lambda each: each.group))
 

@@ -37,7 +37,7 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -77,15 +77,15 @@ class Lifecycle:
     def establish(
         self,
         leases: Sequence[Lease],
+        recorded: RecordedState,
         deadline: float,
         jobs: Sequence[region_requirements.ProgrammingJob] = (),
-        store_id: str = "",
         committed: Callable[[Sequence[Lease]], Sequence[Lease]] = held,
     ) -> tuple[Lease, ...]:
         """Prepare the devices of new leases: all of them, or none.
 
+        :param recorded: the records that the selection of devices considered.
         :param jobs: regions to program; the caller holds the locks of their cards.
-        :param store_id: the store whose leases the selection of devices considered.
         :param committed: returns the leases to record in one transaction, once the
             devices of the new ones are ready.
         :returns: the leases that were recorded then.
@@ -99,10 +99,10 @@ class Lifecycle:
         for each in leases:
             own_drivers.check_free(self._root, self._helper, each, deadline)
         # 1. Record the intent. Undo: delete it, since no device is touched yet.
-        intents = store.add(plugin_steps.owing(self._plugins, leases), store_id)
+        intents = store.add(plugin_steps.owing(self._plugins, leases), recorded.store)
         try:
             verification.check_unchanged(self._root, intents, deadline)
-            peers.check_new(self._root, intents, store.leases())
+            peers.check_new(self._root, intents, recorded.leases)
             verification.check_leases_answer(self._root, intents, deadline)
         except BaseException:
             store.delete(intents)

@@ -262,9 +262,9 @@ class RegionOperations:
             with self._programmer.plan(planned, "", deadline) as plan:
                 leases = self._life.establish(
                     plan.leases,
+                    inventory.recorded_state,
                     deadline,
                     plan.jobs,
-                    inventory.recorded_state.store,
                     committed=_releasing,
                 )
             released = self._life.release(leases, deadline)

@@ -33,7 +33,7 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation
@@ -95,7 +95,7 @@ class Swapper:
                 check(_on_planned_devices(placed, pairs))
                 self._check_stopped(placed, deadline)
                 recorded = self._established(
-                    placed, pairs, inventory.recorded_state.store, deadline
+                    placed, pairs, inventory.recorded_state, deadline
                 )
                 break
             except (
@@ -142,7 +142,7 @@ class Swapper:
         self,
         placed: Sequence[Lease],
         pairs: Sequence[tuple[Lease, Lease]],
-        store_id: str,
+        recorded: RecordedState,
         deadline: float,
     ) -> tuple[Lease, ...]:
         """Prepare the new devices, and commit the swap."""
@@ -150,9 +150,9 @@ class Swapper:
         with self._programmer.plan_again(planned, deadline) as plan:
             return self._life.establish(
                 plan.leases,
+                recorded,
                 deadline,
                 plan.jobs,
-                store_id,
                 _commit(placed, {new.uuid: old for old, new in pairs}),
             )
 

@@ -98,13 +98,16 @@ class Reconciler:
         """Return all records of the helper, with or without a lease here."""
         return {each.address: each for each in self._helper.recorded(deadline)}
 
-    def recorded_state(self, store: Store, deadline: float) -> RecordedState:
+    def recorded_state(
+        self, store: Store, deadline: float, found: RecordedState | None = None
+    ) -> RecordedState:
         """Return the leases, and the functions and slots claimed without a lease.
 
+        :param found: the records as read just now; None: they are read.
         :raises StoreReplaced: the store was replaced during this call.
         :raises HelperUnavailable, HelperLost: the helper does not answer.
         """
-        found = store.recorded_state()
+        found = found or store.recorded_state()
         if found.store == self._agreed and not found.helper_claims:
             return found
         before = self._helper.recorded(deadline)

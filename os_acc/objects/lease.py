@@ -465,6 +465,7 @@ class RecordedState:
     :ivar epoch: the last epoch of the store, which every new lease raises.
     :ivar mdev_totals: the units of each type of mediated devices when it was last
         offered.
+    :ivar provider_classes: the resource class of each provider ever offered, by uuid.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -484,6 +485,13 @@ class RecordedState:
     mdev_totals: Mapping[MdevType, int] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    provider_classes: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def of_consumer(self, consumer: str) -> tuple[Lease, ...]:
+        """Return the leases of one consumer, in the order of their creation."""
+        return tuple(each for each in self.leases if each.consumer == consumer)
 
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.

@@ -364,6 +364,7 @@ class Store:
                 records.read_helper_claims(connection),
                 meta.epoch,
                 providers.read_mdev_totals(connection),
+                dict(PROVIDERS.read(connection)),
             )
 
     def record_helper_claims(
