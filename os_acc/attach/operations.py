@@ -22,7 +22,7 @@ from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import Device, Erasure
 from os_acc.objects.instance import consumer_uuid
-from os_acc.objects.lease import HelperRecord, Lease, LeaseState
+from os_acc.objects.lease import Action, HelperRecord, Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
@@ -95,7 +95,7 @@ def release_device(
         if recorded is not None and unknown_device.is_damaged(recorded):
             # The steps of its plugin need a record of the lease.
             manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
-    if lease.is_over:
+    if lease.erasure:
         _erase_again(manager, lease, deadline, force=force)
         return
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
@@ -274,7 +274,7 @@ def _release(
 
 
 def _conflict(lease: Lease) -> exception.Conflict:
-    if lease.is_over:
+    if lease.erasure:
         message = f"{lease.address} is being erased"
         hint = "the service continues; see 'os-acc device show'"
     elif lease.provider or lease.state is LeaseState.HELD:
@@ -381,10 +381,9 @@ def _owing(
     if recorded is not None and recorded.releaser:
         # ``release`` is called for the device of a guest.
         planned = dataclasses.replace(
-            planned,
+            planned.needing(Action.RELEASE),
             plugin=recorded.releaser,
-            owes_release=True,
-            attach_target=AttachTarget.VM,
+            wanted=dataclasses.replace(planned.wanted, attach_target=AttachTarget.VM),
         )
     device = _offered(manager.catalog.assuming(planned, deadline), planned)
     if not is_vfio_driver(planned.driver) and not planned.owes_release:
@@ -395,13 +394,15 @@ def _owing(
                 hint="enable the plugin of its vendor, or end the offer by hand",
                 kind=exception.ObjectKind.DEVICE,
             )
-        planned = dataclasses.replace(planned, plugin=device.plugin, owes_release=True)
+        planned = dataclasses.replace(planned, plugin=device.plugin).needing(
+            Action.RELEASE
+        )
     eraser = recorded.eraser if recorded else ""
     if device is not None and device.erasure is Erasure.PLUGIN:
         eraser = device.plugin
     if not eraser:
         return planned
-    return dataclasses.replace(planned, plugin=eraser, owes_erase=True)
+    return dataclasses.replace(planned, plugin=eraser).needing(Action.ERASE)
 
 
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:

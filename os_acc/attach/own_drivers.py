@@ -43,7 +43,9 @@ def check_offered(root: str, lease: Lease) -> None:
     """
     for address in _staying(lease):
         # The step that made a vGPU has read its type back.
-        if not lease.vgpu_type and not vfio.is_offered(root, address, lease.driver):
+        if not lease.handle.vgpu_type and not vfio.is_offered(
+            root, address, lease.driver
+        ):
             raise exception.HostStepFailed(
                 f"{lease.driver} does not offer {address} to guests: the device has no "
                 "vfio-dev",
@@ -57,13 +59,13 @@ def check_vgpu(root: str, lease: Lease) -> None:
     :raises DeviceInUse: it is; another tool has made it.
     """
     address = lease.address
-    if not lease.vgpu_type or not isinstance(address, PciAddress):
+    if not lease.handle.vgpu_type or not isinstance(address, PciAddress):
         return
     found = vgpu.current_type(root, address)
-    if found and found != lease.vgpu_type:
+    if found and found != lease.handle.vgpu_type:
         raise exception.DeviceInUse(
             f"{address} is a vGPU of type {found}, and its guest needs one of type "
-            f"{lease.vgpu_type}",
+            f"{lease.handle.vgpu_type}",
             address=str(address),
             hint="let the tool that has made it delete it, or write 0 to its "
             "nvidia/current_vgpu_type, then plug again",
@@ -72,11 +74,11 @@ def check_vgpu(root: str, lease: Lease) -> None:
 
 def is_as_leased(root: str, lease: Lease, function: PciFunction) -> bool:
     """Return whether a function is prepared, and no vGPU of another type."""
-    if not lease.vgpu_type:
+    if not lease.handle.vgpu_type:
         return is_prepared(root, lease, function)
     # A function that stays is alone in its group.
     found = vgpu.current_type(root, function.address)
-    return function.driver == lease.driver and found == lease.vgpu_type
+    return function.driver == lease.driver and found == lease.handle.vgpu_type
 
 
 def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
@@ -90,7 +92,7 @@ def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
     if is_vfio_driver(driver):
         return True
     # The function stays on the driver of the host, too.
-    if lease.vgpu_type:
+    if lease.handle.vgpu_type:
         return bool(vgpu.current_type(root, function.address))
     return vfio.is_offered(root, function.address, driver)
 

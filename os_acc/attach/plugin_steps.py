@@ -19,7 +19,7 @@ from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.device import AttachHandle, Erasure, Provider
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, LeaseState, LeaseView
+from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
 from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
@@ -178,10 +178,7 @@ def owing(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
         is_prepared = lease.is_the_guests or lease.owes_erase
         return plugin is not None and is_prepared and _prepares(plugin)
 
-    return [
-        dataclasses.replace(each, owes_release=each.owes_release or owes(each))
-        for each in leases
-    ]
+    return [each.needing(Action.RELEASE) if owes(each) else each for each in leases]
 
 
 def owing_erasure(
@@ -213,7 +210,7 @@ def owing_erasure(
         for handle in provider.device.handles
     }
     return [
-        dataclasses.replace(each, owes_erase=True)
+        each.needing(Action.ERASE)
         if may_owe(each) and erasers.get(each.address) == each.plugin
         else each
         for each in leases
@@ -398,15 +395,7 @@ def _checked(function: Callable[..., _T], *args: object) -> _T:
 
 
 def _handle(lease: Lease) -> AttachHandle:
-    return AttachHandle(
-        lease.address,
-        lease.members,
-        lease.iommu_group,
-        lease.numa_node,
-        driver=lease.driver,
-        physical_network=lease.physical_network or None,
-        vgpu_type=lease.vgpu_type,
-    )
+    return dataclasses.replace(lease.handle, members=lease.members)
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:

@@ -98,7 +98,7 @@ class Programmer:
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
-            each.region is None and each.lease.bitstream_request is None
+            each.region is None and each.lease.wanted.bitstream_request is None
             for each in planned
         ):
             yield ProgrammingPlan(tuple(each.lease for each in planned))

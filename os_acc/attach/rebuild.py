@@ -77,7 +77,9 @@ class Rebuilder:
             decided = self._decided(placed, image_id, stack, deadline)
             recorded = store.replace(
                 dataclasses.replace(
-                    each, image_id=image_id, programming=decided[each.uuid]
+                    each,
+                    guest=dataclasses.replace(each.guest, image_id=image_id),
+                    programming=decided[each.uuid],
                 )
                 if each.uuid in decided
                 else each
@@ -129,7 +131,7 @@ class Rebuilder:
         :param left: PCI functions that the guest has and will give back.
         """
         leases = [each for each in placed if each.programming or each.has_unread_region]
-        is_decided = all(each.image_id == image_id for each in leases)
+        is_decided = all(each.guest.image_id == image_id for each in leases)
         recorded = {each.uuid: each.programming for each in leases}
         try:
             booted = self._programmer.images.booted(leases[0], image_id, deadline)
@@ -262,7 +264,7 @@ class Rebuilder:
 def _is_due(held: Sequence[Lease], image_id: str) -> bool:
     """Return whether the contents of regions are to be decided for this image."""
     return bool(image_id) and any(
-        each.image_id != image_id
+        each.guest.image_id != image_id
         or (each.programming is not None and each.programming.is_pending)
         for each in held
         if each.programming or each.has_unread_region

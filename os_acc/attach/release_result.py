@@ -82,9 +82,9 @@ def record_failures(
         new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
     ]
     for lease in news:
-        if lease.is_over and lease.state is LeaseState.ERASING:
+        if lease.erasure and lease.state is LeaseState.ERASING:
             text, level = "cannot erase %s after instance %s yet: %s", logging.INFO
-        elif lease.is_over:
+        elif lease.erasure:
             text, level = (
                 "%s is quarantined: it is not erased after instance %s: %s",
                 logging.ERROR,

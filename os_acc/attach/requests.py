@@ -358,7 +358,7 @@ def with_plugged(
             lease=lease,
         )
         for lease in leases
-        if lease.request_uuid not in recorded and not lease.is_over
+        if lease.request_uuid not in recorded and not lease.erasure
     )
     return (*made, *plugged)
 

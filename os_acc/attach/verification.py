@@ -142,7 +142,7 @@ def check_viable(root: str, lease: Lease) -> None:
     :raises HostStepFailed: the group has no device node, or a member's driver
         keeps it from being viable.
     """
-    number = lease.iommu_group
+    number = lease.handle.iommu_group
     if lease.slot is not None:
         created = mdev.read_mdev(root, lease.uuid)
         number = created.iommu_group if created else None
@@ -169,8 +169,8 @@ def _obstacle(
     root: str, lease: Lease, checked: Collection[PciAddress] = ()
 ) -> tuple[PciAddress, str | None] | None:
     """Return an unchecked function whose driver keeps the group from a guest."""
-    assert lease.iommu_group is not None, "it has no function"
-    for address in iommu.read_members(root, lease.iommu_group):
+    assert lease.handle.iommu_group is not None, "it has no function"
+    for address in iommu.read_members(root, lease.handle.iommu_group):
         driver = None if address in checked else pci.read_driver(root, address)
         is_own = (address, driver) == (lease.address, lease.driver)
         if not is_own and not vfio.leaves_group_viable(driver):
@@ -183,7 +183,7 @@ def check_driven(root: str, lease: Lease) -> None:
 
     :raises HostStepFailed: the device has no driver, or a VFIO driver.
     """
-    if lease.attach_target is not AttachTarget.HOST:
+    if lease.wanted.attach_target is not AttachTarget.HOST:
         return
     place = lease.address
     driver = pci.read_driver(root, place) if isinstance(place, PciAddress) else None
@@ -218,7 +218,7 @@ def holds(root: str, lease: Lease) -> bool:
     # Another function may have been put into the group.
     return not lease.is_the_guests or (
         all(
-            function.iommu_group == lease.iommu_group
+            function.iommu_group == lease.handle.iommu_group
             and own_drivers.is_as_leased(root, lease, function)
             for function in functions
         )
@@ -270,7 +270,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     return dataclasses.replace(
         lease,
         prior=prior,
-        iommu_group=group,
+        handle=dataclasses.replace(lease.handle, iommu_group=group),
         boot_id=this_boot,
         physfns=physfns(functions),
     )
@@ -316,13 +316,14 @@ def remaining(root: str, lease: Lease) -> Lease:
     """
     prior = () if peers.moved(root, lease) else lease.prior
     found = [(old, _same(root, old)) for old in prior]
-    groups = [now.iommu_group for _, now in found if now is not None]
+    groups = (now.iommu_group for _, now in found if now is not None)
+    number = next((each for each in groups if each is not None), None)
     return dataclasses.replace(
         lease,
         prior=tuple(old for old, now in found if now is not None),
-        iommu_group=next(
-            (number for number in groups if number is not None), lease.iommu_group
-        ),
+        handle=lease.handle
+        if number is None
+        else dataclasses.replace(lease.handle, iommu_group=number),
     )
 
 

@@ -191,7 +191,7 @@ def _row(
         name(function.identity) if function else None,
         device.resource_class,
         device.state.value,
-        device.lease.consumer if device.lease and not device.lease.is_over else None,
+        device.lease.consumer if device.lease and not device.lease.erasure else None,
         function.numa_node if function else None,
         function.driver if function else None,
         device.reason or None,
@@ -224,14 +224,14 @@ def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
         ("Lease", lease.uuid),
         ("Owner", lease.owner.value),
         ("Request Group", lease.group),
-        ("Instance Name", lease.instance_name or None),
-        ("Project", lease.project_id or None),
+        ("Instance Name", lease.guest.name or None),
+        ("Project", lease.guest.project_id or None),
         ("Goes Back To", [_prior(prior) for prior in lease.prior]),
         ("Recorded In This Boot", lease.boot_id == this_boot),
         ("To Be Erased", lease.owes_erase),
         *(
-            (("Former Consumer", lease.former_consumer), ("Erased", lease.erased))
-            if lease.is_over
+            (("Former Consumer", lease.erasure.consumer), ("Erased", lease.erased))
+            if lease.erasure
             else ()
         ),
     )

@@ -63,7 +63,7 @@ class DeviceState:
         """The resource class; None if the function was never offered."""
         if self.provider is not None:
             return self.provider.device.resource_class
-        return self.lease.resource_class or None if self.lease else None
+        return self.lease.wanted.resource_class or None if self.lease else None
 
 
 def device_states(look: HostInspection) -> tuple[DeviceState, ...]:
@@ -175,7 +175,7 @@ class _Survey:
         )
         lease, refused = self._leases.get(address), self._refused.get(address)
         reasons = [
-            _erasure(lease) if lease and lease.is_over else "",
+            _erasure(lease) if lease and lease.erasure else "",
             lease.reason if lease else "",
             "the record of its lease is damaged"
             if address in self._look.recorded.damaged_claims

@@ -58,7 +58,7 @@ class Metrics(base.Acting):
 def _states(look: HostInspection) -> Iterator[Metric]:
     """Yield the metrics of units, leases, devices and plugins."""
     providers, leases = look.inventory.providers.values(), look.recorded.leases
-    used = Counter(each.provider for each in leases if not each.is_over)
+    used = Counter(each.provider for each in leases if not each.erasure)
     total: list[Sample] = []
     reserved: list[Sample] = []
     leased: list[Sample] = []
@@ -96,7 +96,7 @@ def _states(look: HostInspection) -> Iterator[Metric]:
         [
             (each.erased, {"address": str(each.address)})
             for each in leases
-            if each.is_over
+            if each.erasure
         ],
     )
     yield (

@@ -172,7 +172,7 @@ class Attached(base.Listing):
         found = [
             lease
             for lease in self.recorded().leases
-            if parsed_args.uuid in (None, lease.consumer) and not lease.is_over
+            if parsed_args.uuid in (None, lease.consumer) and not lease.erasure
         ]
         if not found:
             who = parsed_args.uuid or "any instance"

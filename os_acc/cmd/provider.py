@@ -27,7 +27,7 @@ class ProviderList(base.Listing):
         self.remark_if_none_named()
         models = self.models(look)
         used = Counter(
-            lease.provider for lease in look.recorded.leases if not lease.is_over
+            lease.provider for lease in look.recorded.leases if not lease.erasure
         )
         return _COLUMNS, [
             (

@@ -480,8 +480,8 @@ class _Turn:
 
 
 def _group(lease: Lease) -> int:
-    assert lease.iommu_group is not None
-    return lease.iommu_group
+    assert lease.handle.iommu_group is not None
+    return lease.handle.iommu_group
 
 
 def _targets(lease: Lease) -> tuple[BindTarget, ...]:

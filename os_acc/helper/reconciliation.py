@@ -100,13 +100,16 @@ class Reconciler:
         """Return all records of the helper, with or without a lease here."""
         return {each.address: each for each in self._helper.recorded(deadline)}
 
-    def recorded_state(self, store: Store, deadline: float) -> RecordedState:
+    def recorded_state(
+        self, store: Store, deadline: float, found: RecordedState | None = None
+    ) -> RecordedState:
         """Return the leases, and the functions and slots claimed without a lease.
 
+        :param found: the records as read just now; None: they are read.
         :raises StoreReplaced: the store was replaced during this call.
         :raises HelperUnavailable, HelperLost: the helper does not answer.
         """
-        found = store.recorded_state()
+        found = found or store.recorded_state()
         if found.store == self._agreed and not found.helper_claims:
             return found
         before = self._helper.recorded(deadline)
@@ -144,7 +147,7 @@ def _are_in_place(records: tuple[HelperRecord, ...], recorded: RecordedState) ->
     A reboot may have moved the device of another lease to it.
     """
     owners = {
-        address: (lease.uuid, lease.former_uuid)
+        address: lease.recorded_uuids
         for lease in recorded.leases
         for address in lease.members
     }

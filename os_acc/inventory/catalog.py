@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent import futures
-from typing import Final
+from typing import Final, TypeAlias
 
 from oslo_log import log
 
@@ -37,6 +37,9 @@ LOG = log.getLogger(__name__)
 _MOST_SCANS: Final = 4
 # Drivers ask their devices, which may be in a reset.
 _HEALTH_SECONDS: Final = 10.0
+
+#: A number that orders readings, and the records.
+Reading: TypeAlias = tuple[int, RecordedState]
 
 
 class Catalog:
@@ -82,25 +85,34 @@ class Catalog:
         self.tree.forget()
         self.memory.forget()
 
-    def look(self, deadline: float = math.inf) -> discovery.Inventory:
+    def read(self, deadline: float) -> Reading:
+        """Read the store, for one operation."""
+        return self.snapshots.begin(), self._store.until(deadline).recorded_state()
+
+    def look(
+        self, deadline: float = math.inf, read: Reading | None = None
+    ) -> discovery.Inventory:
         """Return the devices that the host offers now, in view of the leases.
 
+        :param read: the records as :meth:`read` has returned them just now.
         :raises StoreReplaced: the store was replaced in each attempt until the
             deadline.
         """
         while True:
             try:
-                return self._look(deadline)
+                return self._look(deadline, read)
             except StoreReplaced as error:
                 LOG.debug("scanning the host again: %s", error)
+                read = None
                 if time.monotonic() >= deadline:
                     raise
 
-    def _look(self, deadline: float) -> discovery.Inventory:
+    def _look(self, deadline: float, read: Reading | None) -> discovery.Inventory:
         store = self._store.until(deadline)
-        began = self.snapshots.begin()
+        began, found = read or (self.snapshots.begin(), None)
         for _ in range(_MOST_SCANS):
-            recorded, inventory, is_sure = self._scanned(store, deadline)
+            recorded, inventory, is_sure = self._scanned(store, deadline, found)
+            found = None
             if is_sure:
                 break
         self._unknown = inventory.unknown
@@ -110,7 +122,7 @@ class Catalog:
         return inventory
 
     def _scanned(
-        self, store: Store, deadline: float
+        self, store: Store, deadline: float, found: RecordedState | None
     ) -> tuple[RecordedState, discovery.Inventory, bool]:
         """Return the leases, the devices, and whether the leases explain each of them.
 
@@ -119,7 +131,7 @@ class Catalog:
         that was unknown before needs no other scan. A device that was given back
         during the scan looks as if capacity had to be kept for it.
         """
-        before = self.reconciler.recorded_state(store, deadline)
+        before = self.reconciler.recorded_state(store, deadline, found)
         inventory = self._discovered(before, deadline)
         if not (inventory.unknown or inventory.absent):
             return before, inventory, True
@@ -243,7 +255,7 @@ class Catalog:
         self, inventory: discovery.Inventory, recorded: RecordedState, store: Store
     ) -> None:
         """Record the providers, so that they are known after their devices vanish."""
-        stored = store.providers()
+        stored = recorded.provider_classes
         # self.ours may have providers of a tree or of Placement, stored those of
         # other processes.
         known = {**self.ours, **stored, **inventory.classes}

@@ -44,7 +44,7 @@ def absent(
         for lease in recorded.leases
         if lease.state is LeaseState.HELD
         and lease.is_the_guests
-        and (place := _place(host, lease)) is not None
+        and (place := _place(host, lease.handle)) is not None
     ]
     if not held:
         return ()
@@ -65,7 +65,9 @@ def keep(
     leases: Iterable[Lease],
 ) -> Sequence[Device]:
     """Return devices without the units that need the capacity of absent leases."""
-    kept = {place for each in leases if (place := _place(host, each)) is not None}
+    kept = {
+        place for each in leases if (place := _place(host, each.handle)) is not None
+    }
     if not kept:
         return devices
     faulty = {
@@ -99,7 +101,7 @@ def _free(
                 yield handle, place
 
 
-def _place(host: Host, unit: AttachHandle | Lease) -> tuple[Card, _Type] | None:
+def _place(host: Host, unit: AttachHandle) -> tuple[Card, _Type] | None:
     """Return the card and the type of a unit; None: it shares no capacity."""
     address = unit.address
     if isinstance(address, MdevSlot):
@@ -116,7 +118,7 @@ def _exists(root: str, lease: Lease) -> bool:
         if isinstance(address, MdevSlot):
             found = mdev.read_mdev(root, lease.uuid)
             return found is not None and found.type == address.type
-        return vgpu.current_type(root, address) == lease.vgpu_type
+        return vgpu.current_type(root, address) == lease.handle.vgpu_type
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise

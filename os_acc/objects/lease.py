@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from os_acc.objects import instance
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 
 #: The plugin of PCI functions whose devices have no region.
@@ -98,6 +99,48 @@ class HelperRecord:
         return cls(place, lease, use == "guest", *prior, *others)
 
 
+class Action(enum.Enum):
+    """An action that a device needs before it is free.
+
+    RELEASE: ``prepare`` of its plugin may have begun; only its ``release`` undoes it.
+    ERASE: the device may have data of a consumer that only ``erase`` removes.
+    """
+
+    RELEASE = "release"
+    ERASE = "erase"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guest:
+    """The instance that a lease is for, as last passed to a plug.
+
+    :ivar name: '' if unknown, as is ``project_id``.
+    :ivar image_id: the image for which the contents of its region were decided; ''
+        without a region, or if unknown.
+    :ivar cells: the host's NUMA cells that it uses; empty: unknown.
+    """
+
+    name: str = ""
+    project_id: str = ""
+    image_id: str = ""
+    cells: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErasureRecord:
+    """The erasure of a device that is back on the host.
+
+    :ivar consumer: the consumer whose data is erased.
+    :ivar lease: the UUID of that consumer's lease, under which the privileged helper
+        has the device on record until the first call of the erasure.
+    :ivar done: the part of the erasure that is done, from 0.0 to 1.0.
+    """
+
+    consumer: str
+    lease: str
+    done: float = 0.0
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView(abc.ABC):
     """The part of a lease that a plugin sees in a call.
@@ -105,77 +148,43 @@ class LeaseView(abc.ABC):
     :ivar uuid: of the lease, and of its mediated device.
     :ivar consumer: the UUID of the instance, or of the migration that holds the lease;
         during an erasure that of the lease itself.
-    :ivar group: the suffix of the request group; '' for the unnumbered one.
-    :ivar provider: the UUID of the resource provider.
-    :ivar address: the function attached to the guest, or the slot of its mediated
-        device.
-    :ivar iommu_group: of the function; None: a mediated device.
-    :ivar numa_node: of the function; None: unknown.
+    :ivar wanted: the request group that it serves, and its provider. ``prepare`` and
+        ``release`` are called if its ``attach_target`` is the guest, or if the plugin
+        erases the device.
+    :ivar handle: the device.
     :ivar prior: the binding to restore, for each member of the IOMMU group; empty for
         a mediated device.
     :ivar boot_id: the boot of the host in which ``prior`` was read, as in
         ``/proc/sys/kernel/random/boot_id``.
-    :ivar instance_name: '' if unknown, as is ``project_id``.
-    :ivar attach_target: the user of the accelerator: only a guest's is bound to a
-        VFIO driver. ``prepare`` and ``release`` are called for a guest's alone, or if
-        its plugin erases the device.
-    :ivar cells: the NUMA cells of the host that the guest uses, as last passed to a
-        plug; empty: unknown.
-    :ivar affinity: of ``numa_node`` to these cells; None without cells.
+    :ivar guest: the instance.
+    :ivar affinity: of the device to the guest's cells; None without cells.
     :ivar policies: the NUMA policies that apply to the device, by their source.
     :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
         the flavor itself, or if unknown.
-    :ivar image_id: the image of the guest for which the contents of its region were
-        decided; '' without a region, or if unknown.
-    :ivar bitstream_request: the bitstream that the flavor requests for its region;
-        None: none.
-    :ivar required: the traits that the flavor requires of its region.
     :ivar created_at: when the consumer got the accelerator, in microseconds since
         1970, UTC; 0: not recorded yet. The lease of a device that replaces another
         one has the time of the replaced one.
     :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
         or no mediated device.
-    :ivar former_consumer: in ``erase``, the consumer whose data is erased: the device
-        has no other one. '' before.
-    :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
-    :ivar driver: the VFIO driver that the function has while a guest has it; the
-        others of its IOMMU group have vfio-pci.
-    :ivar physical_network: the network that its network card is connected to, as
-        tagged when the lease was planned; '' without a tag.
-    :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
-        tagged when the lease was planned; 0: none.
+    :ivar erasure: the erasure of the device, once it is back on the host.
     """
 
     uuid: str
     consumer: str
-    group: str
-    provider: str
-    resource_class: str
-    address: DeviceAddress
-    iommu_group: int | None
-    numa_node: int | None
+    wanted: GroupAllocation
+    handle: AttachHandle
     prior: tuple[PriorBinding, ...]
     boot_id: str
-    instance_name: str = ""
-    project_id: str = ""
-    attach_target: AttachTarget = AttachTarget.VM
-    cells: tuple[int, ...] = ()
+    guest: Guest = Guest()
     affinity: Affinity | None = None
     policies: PolicySources = NO_POLICIES
     physfns: tuple[PciAddress, ...] = ()
     profile: str = ""
-    image_id: str = ""
-    bitstream_request: BitstreamRequest | None = None
-    required: tuple[str, ...] = ()
     created_at: int = 0
     parent: PciIdentity | None = None
-    former_consumer: str = ""
-    erased: float = 0.0
-    driver: str = VFIO_PCI
-    physical_network: str = ""
-    vgpu_type: int = 0
+    erasure: ErasureRecord | None = None
 
     @property
     @abc.abstractmethod
@@ -189,6 +198,11 @@ class LeaseView(abc.ABC):
     @abc.abstractmethod
     def region(self) -> Region | None:
         """The FPGA region, as it was when the lease was prepared; None: no region."""
+
+    @property
+    def address(self) -> DeviceAddress:
+        """The function attached to the guest, or the slot of its mediated device."""
+        return self.handle.address
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:
@@ -211,13 +225,8 @@ class Lease(LeaseView):
         :attr:`request_uuid`.
     :ivar is_spare: whether it serves no request: its device is to replace that of
         another lease, or was replaced. No allocation counts it.
-    :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
-        before. Only ``release`` of that plugin frees the device again.
-    :ivar owes_erase: whether the device may have data of a consumer that only
-        ``erase`` of its plugin removes; recorded before the consumer gets the device.
-    :ivar former_uuid: the UUID of the former consumer's lease, under which the
-        privileged helper has the device on record until the first call of the
-        erasure; '' before.
+    :ivar outstanding: the actions that its device needs before it is free; recorded
+        before they can become necessary.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
     :ivar peers: all functions of the model of its device, or of its PF, when this was
@@ -234,15 +243,64 @@ class Lease(LeaseView):
     programming: Programming | None = None
     arq: str = ""
     is_spare: bool = False
-    owes_release: bool = False
-    owes_erase: bool = False
-    former_uuid: str = ""
+    outstanding: tuple[Action, ...] = ()
     never_held: bool = False
     peers: tuple[PciAddress, ...] = ()
 
     @property
+    def group(self) -> str:
+        """The suffix of the request group that it serves."""
+        return self.wanted.group_suffix
+
+    @property
+    def provider(self) -> str:
+        """The UUID of the resource provider; '' if unknown."""
+        return self.wanted.provider_uuid
+
+    @property
+    def driver(self) -> str:
+        """The driver that the function attached to the guest has in the meantime."""
+        return self.handle.driver
+
+    @property
+    def owes_release(self) -> bool:
+        """Whether its plugin has to release the device."""
+        return Action.RELEASE in self.outstanding
+
+    @property
+    def owes_erase(self) -> bool:
+        """Whether its plugin has to erase the device."""
+        return Action.ERASE in self.outstanding
+
+    @property
+    def erased(self) -> float:
+        """The part of the erasure of its device that is done, from 0.0 to 1.0."""
+        return self.erasure.done if self.erasure else 0.0
+
+    @property
+    def recorded_uuids(self) -> tuple[str, ...]:
+        """The UUIDs under which the privileged helper may have the device on record."""
+        return (self.uuid, self.erasure.lease) if self.erasure else (self.uuid,)
+
+    def with_erased(self, part: float, **changes: Any) -> Self:
+        """Return the lease of a device to erase, of which a part is erased."""
+        assert self.erasure is not None
+        erasure = dataclasses.replace(self.erasure, done=part)
+        return dataclasses.replace(self, erasure=erasure, **changes)
+
+    def needing(self, *actions: Action) -> Self:
+        """Return the lease with more outstanding actions."""
+        new = tuple(each for each in actions if each not in self.outstanding)
+        return dataclasses.replace(self, outstanding=self.outstanding + new)
+
+    def without(self, *actions: Action) -> Self:
+        """Return the lease without some of its outstanding actions."""
+        left = tuple(each for each in self.outstanding if each not in actions)
+        return dataclasses.replace(self, outstanding=left)
+
+    @property
     def request_uuid(self) -> str:
-        """See :attr:`LeaseView.request_uuid`."""
+        """See :attr:`.LeaseView.request_uuid`."""
         return self.arq or self.uuid
 
     @property
@@ -253,17 +311,14 @@ class Lease(LeaseView):
     @property
     def consumer_title(self) -> str:
         """The UUID of the consumer and the name of the instance, for messages."""
-        return instance.title(self.former_consumer or self.consumer, self.instance_name)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its consumer has given the device back, which is not erased yet."""
-        return bool(self.former_consumer)
+        return instance.title(
+            self.erasure.consumer if self.erasure else self.consumer, self.guest.name
+        )
 
     @property
     def is_the_guests(self) -> bool:
         """Whether the guest itself uses it, through VFIO."""
-        return self.attach_target is AttachTarget.VM
+        return self.wanted.attach_target is AttachTarget.VM
 
     @property
     def slot(self) -> MdevSlot | None:
@@ -306,13 +361,12 @@ class Lease(LeaseView):
             self,
             uuid=uuid,
             consumer=uuid,
-            former_consumer=self.consumer,
-            former_uuid=self.uuid,
+            erasure=ErasureRecord(self.consumer, self.uuid),
             state=LeaseState.ERASING,
             reason="",
             arq="",
             is_spare=False,
-            owes_release=False,
+            outstanding=(Action.ERASE,),
         )
 
     def driver_of(self, function: PciAddress) -> str:
@@ -366,13 +420,13 @@ class Lease(LeaseView):
     @property
     def is_unallocated(self) -> bool:
         """Whether its unit is not available although no allocation counts it."""
-        return self.has_failed_release or self.is_spare or self.is_over
+        return self.has_failed_release or self.is_spare or bool(self.erasure)
 
     @property
     def is_of_request(self) -> bool:
         """Whether it counts as one of its consumer's present accelerators."""
         return self.state is not LeaseState.QUARANTINED and not (
-            self.is_spare or self.is_over
+            self.is_spare or self.erasure
         )
 
     @property
@@ -380,7 +434,7 @@ class Lease(LeaseView):
         """Whether a plug may have left a host's card between two drivers."""
         return (
             not self.is_the_guests
-            and not self.is_over
+            and not self.erasure
             and self.programming is not None
             and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
         )
@@ -400,6 +454,7 @@ class RecordedState:
     :ivar epoch: the last epoch of the store, which every new lease raises.
     :ivar mdev_totals: the units of each type of mediated devices when it was last
         offered.
+    :ivar provider_classes: the resource class of each provider ever offered, by uuid.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -419,6 +474,13 @@ class RecordedState:
     mdev_totals: Mapping[MdevType, int] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    provider_classes: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def of_consumer(self, consumer: str) -> tuple[Lease, ...]:
+        """Return the leases of one consumer, in the order of their creation."""
+        return tuple(each for each in self.leases if each.consumer == consumer)
 
     def rebuilding(self, region: Region) -> Lease | None:
         """Return a lease for which a rebuild has yet to program the region, if any.

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from os_acc.objects.image import BitstreamRequest
-from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget
 
@@ -97,8 +96,3 @@ def _plain(each: GroupAllocation) -> tuple[Any, ...]:
     if near:
         fields.append(near.value)
     return tuple(fields)
-
-
-def answers(held: Sequence[Lease], *fingerprints: str) -> bool:
-    """Whether all leases belong to one of the requests with these fingerprints."""
-    return all(lease.request in fingerprints for lease in held)

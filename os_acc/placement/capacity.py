@@ -102,5 +102,5 @@ def _units(
     for lease in own:
         # The unit is not available, and no allocation counts it.
         reserved = int(lease.is_unallocated)
-        units[lease.resource_class or default] += Units(1, reserved)
+        units[lease.wanted.resource_class or default] += Units(1, reserved)
     return MappingProxyType({name: each for name, each in units.items() if each.total})

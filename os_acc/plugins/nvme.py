@@ -67,7 +67,7 @@ class NvmePlugin(base.PluginBase):
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         """Refuse a device that could not be erased, before a consumer writes to it."""
         steps.run(privileged.prepare, self._methods)
-        if steps.lease.attach_target is not base.AttachTarget.VM:
+        if steps.lease.wanted.attach_target is not base.AttachTarget.VM:
             # The host may look at its disks.
             self.release(handle, steps)
 

@@ -156,9 +156,9 @@ class Store:
                 records.put(connection, lease, str(row.payload))
                 # A retry changes only the epoch and is not worth an event, nor is the
                 # progress of an erasure.
-                before = dataclasses.replace(
-                    records.lease_of(row), epoch=lease.epoch, erased=lease.erased
-                )
+                before = dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
+                if before.erasure and lease.erasure:
+                    before = before.with_erased(lease.erased)
                 if before != lease:
                     is_quarantined = lease.state is LeaseState.QUARANTINED
                     kind = Operation.QUARANTINE if is_quarantined else Operation.REPLACE
@@ -218,7 +218,7 @@ class Store:
             before = [
                 each
                 for each in self._load(connection, "consumer = ?", old_consumer)
-                if not each.is_over
+                if not each.erasure
             ]
             if not before:
                 raise exception.NotFound(
@@ -482,7 +482,7 @@ class Store:
             connection,
             self._now(),
             operation,
-            consumer=lease.former_consumer or lease.consumer,
+            consumer=lease.erasure.consumer if lease.erasure else lease.consumer,
             address=str(lease.address),
             state=lease.state.value,
             detail=detail or lease.reason,

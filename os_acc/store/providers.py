@@ -28,6 +28,7 @@ from os_acc.store.schema import (
     MDEV_TOTALS,
     PROVIDER_ORIGINS,
     PROVIDER_PLUGINS,
+    PROVIDERS,
     PUBLISHED_NAMES,
 )
 
@@ -98,6 +99,7 @@ def recorded_state(
                 for provider, address, key in origins
             }
         ),
+        provider_classes=MappingProxyType(dict(PROVIDERS.read(connection))),
         provider_plugins=MappingProxyType(dict(PROVIDER_PLUGINS.read(connection))),
         store=meta.store,
         helper_claims=records.read_helper_claims(connection),

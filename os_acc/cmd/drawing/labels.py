@@ -136,10 +136,10 @@ def holder(leases: Sequence[Lease]) -> Iterator[str]:
         yield f"{len(consumers)} instances"
     elif consumers:
         (lease,) = consumers.values()
-        name = lease.instance_name
+        name = lease.guest.name
         yield plain(f"{name} ({lease.consumer})" if name else lease.consumer)
-        if lease.attach_target in _TARGETS:
-            yield _TARGETS[lease.attach_target]
+        if lease.wanted.attach_target in _TARGETS:
+            yield _TARGETS[lease.wanted.attach_target]
 
 
 def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _device(
     yield device.resource_class if device else None
     yield device.state.value if device else None
     yield lease.consumer if lease else None
-    yield (lease.instance_name or None) if lease else None
+    yield (lease.guest.name or None) if lease else None
     yield snapshot.models.short(function.identity) if function else None
     yield function.driver if function else None
     yield function.iommu_group if function else None

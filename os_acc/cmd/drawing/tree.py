@@ -347,7 +347,7 @@ class _Artist:
         # The instances of devices in trouble are always named.
         is_named = by_holder or device.state is not DeviceStatus.LEASED
         consumer = device.lease.consumer if is_named else ""
-        return (*own, device.lease.attach_target, consumer)
+        return (*own, device.lease.wanted.attach_target, consumer)
 
     def _missing(self) -> Iterator[Line]:
         """Yield leased or named functions that cannot be read."""

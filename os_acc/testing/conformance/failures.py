@@ -98,7 +98,7 @@ def _repeat(host: TestHost, plug_and_unplug: Callable[[], None]) -> None:
         plug_and_unplug()
     except exception.NoDeviceAvailable:
         # The plug has finished an unplug, after which the device has to be erased.
-        if not any(each.is_over for each in host.manager.store.leases()):
+        if not any(each.erasure for each in host.manager.store.leases()):
             raise
         unplug_all(host)
         plug_and_unplug()
@@ -218,7 +218,7 @@ def _in_release(
 
 def _check_ended(host: TestHost) -> None:
     # A device that has to be erased waits for its return, for no consumer.
-    left = [each for each in host.manager.store.leases() if not each.is_over]
+    left = [each for each in host.manager.store.leases() if not each.erasure]
     reason = f"; {left[0].reason}" if left else ""
     require(not left, f"a release of a vanished function ends its lease{reason}")
 

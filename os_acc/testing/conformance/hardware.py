@@ -245,7 +245,8 @@ class Bench:
 
     def _is_own(self, lease: Lease) -> bool:
         own = {self.instance(number)["uuid"] for number in range(_INSTANCES)}
-        return not own.isdisjoint({lease.consumer, lease.former_consumer})
+        former = lease.erasure.consumer if lease.erasure else ""
+        return not own.isdisjoint({lease.consumer, former})
 
     def _finish_erasures(self) -> None:
         finish_erasures(self.manager, self._is_own, _ERASURE, _PAUSE)

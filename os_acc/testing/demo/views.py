@@ -101,7 +101,7 @@ class Views:
         self._out.table(
             (
                 f"lease {lease.state.value}",
-                lease.instance_name or self._names[lease.consumer],
+                lease.guest.name or self._names[lease.consumer],
                 lease.address,
                 f"restores {', '.join(_or_dash(each.driver) for each in lease.prior)}",
             )

@@ -91,7 +91,7 @@ def test_a_rebuild_programs_the_region_of_an_adopted_pci_function(two_functions)
     (lease,) = leases(two_functions)
     assert lease.programming is not None
     assert lease.programming.function_id == CRYPTO
-    assert lease.image_id == images[CRYPTO]
+    assert lease.guest.image_id == images[CRYPTO]
 
 
 def test_a_device_without_a_region_is_adopted_without_one(bench):

@@ -50,7 +50,7 @@ def release(host: TestHost, *, force: bool = False) -> None:
 
 
 def erasing(host: TestHost) -> list[Lease]:
-    return [each for each in host.manager.store.leases() if each.is_over]
+    return [each for each in host.manager.store.leases() if each.erasure]
 
 
 def check_unknown(host: TestHost) -> None:

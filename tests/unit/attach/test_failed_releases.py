@@ -125,13 +125,13 @@ def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
     """Its allocation still exists: the unit would be counted twice."""
     nova, seen = Nova(), []
     card.plug(1, NIC)
-    give_back = card.manager.life._give_back
+    give_back = card.manager.life.devices.give_back
 
     def looked_at(lease, *more):
         seen.append(units(nova, card))
         give_back(lease, *more)
 
-    monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
+    monkeypatch.setattr(card.manager.life.devices, "give_back", looked_at)
     card.unplug(1)
     assert seen == [(4, 0)]
 
@@ -139,14 +139,14 @@ def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
 def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
     nova, seen = Nova(), []
     card.kernel.let_go(fail_to_release(card, 1, NIC))
-    give_back = card.manager.life._give_back
+    give_back = card.manager.life.devices.give_back
 
     def looked_at(lease, *more):
         card.manager.discover()
         seen.append(units(nova, card))
         give_back(lease, *more)
 
-    monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
+    monkeypatch.setattr(card.manager.life.devices, "give_back", looked_at)
     card.unplug(1)
     assert seen == [(4, 1)]
     assert units(nova, card) == (4, 0)
@@ -396,7 +396,7 @@ def fail_by(bench: TestHost, monkeypatch: pytest.MonkeyPatch, error: Exception) 
     def give_back(*_arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(bench.manager.life, "_give_back", give_back)
+    monkeypatch.setattr(bench.manager.life.devices, "give_back", give_back)
     bench.plug(1, GPU)
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)

@@ -318,7 +318,7 @@ def test_an_image_that_has_to_be_visible_is_an_error(fpgas, images):
     unseen = "11111111-2222-4333-8444-555555555555"
     with pytest.raises(exception.ImageNotFound, match=unseen):
         strict.plug(instance(1) | {"image_id": unseen}, None, None)
-    assert leases(fpgas)[0].image_id == images[GZIP]
+    assert leases(fpgas)[0].guest.image_id == images[GZIP]
 
 
 def test_a_device_that_the_guest_still_holds_is_not_reprogrammed(fpgas, images):

@@ -134,11 +134,9 @@ WITHHELD = {
     "reason": "the text of the last failed release, for operators",
     "plugin": "the name of the plugin itself",
     "is_spare": "whether allocations count the unit; the device is prepared alike",
-    "owes_release": "recorded for each call of prepare, and thus true in release",
-    "owes_erase": "true whenever erase is called",
+    "outstanding": "includes each action whose method is called",
     "never_held": "recorded when the lease of a failed plug ends",
     "peers": "recorded once the device is prepared",
-    "former_uuid": "finds the helper's record before the first call of the erasure",
 }
 #: The fields that a plugin gets in part, under another name.
 CONVERTED = {"arq": "request_uuid", "programming": "region"}

@@ -21,35 +21,24 @@ from oslo_privsep import daemon
 from os_acc import exception, privsep
 from os_acc.helper import client
 from os_acc.objects.epoch import AcceptedEpochs
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import binding, holders, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.request import DEADLINE_LIMIT_MS
-from os_acc.testing import uuid_of
 from os_acc.testing.privileged import privileged_here
 from tests.expected_errors import has, raises
-from tests.unit import vendor_steps
+from tests.unit import leases, vendor_steps
 
 FIRST, SECOND = (PciAddress(0, 0x17, 0, number) for number in range(2))
 IDENTITY = PciIdentity(0x10DE, 0x2235, 0x10DE, 0x145A, 0xA1)
-LEASE = Lease(
-    uuid=uuid_of(1),
-    consumer=uuid_of(2),
-    owner=Owner.NOVA,
+LEASE = leases.lease(
+    FIRST,
     state=LeaseState.PREPARING,
-    group="1",
-    provider=uuid_of(3),
-    resource_class="CUSTOM_ACCELERATOR_GPU",
-    address=FIRST,
-    iommu_group=7,
-    numa_node=None,
     prior=tuple(
         PriorBinding(address, IDENTITY, driver, None)
         for address, driver in ((FIRST, "nouveau"), (SECOND, None))
     ),
-    request="d1ce",
-    boot_id=uuid_of(4),
     epoch=12,
 )
 PF = PciFunction(

@@ -209,7 +209,7 @@ def test_a_late_release_spares_the_vgpu_of_the_next_tenant(host: TestHost) -> No
     (second,) = host.manager.store.leases()
     assert (first.address, first.uuid) != (second.address, second.uuid)
     assert first.address == second.address
-    failed = host.manager.life._try_give_back(first, time.monotonic() + 60)[1]
+    failed = host.manager.life.devices.try_give_back(first, time.monotonic() + 60)[1]
     assert type_of(host, VFS[0]) == HALF
     assert failed is not None
 
@@ -435,7 +435,13 @@ def test_a_lease_without_a_type_says_so(host: TestHost) -> None:
     """A version without the field wrote it."""
     host.plug(1, VFS[0])
     (lease,) = host.manager.store.leases()
-    host.manager.store.replace([dataclasses.replace(lease, vgpu_type=0)])
+    host.manager.store.replace(
+        [
+            dataclasses.replace(
+                lease, handle=dataclasses.replace(lease.handle, vgpu_type=0)
+            )
+        ]
+    )
     host.kernel.reboot()
     with pytest.raises(exception.HostStepFailed, match="does not record the type"):
         host.restart().plug(instance(1), None, None)

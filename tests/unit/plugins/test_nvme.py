@@ -75,7 +75,7 @@ def binding(host: TestHost, address: str) -> tuple[str | None, str | None]:
 
 
 def erasing(host: TestHost) -> list[LeaseState]:
-    return [each.state for each in host.manager.store.leases() if each.is_over]
+    return [each.state for each in host.manager.store.leases() if each.erasure]
 
 
 def test_a_drive_is_erased_by_default(host: TestHost) -> None:
@@ -351,7 +351,7 @@ def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
     before = mounts.read_text()
     mounts.write_text(f"{before}/dev/nvme1n1 /srv ext4 rw 0 0\n")
     advance(host)
-    (lease,) = [each for each in host.manager.store.leases() if each.is_over]
+    (lease,) = [each for each in host.manager.store.leases() if each.erasure]
     assert lease.state is LeaseState.ERASING
     assert "the host uses nvme1n1 (unmount it" in lease.reason
     assert DATA in host.kernel.read_medium(DRIVE, 1)

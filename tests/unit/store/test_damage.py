@@ -188,9 +188,7 @@ def test_remains_of_an_unfinished_store_are_replaced(state_path, make_lease):
 def test_a_damaged_record_blocks_its_devices_and_nothing_else(
     store, state_path, file, make_lease, caplog
 ):
-    bad, good = store.add(
-        [make_lease(1, functions=2, instance_name="hydrogen"), make_lease(2)]
-    )
+    bad, good = store.add([make_lease(1, functions=2, name="hydrogen"), make_lease(2)])
     file.write_bytes(file.read_bytes().replace(b"hydrogen", b"hydrogem"))
     store = reopened(state_path)
     assert store.damaged == ()
@@ -206,7 +204,7 @@ def test_a_damaged_record_blocks_its_devices_and_nothing_else(
 
 
 def test_a_damaged_record_cannot_be_changed(store, file, make_lease):
-    added = store.add([make_lease(1, instance_name="hydrogen")])
+    added = store.add([make_lease(1, name="hydrogen")])
     file.write_bytes(file.read_bytes().replace(b"hydrogen", b"hydrogem"))
     with pytest.raises(
         exception.NotFound, check=has(kind=exception.ObjectKind.LEASE), match="damaged"
@@ -215,9 +213,7 @@ def test_a_damaged_record_cannot_be_changed(store, file, make_lease):
 
 
 def test_an_operator_lets_go_of_a_damaged_record(store, state_path, file, make_lease):
-    bad, good = store.add(
-        [make_lease(1, functions=2, instance_name="hydrogen"), make_lease(2)]
-    )
+    bad, good = store.add([make_lease(1, functions=2, name="hydrogen"), make_lease(2)])
     file.write_bytes(file.read_bytes().replace(b"hydrogen", b"hydrogem"))
     with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.LEASE)):
         store.forget_damaged(good.address)

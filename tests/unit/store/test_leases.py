@@ -41,6 +41,11 @@ def changed(lease, **changes):
     return dataclasses.replace(lease, **changes)
 
 
+def at(lease, address, **changes):
+    handle = dataclasses.replace(lease.handle, address=address)
+    return dataclasses.replace(lease, handle=handle, **changes)
+
+
 def test_a_new_store_is_private_to_its_owner(store, state_path):
     assert store.leases() == ()
     assert os.stat(state_path).st_mode & 0o777 == 0o750
@@ -87,9 +92,7 @@ def test_every_member_of_the_group_leads_to_the_lease(store, make_lease):
 
 def test_a_function_has_one_lease(store, make_lease):
     store.add([make_lease(1, functions=2)])
-    sibling = changed(
-        make_lease(9, MIGRATION), address=PciAddress(0, 0x3B, 1, 1), prior=()
-    )
+    sibling = at(make_lease(9, MIGRATION), PciAddress(0, 0x3B, 1, 1), prior=())
     with pytest.raises(AlreadyLeased, match=r"0000:3b:01\.1"):
         store.add([make_lease(2, MIGRATION), sibling])
     assert store.leases(MIGRATION) == ()
@@ -98,9 +101,7 @@ def test_a_function_has_one_lease(store, make_lease):
 
 def test_one_call_cannot_lease_a_function_twice(store, make_lease):
     with pytest.raises(AlreadyLeased):
-        store.add(
-            [make_lease(1), changed(make_lease(2), address=PciAddress(0, 0x3B, 1, 0))]
-        )
+        store.add([make_lease(1), at(make_lease(2), PciAddress(0, 0x3B, 1, 0))])
     assert store.leases() == ()
 
 
@@ -127,8 +128,8 @@ def test_leases_may_swap_their_functions(store, make_lease):
     one, two = store.add([make_lease(1), make_lease(2)])
     swapped = store.replace(
         [
-            changed(one, address=two.address, prior=two.prior),
-            changed(two, address=one.address, prior=one.prior),
+            at(one, two.address, prior=two.prior),
+            at(two, one.address, prior=one.prior),
         ]
     )
     assert store.lease_of(one.address) == swapped[1]
@@ -137,7 +138,7 @@ def test_leases_may_swap_their_functions(store, make_lease):
 def test_replace_cannot_take_a_function_of_another_lease(store, make_lease):
     one, two = store.add([make_lease(1), make_lease(2)])
     with pytest.raises(AlreadyLeased):
-        store.replace([changed(one, address=two.address)])
+        store.replace([at(one, two.address)])
     assert store.leases() == (one, two)
 
 

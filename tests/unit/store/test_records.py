@@ -9,12 +9,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.image import BitstreamRequest
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import (
+    Action,
+    ErasureRecord,
+    Guest,
+    Lease,
+    LeaseState,
+    Owner,
+    PriorBinding,
+)
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.store import records
 from os_acc.store.schema import Damaged
 from tests.unit.pci_addresses import ADDRESSES
@@ -62,42 +72,42 @@ LEASES = st.builds(
     consumer=st.uuids().map(str),
     owner=st.sampled_from(Owner),
     state=st.sampled_from(LeaseState),
-    group=st.text(),
-    provider=st.uuids().map(str),
-    resource_class=st.text(),
-    address=ADDRESSES,
-    iommu_group=st.integers(0, 2**31),
-    numa_node=st.none() | st.integers(0, 1023),
+    wanted=st.builds(
+        GroupAllocation,
+        *[st.text(), st.uuids().map(str), st.text(), st.integers(1, 9)],
+        bitstream_request=st.none() | st.builds(BitstreamRequest, *[st.text()] * 4),
+        attach_target=st.sampled_from(AttachTarget),
+        required=st.lists(st.text(), max_size=2).map(tuple),
+        numa_policy=st.none() | st.sampled_from(NUMAPolicy),
+    ),
+    handle=st.builds(
+        AttachHandle,
+        *[ADDRESSES, st.lists(ADDRESSES, max_size=2).map(tuple)],
+        *[st.integers(0, 2**31), st.none() | st.integers(0, 1023)],
+        driver=st.sampled_from(["vfio-pci", "mlx5_vfio_pci", "nvidia"]),
+        physical_network=st.none() | st.text(),
+        vgpu_type=st.integers(0, 2**31),
+    ),
     prior=st.lists(PRIORS, max_size=3).map(tuple),
     request=st.text(),
     request_size=st.integers(0, 64),
     boot_id=st.uuids().map(str),
     plugin=st.text(),
-    instance_name=st.text(),
-    project_id=st.text(),
+    guest=st.builds(
+        Guest, st.text(), st.text(), st.text(), st.lists(st.integers(0, 9)).map(tuple)
+    ),
     epoch=st.integers(0, 2**62),
     reason=st.text(st.characters()),
     programming=st.none() | PROGRAMMINGS,
-    attach_target=st.sampled_from(AttachTarget),
-    cells=st.lists(st.integers(0, 1023), max_size=3).map(tuple),
     affinity=st.none() | st.sampled_from(Affinity),
     policies=st.builds(PolicySources, *[st.none() | st.sampled_from(NUMAPolicy)] * 4),
     physfns=st.lists(ADDRESSES, max_size=2).map(tuple),
     profile=st.text(),
     arq=st.text(),
     is_spare=st.booleans(),
-    image_id=st.text(),
-    bitstream_request=st.none() | st.builds(BitstreamRequest, *[st.text()] * 4),
-    required=st.lists(st.text(), max_size=2).map(tuple),
     created_at=st.integers(0, 2**62),
-    owes_release=st.booleans(),
-    owes_erase=st.booleans(),
-    former_consumer=st.text(),
-    former_uuid=st.text(),
-    erased=st.floats(0, 1),
-    driver=st.sampled_from(["vfio-pci", "mlx5_vfio_pci", "nvidia"]),
-    physical_network=st.text(),
-    vgpu_type=st.integers(0, 2**31),
+    outstanding=st.lists(st.sampled_from(Action), unique=True).map(tuple),
+    erasure=st.none() | st.builds(ErasureRecord, st.text(), st.text(), st.floats(0, 1)),
     never_held=st.booleans(),
 )
 
@@ -128,8 +138,8 @@ def test_no_field_is_left_out(make_lease):
     [
         {"state": "lost"},
         {"owner": None},
-        {"address": "nowhere"},
-        {"address": 3},
+        {"handle": {"address": "nowhere"}},
+        {"handle": 3},
         {"prior": 7},
         {"prior": [{"address": "0000:3b:00.0"}]},
     ],

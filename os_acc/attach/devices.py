@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The device of a lease: prepared for its user, and given back.
+
+Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.attach import erasure, own_drivers, plugin_steps, verification
+from os_acc.attach.services import Services
+from os_acc.helper import client
+from os_acc.host import mdev
+from os_acc.objects.lease import Action, Lease, LeaseState
+from os_acc.objects.mdev import MdevSlot, MdevType
+
+LOG = log.getLogger(__name__)
+
+
+class Devices:
+    """Change the host for leases; the caller holds the consumers' locks."""
+
+    def __init__(self, services: Services, eraser: erasure.Eraser) -> None:
+        self._root, self._state_path = services.root, services.state_path
+        self._store = services.store
+        self._helper = services.helper
+        self._plugins = services.plugins
+        self._eraser = eraser
+
+    def prepare(self, lease: Lease, deadline: float) -> Lease:
+        """Prepare a device for its user: steps 3 to 6 of :meth:`.Lifecycle.establish`.
+
+        :raises OsAccError: the error of the step that failed.
+        """
+        if not lease.is_the_guests:
+            return self._prepare_for_host(lease, deadline)
+        # 3. Check again after a programming that no process holds it.
+        if lease.programming is not None or lease.state is not LeaseState.PREPARING:
+            own_drivers.check_free(self._root, self._helper, lease, deadline)
+        # 4. Call the plugin. Undo: its ``release``.
+        lease = self._prepare_by_plugin(lease, deadline)
+        if (region := lease.guest_writable) is not None:
+            # Recorded before the guest can write: a crash may follow at any time.
+            self._store.until(deadline).mark_region_guest_writable(region.key)
+        # 5. Check that it is undivided, and take it. Undo: :meth:`restore`.
+        verification.check_undivided(self._root, lease, deadline)
+        lease = self.with_epoch(self._take, lease, deadline)
+        # 6. Verify the IOMMU group.
+        verification.check_viable(self._root, lease)
+        return lease
+
+    def _prepare_for_host(self, lease: Lease, deadline: float) -> Lease:
+        if lease.slot is not None:
+            return lease
+        verification.check_driven(self._root, lease)
+        if lease.owes_erase and lease.state is LeaseState.PREPARING:
+            # After a reboot the host may use it already.
+            lease = self._prepare_by_plugin(lease, deadline)
+        return self.with_epoch(self._helper.reserve, lease, deadline)
+
+    def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
+        def prepare(lease: Lease, deadline: float) -> None:
+            where = self._state_path, self._root
+            plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
+            if erasure.lacks_number(lease):
+                # Without its erasure, as it may be the device of another guest.
+                self._helper.reserve(lease.without(Action.ERASE), deadline)
+
+        lease = self.with_epoch(prepare, lease, deadline)
+        return self._eraser.numbered(lease, deadline)
+
+    def _take(self, lease: Lease, deadline: float) -> None:
+        """Bind the functions to their VFIO drivers, or create the mediated device."""
+        if lease.slot is None:
+            self._helper.take(lease, deadline)
+        else:
+            _create_mdev(self._root, self._helper, lease, lease.slot, deadline)
+
+    def try_give_back(
+        self, lease: Lease, deadline: float, is_plug: bool = False
+    ) -> tuple[Lease, exception.OsAccError | None]:
+        """Give a device back; return the lease, and the error of a failure.
+
+        :param is_plug: whether this rolls back a plug of this boot.
+        """
+        try:
+            try:
+                self.give_back(lease, deadline, is_plug)
+            except client.EpochRefused as error:
+                (lease,) = self.accepted([lease], error, deadline)
+                self.give_back(lease, deadline, is_plug)
+        except exception.OsAccError as error:
+            return lease, error
+        return lease, None
+
+    def give_back(self, lease: Lease, deadline: float, is_plug: bool) -> None:
+        """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
+        if not lease.is_the_guests and not self._is_rebound(lease, deadline):
+            if lease.owes_release and lease.slot is None:
+                self._release_by_plugin(lease, deadline, is_plug)
+            if not lease.owes_erase and lease.slot is None:
+                self._forget(lease, deadline)
+            return
+        has_records = not verification.given_back_by_reboot(self._root, lease, deadline)
+        if has_records:
+            has_records = self._restore_or_skip(lease, deadline, is_plug)
+        if not lease.is_the_guests:
+            return
+        self._release_by_plugin(lease, deadline, is_plug)
+        # The record permits the steps of the release. A reboot leaves its copy.
+        if lease.owes_release and not lease.owes_erase:
+            if has_records or lease.slot is None:
+                self._forget(lease, deadline)
+        elif lease.owes_release and has_records:
+            self.restore(lease.without(Action.RELEASE), deadline)
+
+    def _restore_or_skip(self, lease: Lease, deadline: float, is_plug: bool) -> bool:
+        """Restore the functions; return whether the helper had records of them."""
+        try:
+            self.restore(lease, deadline)
+        except exception.DeviceInUse:
+            # Its epoch has ended the plug. Without a record nothing has changed.
+            recorded = {each.lease for each in self._helper.recorded(deadline)}
+            moved = verification.moved(self._root, lease)
+            is_changed = moved or lease.uuid in recorded or lease.slot is not None
+            if not is_plug or lease.programming or is_changed:
+                raise
+            return False
+        return True
+
+    def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
+        plugin_steps.release(
+            self._plugins, self._helper, lease, deadline, self._root, is_plug=is_plug
+        )
+
+    def _forget(self, lease: Lease, deadline: float) -> None:
+        if lease.slot is None:
+            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+        else:
+            self._helper.forget_mdev(lease, lease.slot, deadline)
+
+    def _is_rebound(self, lease: Lease, deadline: float) -> bool:
+        """Return whether programming may have left a host's card between drivers."""
+        if lease.programming is None or lease.is_half_programmed:
+            return lease.is_half_programmed
+        unverified = self._store.until(deadline).recorded_state().unverified_regions
+        return lease.programming.region in unverified and not verification.moved(
+            self._root, lease
+        )
+
+    def restore(self, lease: Lease, deadline: float) -> None:
+        """Restore the functions that are present and have not been exchanged.
+
+        Of a mediated device: remove it.
+        """
+        if lease.slot is not None:
+            self._helper.remove_mdev(lease, lease.slot, deadline)
+            return
+        for remaining_attempts in reversed(range(len(lease.prior) + 1)):
+            rest = verification.remaining(self._root, lease)
+            gone = set(lease.functions).difference(rest.functions)
+            try:
+                if gone and not lease.owes_erase:
+                    self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
+                if rest.prior:
+                    self._helper.give_back(rest, deadline)
+                return
+            except (exception.DeviceGone, exception.DeviceChanged) as error:
+                # A function was removed just now; restore the others.
+                if not remaining_attempts:
+                    raise
+                LOG.warning("skipping the restore of a removed function: %s", error)
+
+    # -- steps of both directions ------------------------------------------
+
+    def with_epoch(
+        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
+    ) -> Lease:
+        """Run a privileged step; repeat it once if its epoch is refused."""
+        try:
+            step(lease, deadline)
+        except client.EpochRefused as error:
+            (lease,) = self.accepted([lease], error, deadline)
+            step(lease, deadline)
+        return lease
+
+    def accepted(
+        self, leases: Sequence[Lease], error: client.EpochRefused, deadline: float
+    ) -> tuple[Lease, ...]:
+        """Return the leases, those of the refusing device with an accepted epoch.
+
+        After the loss of a store, epochs continue above those that the helper has
+        seen; epochs issued while the clock was ahead come back to the present.
+        """
+        found = [each for each in leases if verification.is_about(each, error.address)]
+        fresh = self._store.until(deadline).replace(found or leases, error.accepted)
+        renewed = {lease.uuid: lease for lease in fresh}
+        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
+
+
+def _create_mdev(
+    root: str, helper: client.Helper, lease: Lease, slot: MdevSlot, deadline: float
+) -> None:
+    """Create the mediated device of a lease.
+
+    The scan has found capacity for it, which another tool may have used since. The
+    error number of a parent without capacity is its driver's own: ENOSPC (mtty), EUSERS
+    (mdpy).
+
+    :raises HostStepFailed: NO_CAPACITY: its parent has no capacity left.
+    :raises HostError: the host refused it.
+    """
+    try:
+        helper.create_mdev(lease, slot, deadline)
+    except exception.HostStepFailed as error:
+        is_refused = error.reason is exception.StepReason.REFUSED
+        if not is_refused or _has_capacity(root, slot.type):
+            raise
+        raise exception.HostStepFailed(
+            f"cannot create {slot}: {slot.type.parent} has no capacity left for "
+            f"{slot.type.name}",
+            address=str(slot),
+            errno=error.errno,
+            reason=exception.StepReason.NO_CAPACITY,
+        ) from error
+
+
+def _has_capacity(root: str, kind: MdevType) -> bool:
+    """Return whether a parent has capacity for a type; also if it cannot be read."""
+    try:
+        found = mdev.read_type(root, kind)
+    except exception.HostStepFailed:
+        return True
+    return found is None or found.available > 0
