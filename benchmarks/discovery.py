@@ -19,7 +19,7 @@ from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, evidence
 from os_acc.objects import device_spec
-from os_acc.objects.lease import RecordedState
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.testing import FakeKernel
 
 NAME = "discovery"

@@ -37,7 +37,8 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)

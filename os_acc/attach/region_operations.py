@@ -28,9 +28,10 @@ from os_acc.inventory.catalog import Catalog
 from os_acc.objects.device import Provider
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Action, Lease, LeaseState, Owner, RecordedState
+from os_acc.objects.lease import Action, Lease, LeaseState, Owner
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import (
     RecordedImage,
     Region,

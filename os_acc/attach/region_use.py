@@ -10,8 +10,9 @@ from os_acc import exception
 from os_acc.attach.region_requirements import ProgrammingJob
 from os_acc.helper import client
 from os_acc.host import pci
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.objects.vfio_driver import is_vfio_driver
 

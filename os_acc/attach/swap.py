@@ -33,8 +33,9 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching

@@ -21,8 +21,9 @@ from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
 from os_acc.placement import published, region_traits, sync

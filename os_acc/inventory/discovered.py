@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from os_acc import plugins
 from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import answers
 from os_acc.plugins.entry_points import InstalledPlugin

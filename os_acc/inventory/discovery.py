@@ -32,10 +32,10 @@ from os_acc.objects.candidate import (
     UsableFunction,
 )
 from os_acc.objects.device import Device, Provider, RejectedDevice, RejectReason
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import answers, base

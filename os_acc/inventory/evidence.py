@@ -11,8 +11,8 @@ from os_acc.host import usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects import device_spec
 from os_acc.objects.candidate import DeviceTags
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.recorded_state import RecordedState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

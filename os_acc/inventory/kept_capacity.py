@@ -21,8 +21,9 @@ from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev, vgpu
 from os_acc.host.view import Card, Host
 from os_acc.objects.device import AttachHandle, Device
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.recorded_state import RecordedState
 
 _KEPT: Final = (
     "has no capacity left: its card keeps it for leased devices that do not exist yet"

@@ -19,8 +19,8 @@ from os_acc.host.view import Host
 from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import dfl, qat
 from os_acc.objects.candidate import DeviceTags
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
 

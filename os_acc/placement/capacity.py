@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.recorded_state import RecordedState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.published import NO_NAMES, PublishedNames
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, providers, records, regions, requests, schema
 from os_acc.store.database import Database

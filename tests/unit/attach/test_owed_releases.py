@@ -380,9 +380,8 @@ def test_no_device_is_taken_for_a_lease_whose_plugin_cannot_prepare_it(
     writes = host.kernel.writes()
     planned = dataclasses.replace(held, state=LeaseState.PREPARING)
     with pytest.raises(exception.PluginFailed, check=NOT_LOADED):
-        host.manager.life.establish(
-            [planned], host.manager.store.recorded_state(), time.monotonic() + 60
-        )
+        recorded = host.manager.store.recorded_state()
+        host.manager.life.establish([planned], recorded, time.monotonic() + 60)
     assert host.manager.store.leases() == ()
     assert host.kernel.writes() == writes
 

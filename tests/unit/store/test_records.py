@@ -46,19 +46,28 @@ PRIORS = st.builds(
     driver=st.none() | st.text(),
     driver_override=st.none() | st.text(),
 )
+UUIDS = st.uuids().map(str)
+
+
+@st.composite
+def regions(draw):
+    """Draw a region whose functions are at its PCI functions."""
+    places = draw(st.lists(ADDRESSES, max_size=2, unique=True))
+    return Region(
+        card=draw(ADDRESSES),
+        identity=draw(IDENTITIES),
+        number=draw(st.integers(0, 7)),
+        interface_id=draw(st.none() | UUIDS),
+        function_id=draw(st.none() | UUIDS),
+        pci_functions=tuple(places),
+        functions=tuple((each, draw(UUIDS)) for each in places),
+        is_authenticated=draw(st.booleans()),
+    )
+
+
 PROGRAMMINGS = st.builds(
     Programming,
-    region=st.builds(
-        Region,
-        card=ADDRESSES,
-        identity=IDENTITIES,
-        number=st.integers(0, 7),
-        interface_id=st.none() | st.text(),
-        function_id=st.none() | st.text(),
-        pci_functions=st.lists(ADDRESSES, max_size=2).map(tuple),
-        functions=st.lists(st.tuples(ADDRESSES, st.text()), max_size=2).map(tuple),
-        is_authenticated=st.booleans(),
-    ),
+    region=regions(),
     function_id=st.none() | st.text(),
     image_id=st.text(),
     hash_algo=st.text(),
