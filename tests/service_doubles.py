@@ -194,8 +194,7 @@ def _soon() -> float:
 
 def _publish(cloud: Cloud) -> object:
     # The options that it makes itself are replaced by those of the cloud.
-    service = Publishing(cloud.placement)
-    service.publisher._client = _client(cloud)
+    service = Publishing(cloud.placement, client=_client(cloud))
     return service.sync(ONE, TWO, seconds=600.0)
 
 

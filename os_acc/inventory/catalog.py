@@ -265,7 +265,7 @@ class Catalog:
             )
         # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)
-        self.memory.tell(inventory.providers.values(), store)
+        self.memory.record(inventory.providers.values(), store)
 
     def publish_regions(self, deadline: float) -> None:
         """Update the region traits of the snapshot."""
@@ -306,7 +306,7 @@ class Catalog:
         unknown = {
             uuid
             for uuid, resources in entries
-            if published.classes_of(frozenset(), dict(resources), given)
+            if published.classes_of(dict(resources), given)
         }
         # Another process may have found these providers.
         return bool(unknown) and not unknown.isdisjoint(
@@ -349,7 +349,7 @@ class Catalog:
     def write(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""
         newest = self.snapshots.newest()
-        recognized = self.tree.write(provider_tree, nodename, newest, self.ours)
+        recognized = self.tree.write(provider_tree, nodename, newest)
         # The next scan records them; Nova does not wait for the store.
         self.ours.update(recognized)
 

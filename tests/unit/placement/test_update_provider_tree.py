@@ -65,10 +65,6 @@ def test_the_tree_holds_what_is_offered(bench, nova):
         assert nova.known.data(each.uuid).traits == each.device.traits
 
 
-def test_the_vfs_of_a_card_are_its_units(card):
-    assert units(Nova(), card, card.provider(NIC)) == (4, 0)
-
-
 def test_plug_and_unplug_change_nothing(bench, nova):
     """Placement counts allocations by itself."""
     bench.plug(1, GPU, FPGA)
@@ -149,15 +145,6 @@ def test_a_free_device_that_has_vanished_is_reserved_until_it_is_back(bench, nov
         bench.kernel.hot_plug(function)
     seen(bench)
     assert units(nova, bench, gpu) == (1, 0)
-
-
-def test_of_a_card_that_has_vanished_what_is_leased_stays(card):
-    nova, nic = Nova(), card.provider(NIC)
-    card.plug(1, NIC, amount=3)
-    nova.cycle(card.manager.update_provider_tree)
-    card.kernel.hot_unplug(NIC)
-    seen(card)
-    assert units(nova, card, nic) == (3, 0)
 
 
 def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):

@@ -152,19 +152,6 @@ def test_entries_that_may_not_reach_a_guest_are_not_bound(bench, failed):
     assert (entry["state"], found["state"]) == ("Bound", "UnbindFailed")
 
 
-def test_a_host_without_a_store_has_no_leases(bench, failed):
-    config = bench.config(state_path=str(bench.directory / "none"))
-    assert os_acc.recorded(config) == {}
-    assert not (bench.directory / "none").exists()
-
-
-def test_a_store_that_cannot_be_read_is_an_error(bench, failed, tmp_path):
-    (tmp_path / "file").touch()
-    config = bench.config(state_path=str(tmp_path / "file" / "state"))
-    with pytest.raises(exception.StateUnavailable):
-        os_acc.recorded(config)
-
-
 def test_a_damaged_record_is_in_the_log(bench, failed, caplog):
     execute(file_in(bench.state_path), "UPDATE leases SET payload = '{}'")
     assert os_acc.recorded(failed) == {}
