@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.nova import accelerator_groups
+from os_acc.nova import conversion
 from os_acc.objects.numa import NUMAPolicy
 
 GPU = "resources{}:CUSTOM_ACCELERATOR_GPU"
@@ -32,7 +32,7 @@ OF_FLAVOR = "hw:pci_numa_affinity_policy"
 def test_the_group_decides_before_the_flavor_and_the_image(
     specs: dict[str, str], image: str | None, expected: NUMAPolicy
 ) -> None:
-    found = accelerator_groups.groups_of(ONE | specs, image, NUMAPolicy.LEGACY)
+    found = conversion.groups_of(ONE | specs, image, NUMAPolicy.LEGACY)
     assert found["1"].policy is expected
 
 
@@ -45,7 +45,7 @@ def test_each_group_has_its_classes_and_function() -> None:
         "resources:VCPU": "2",
         "group_policy": "none",
     }
-    found = accelerator_groups.groups_of(specs, None, NUMAPolicy.REQUIRED)
+    found = conversion.groups_of(specs, None, NUMAPolicy.REQUIRED)
     assert {
         suffix: (each.classes, each.function) for suffix, each in found.items()
     } == {
@@ -66,4 +66,4 @@ def test_each_group_has_its_classes_and_function() -> None:
 def test_groups_of_others_and_faulty_ones_are_left_to_compute(
     more: dict[str, str], image: str | None
 ) -> None:
-    assert accelerator_groups.groups_of(ONE | more, image, NUMAPolicy.LEGACY) == {}
+    assert conversion.groups_of(ONE | more, image, NUMAPolicy.LEGACY) == {}
