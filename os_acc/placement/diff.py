@@ -209,8 +209,17 @@ class _Planning:
     # -- positions in the tree ---------------------------------------------------
 
     def _cards(self) -> Iterator[Step]:
+        # A region that is there and cannot be moved needs no card.
+        needed = {
+            each.provider.card.uuid
+            for each in self._goal.wanted
+            if each.provider is not None
+            and each.provider.card is not None
+            and (self._tree.can_move or each.uuid not in self._tree.nodes)
+        }
         for uuid, card in sorted(self._goal.cards.items()):
-            yield from self._place(uuid, card.name, self._tree.root)
+            if uuid in needed:
+                yield from self._place(uuid, card.name, self._tree.root)
 
     def _places(self) -> Iterator[Step]:
         for each in self._goal.wanted:

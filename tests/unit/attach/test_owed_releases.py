@@ -379,8 +379,8 @@ def test_no_device_is_taken_for_a_lease_whose_plugin_cannot_prepare_it(
     lose_plugin()
     writes = host.kernel.writes()
     planned = dataclasses.replace(held, state=LeaseState.PREPARING)
+    recorded = host.manager.store.recorded_state()
     with pytest.raises(exception.PluginFailed, check=NOT_LOADED):
-        recorded = host.manager.store.recorded_state()
         host.manager.life.establish([planned], recorded, time.monotonic() + 60)
     assert host.manager.store.leases() == ()
     assert host.kernel.writes() == writes
