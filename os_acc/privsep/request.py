@@ -81,7 +81,7 @@ def of_kind(kind: type[_E]) -> Callable[[object], _E]:
     """Return the check of the value of an enumeration."""
 
     def checked(value: Any) -> _E:
-        require(type(value) is str and value in set(kind))
+        require(type(value) in (str, kind) and value in set(kind))
         return kind(value)
 
     return checked
