@@ -128,7 +128,7 @@ def _unknown_function(
         unknown_device.check_ended(manager.root, lease, found.recorded, store.leases())
     if found.recorded is None:
         return lease
-    return reconciler.claim(lease, found.recorded.lease, store, deadline)
+    return _claimed(manager, lease, found.recorded.lease, deadline)
 
 
 def _lost_slot(
@@ -351,9 +351,20 @@ def adopt_device(
             # The helper's record comes first: without it, a release of the lease
             # would restore no driver. That of a slot has this lease already.
             before = records[address].lease if address in records else ""
-            planned = manager.catalog.reconciler.claim(planned, before, store, deadline)
+            planned = _claimed(manager, planned, before, deadline)
         (lease,) = store.add([dataclasses.replace(planned, state=LeaseState.HELD)])
         return _with_device(manager, lease, deadline)
+
+
+def _claimed(manager: Manager, lease: Lease, before: str, deadline: float) -> Lease:
+    """Have the helper record a lease instead of another one; return it as on record.
+
+    A list of records withholds the plugins of a device that shows no serial number.
+    """
+    store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
+    lease = reconciler.claim(lease, before, store, deadline)
+    recorded = reconciler.records(deadline).get(lease.address)
+    return _owing(manager, lease, recorded, deadline)
 
 
 def _offered(inventory: Inventory, lease: Lease) -> Device | None:
@@ -443,7 +454,7 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     (owing,) = plugin_steps.owing(
         manager.plugins, [dataclasses.replace(lease, plugin=plugin.name)]
     )
-    if not _reads_regions(plugin):
+    if type(plugin).read_region is base.PluginBase.read_region:
         if owing.owes_release:
             (lease,) = store.replace([owing])
         return lease
@@ -461,10 +472,6 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     (lease,) = store.replace([lease])
     manager.discover(deadline)
     return lease
-
-
-def _reads_regions(plugin: base.PluginBase) -> bool:
-    return type(plugin).read_region is not base.PluginBase.read_region
 
 
 def _check_address(address: object) -> None:

@@ -320,7 +320,9 @@ def _record_returned(
     call: GiveBackRequest, target: BindTarget, found: record.DeviceRecord | None
 ) -> None:
     """Remove the record, or keep it until the device is erased and released."""
-    if not call.eraser and not call.releaser:
+    # Only forget() ends an erasure that is on record.
+    eraser = call.eraser or (found.eraser if found else "")
+    if not eraser and not call.releaser:
         record.remove_copies(target.address, call.lease)
         record.remove(target.address)
     elif found is not None or not is_denied(target, call.targets):
@@ -335,7 +337,7 @@ def _record_returned(
                 first=kept.first,
                 serial=kept.serial,
                 node=kept.node,
-                eraser=call.eraser,
+                eraser=eraser,
                 releaser=call.releaser,
             )
         )

@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, TestHost, hosts, instance
+from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 
 PLACES = tuple(f"0000:{bus}:00.0" for bus in ("41", "42", "43", "44", "45"))
 SHIFTED = dict(itertools.pairwise(PLACES))
@@ -142,6 +142,34 @@ def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> N
     check_new_guests(host)
     for place, guest in zip(PLACES[1:], GUESTS, strict=True):
         assert data_at(host, place) == [guest]
+
+
+@pytest.mark.parametrize("how", ["adopt", "release"])
+def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
+    host: TestHost, how: str
+) -> None:
+    """Neither its lease nor its serial number is left, and pci alone is enabled."""
+    place = PciAddress.parse(PLACES[0])
+    host.options["device_spec"] = PREBOUND
+    reboot(host, shifted=False, lost="everything")
+    host.kernel.reboot({})
+    host.bind(PLACES[0], "vfio-pci")
+    host.options["enabled_plugins"] = ["pci"]
+    host.restart()
+    if how == "adopt":
+        operations.adopt_device(host.manager, place, uuid_of(1), None)
+        with pytest.raises(exception.DevicesUnreleased):
+            host.unplug(1)
+    else:
+        with pytest.raises(exception.OsAccError):
+            operations.release_device(host.manager, place, "nvme")
+    host.options["enabled_plugins"] = ["nvme", "pci"]
+    host.restart()
+    check_new_guests(host)
+    assert data_at(host, PLACES[0]) == [1]
+    operations.release_device(host.manager, place, None)
+    advance(host)
+    assert data_at(host, PLACES[0]) == []
 
 
 def test_a_guest_gets_its_own_drive_again_after_a_reboot(host: TestHost) -> None:

@@ -348,10 +348,13 @@ def test_a_function_that_stays_with_the_host_is_recorded_with_its_eraser(fake):
     assert record.read(GPU).eraser == "nvme"
 
 
-def test_a_function_that_no_guest_can_have_had_leaves_the_record(fake):
+def test_a_lease_that_lacks_its_erasure_does_not_end_it(fake):
     group = functions.group(GPU)
     assert binding.take(group, targets(GPU), 1, 30_000, MINE, "nvme") == (OK,)
     assert give_back() == OK
+    assert record.read(GPU).eraser == "nvme"
+    assert take(OTHERS, GPU) == (claimed_for(MINE),)
+    assert forget(MINE) == OK
     assert record.claimed() == ()
 
 
