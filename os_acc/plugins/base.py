@@ -59,12 +59,13 @@ from os_acc.objects.device import (
     VendorReason,
 )
 from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
-from os_acc.objects.lease import LeaseView, PriorBinding
+from os_acc.objects.lease import ErasureRecord, Guest, LeaseView, PriorBinding
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.privsep import Context, HealthReading, Step
 
 __all__ = [
@@ -84,8 +85,11 @@ __all__ = [
     "DeviceStuck",
     "DeviceTags",
     "Erasure",
+    "ErasureRecord",
     "ErrorReason",
     "Fault",
+    "GroupAllocation",
+    "Guest",
     "Header",
     "HostError",
     "HostStepFailed",
