@@ -215,7 +215,7 @@ def test_a_rebuild_with_an_image_that_names_the_same_function_is_confirmed(
     assert fpgas.kernel.writes() == writes
     # The image is compared once only.
     state = leases(fpgas)
-    assert start(fpgas, state[0].image_id) == first
+    assert start(fpgas, state[0].guest.image_id) == first
     assert leases(fpgas) == state
 
 

@@ -241,7 +241,7 @@ def test_a_server_does_not_set_the_pause_before_a_retry(server: Server) -> None:
     server.answer = lambda handler: next(answers)(handler)
     options = {"status_code_retries": 1, "status_code_retry_delay": 0.001}
     source = Cyborg(server.conf(cyborg.SERVICE, **options))
-    assert list(source.judged(soon())) == []
+    assert list(source.checked(soon())) == []
 
 
 def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
@@ -259,14 +259,14 @@ def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
     # On a slow host, a call may end before it has reached the server.
     while sum(not each.done() for each in calls._abandoned) < client.MOST_ABANDONED:
         with raises(exception.ServiceType.ACCELERATOR, match="in time"):
-            list(source.judged(time.monotonic() + 0.2))
+            list(source.checked(time.monotonic() + 0.2))
     asked = len(server.codings)
     with raises(exception.ServiceType.ACCELERATOR, match="8 earlier requests"):
-        list(source.judged(soon()))
+        list(source.checked(soon()))
     assert len(server.codings) == asked
     ended.set()
     futures.wait(calls._abandoned, 60.0)
-    assert list(source.judged(soon())) == []
+    assert list(source.checked(soon())) == []
 
 
 def test_a_listing_of_images_has_an_end(server: Server) -> None:
