@@ -174,6 +174,7 @@ def health_entry_point(
 
         def job(_index: int) -> CallResult:
             with _unchanged((call.function,)):
+                targets.check_claims((call.function,), "")
                 # A PF reports the health of its VFs.
                 root = rootconf.last_read()
                 root.check_allows(address, *functions.vfs(address))

@@ -25,6 +25,7 @@ from os_acc import exception
 from os_acc.attach import own_drivers, verification
 from os_acc.attach.manager import Manager
 from os_acc.host import attributes, mdev, pci, vfio, vgpu
+from os_acc.inventory.catalog import Reading
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
@@ -472,8 +473,8 @@ def _narrow(manager: Manager, address: DeviceAddress) -> None:
     """Let a manager offer this unit alone, so that a plug can get no other."""
     look, catalog = manager.catalog.look, vars(manager.catalog)
 
-    def narrowed(deadline: float = math.inf) -> Inventory:
-        found = look(deadline)
+    def narrowed(deadline: float = math.inf, read: Reading | None = None) -> Inventory:
+        found = look(deadline, read)
         return dataclasses.replace(found, providers=_alone(found, address))
 
     catalog["look"] = narrowed
