@@ -318,8 +318,8 @@ def adopt_device(
     :raises NotFound: no driver offers the device to guests, or it is not in
         ``device_spec``; or the mediated device of the slot's record does not exist.
     :raises AlreadyLeased: the device has a lease.
-    :raises Conflict: the consumer has a lease that is not ``held``, or another node of
-        the host has the device.
+    :raises Conflict: the consumer has a lease that is not ``held``, another node of the
+        host has the device, or it is that of a lease, moved by a reboot.
     """
     if not isinstance(address, MdevSlot):
         _check_address(address)
@@ -334,6 +334,8 @@ def adopt_device(
     else:
         found = UnknownDevice(manager, inventory, address, records, deadline)
         planned = found.lease(driver, siblings)
+        others = [each for each in store.leases() if address not in each.members]
+        unknown_device.check_ended(manager.root, planned, found.recorded, others)
         planned = _owing(manager, planned, found.recorded, deadline)
     planned = dataclasses.replace(planned, consumer=consumer, policies=_ADOPTED)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
@@ -444,11 +446,9 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     """
     store = manager.store.until(deadline)
     device = _offered(manager.discover(deadline), lease)
-    if lease.slot is not None:
-        # The helper's record has named its plugin.
-        return lease
     plugin = manager.plugins.get(device.plugin) if device else None
-    if device is None or plugin is None:
+    # The helper's record of a slot has named its plugin.
+    if lease.slot is not None or device is None or plugin is None:
         return lease
     # The lost lease may have owed a release, which does no harm where none is due.
     (owing,) = plugin_steps.owing(

@@ -153,6 +153,9 @@ def give_back(call: GiveBackRequest) -> Answers:
     If root's configuration limits the callers, the caller's values do not apply. A
     function without a record then goes to the driver that the kernel chooses, if it is
     on a guest's driver or on none, and the configuration names it.
+
+    With an erasure named or on record, the record stays until :func:`forget`, as it
+    does with a ``releaser``: it permits the steps that return the device.
     """
     return _run(call, partial(_give_back, call))
 

@@ -144,6 +144,18 @@ def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> N
         assert data_at(host, place) == [guest]
 
 
+def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> None:
+    reboot(host)
+    for guest, place in zip(GUESTS, PLACES[1:], strict=True):
+        with pytest.raises(exception.Conflict):
+            operations.adopt_device(
+                host.manager, PciAddress.parse(place), uuid_of(guest), "nvme"
+            )
+        host.unplug(guest)
+    advance(host)
+    assert host.manager.store.leases() == ()
+
+
 @pytest.mark.parametrize("how", ["adopt", "release"])
 def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
     host: TestHost, how: str
