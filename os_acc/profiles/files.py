@@ -157,21 +157,33 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]
     def __init__(self, text: bytes, deadline: float) -> None:
         super().__init__(text)
         self._deadline = deadline
+        self._nodes = 0
+        #: The number of nodes in each complete node, by its id().
+        self._weights: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        """See PyYAML.
+        """See PyYAML; an alias counts as the nodes that it refers to.
 
-        :raises yaml.YAMLError: there is an alias, with which a file could stand for
-            more values than fit into memory.
+        :raises yaml.YAMLError: there are more nodes than a file without aliases can
+            have, or an alias is inside the node that it refers to.
         :raises DeviceStuck: the deadline has passed.
         """
         deadlines.left(self._deadline)
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
+        is_alias = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark
+        before = self._nodes
+        node = super().compose_node(parent, index)
+        if is_alias and id(node) not in self._weights:
             raise yaml.composer.ComposerError(
-                None, None, "aliases are not supported: repeat the value", mark
+                None, None, "found an alias inside of its own anchor", mark
             )
-        return super().compose_node(parent, index)
+        self._nodes += self._weights[id(node)] if is_alias else 1
+        if self._nodes > _LARGEST:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases expand to more than {_LARGEST} nodes", mark
+            )
+        self._weights.setdefault(id(node), self._nodes - before)
+        return node
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
         """Return the text of a value; None for a plain null."""

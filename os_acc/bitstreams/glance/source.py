@@ -166,9 +166,11 @@ class Glance:
             raise ConnectFailure(str(error)) from error
         # glanceclient fails in several ways at the body of a rejection.
         except (exc.ClientException, *_MALFORMED) as error:
-            status, detail = session.thread.call.status or 0, summary(error)
+            status = session.thread.call.status or 0
             if status < 300:
                 raise
+            known = isinstance(error, exc.ClientException)
+            detail = summary(error) if known else f"HTTP {status}"
             refused = _refused(status, detail, image_id, marker)
             raise self._client.rejection(status, detail, about, refused) from error
         return JsonValue(body)
