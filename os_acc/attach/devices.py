@@ -124,11 +124,11 @@ class Devices:
         try:
             self.restore(lease, deadline)
         except exception.DeviceInUse:
+            if not is_plug or lease.programming or lease.slot is not None:
+                raise
             # Its epoch has ended the plug. Without a record nothing has changed.
             recorded = {each.lease for each in self._helper.recorded(deadline)}
-            moved = verification.moved(self._root, lease)
-            is_changed = moved or lease.uuid in recorded or lease.slot is not None
-            if not is_plug or lease.programming or is_changed:
+            if verification.moved(self._root, lease) or lease.uuid in recorded:
                 raise
             return False
         return True
