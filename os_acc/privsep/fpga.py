@@ -16,6 +16,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from functools import partial
 
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
@@ -29,6 +30,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
+from os_acc.privsep.rootconf import RootConf
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -64,7 +66,8 @@ def program(call: ImageRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     functions.check_exists(call.card)
-    rootconf.current().check_allows(call.card, *functions.vfs(call.card))
+    root = rootconf.current()
+    root.check_allows(call.card, *functions.vfs(call.card))
     beside: list[PciAddress] = []
     with contextlib.suppress(OSError):
         port = dfl.port(call.card, call.number)
@@ -72,7 +75,8 @@ def program(call: ImageRequest) -> CallResult:
         if port is not None and port.function != call.card:
             beside.append(port.function)
     locked = [call.card, *beside]
-    return images.program(call, lambda image: _program(call, image, locked), beside)
+    job = partial(_program, call, root, locked)
+    return images.program(call, root, job, beside)
 
 
 @request.entrypoint(privsep.base, PortsRequest)
@@ -89,9 +93,11 @@ def set_ports(call: PortsRequest) -> CallResult:
 # -- programming --------------------------------------------------------------
 
 
-def _program(call: ImageRequest, image: Sealed, locked: list[PciAddress]) -> CallResult:
+def _program(
+    call: ImageRequest, root: RootConf, locked: list[PciAddress], image: Sealed
+) -> CallResult:
     _check_card(call.card, call.identity)
-    rootconf.last_read().check_allows(call.card, *functions.vfs(call.card))
+    root.check_allows(call.card, *functions.vfs(call.card))
     fme = _fme(call.card)
     found = dfl.interface_id(fme)
     if found is None:

@@ -27,6 +27,7 @@ from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import request, rootconf, worker
 from os_acc.privsep.outcome import CallResult, unfit
+from os_acc.privsep.rootconf import RootConf
 
 #: Maximum size of an image in bytes. Programming holds the image in memory twice
 #: (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
@@ -88,11 +89,14 @@ class ImageRequest(request.Request):
 
 def program(
     call: ImageRequest,
+    root: RootConf,
     job: Callable[[Sealed], CallResult],
     beside: Sequence[PciAddress],
 ) -> CallResult:
     """Verify the image of a call, and program it in a worker's child.
 
+    :param root: the configuration that permits the call. The file may change while the
+        image is read, and another one may require no signature.
     :param beside: functions that are locked with the card.
     :raises CallRefused: the image is not the expected one, or unsigned; the step is
         ``image``, ``digest`` or ``signature``.
@@ -101,12 +105,11 @@ def program(
     with current.sealed(call.digest, deadline) as image:
         if call.offset + call.size > image.size:
             raise unfit(errno.ERANGE, observed=str(image.size))
-        certificates = rootconf.current().certificates
-        if certificates is not None:
+        if root.certificates is not None:
             # Only the programming context preloads it: cryptography imports slowly.
             from os_acc.privsep import signatures
 
-            signatures.check(image.fd, call.signature, certificates, deadline)
+            signatures.check(image.fd, call.signature, root.certificates, deadline)
         seconds = deadline - time.monotonic()
         if seconds <= 0:
             # Nothing has begun: reading the image took all of the time.

@@ -22,6 +22,7 @@ import dataclasses
 import errno
 import os
 import uuid
+from functools import partial
 
 from os_acc import privsep
 from os_acc.objects import xrt
@@ -34,6 +35,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
+from os_acc.privsep.rootconf import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
@@ -70,14 +72,15 @@ def program(call: XrtRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     functions.check_exists(call.card, call.user)
-    rootconf.current().check_allows(call.card, call.user)
-    return images.program(call, lambda image: _program(call, image), [call.user])
+    root = rootconf.current()
+    root.check_allows(call.card, call.user)
+    return images.program(call, root, partial(_program, call, root), [call.user])
 
 
-def _program(call: XrtRequest, image: Sealed) -> CallResult:
+def _program(call: XrtRequest, root: RootConf, image: Sealed) -> CallResult:
     xclbin_id = _xclbin_id(image)
     _check(call)
-    rootconf.last_read().check_allows(call.card, call.user)
+    root.check_allows(call.card, call.user)
     found = xrt.interface_id(functions.read(call.card, "interface_uuids"))
     if found != call.interface_id:
         raise CallRefused(Outcome.CHANGED, 0, "interface_uuids", found or "")
