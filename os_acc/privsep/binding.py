@@ -72,6 +72,7 @@ class TakeRequest(GroupRequest):
     :ivar node: the compute node whose lease it is; '' if unknown.
     """
 
+    targets: Annotated[tuple[BindTarget, ...], request.targets(2, 3, 5)]
     lease: request.Uuid
     eraser: request.Name = ""
     releaser: request.Name = ""
@@ -88,6 +89,7 @@ class GiveBackRequest(GroupRequest):
         the device.
     """
 
+    targets: Annotated[tuple[BindTarget, ...], request.targets(4, 5)]
     proven_free: request.Flag
     lease: request.Uuid
     eraser: request.Name = ""

@@ -123,19 +123,33 @@ def _identity(numbers: object) -> tuple[int, ...]:
     return tuple(_sequence(numbers))
 
 
-def _target(parts: object) -> BindTarget:
-    """Parse a target; trailing names may be absent."""
-    address, identity, *names = _sequence(parts, 2, 3, 4, 5)
+def _target(parts: object, *counts: int) -> BindTarget:
+    address, identity, *names = _sequence(parts, *counts)
     require(all(map(functions.is_driver_name, names[:2])))
     require(all(map(functions.is_text, names[2:])))
     return BindTarget(_address(address), _identity(identity), *names)
 
 
-def _targets(values: object) -> tuple[BindTarget, ...]:
-    found = each(_target)(values)
-    # A second lock of the same device would wait for the first.
-    require(len({target.address for target in found}) == len(found))
+def identified(parts: object) -> BindTarget:
+    """Parse a function for which the call takes no names."""
+    found = _target(parts, 2, 5)
+    require(found == BindTarget(found.address, found.identity))
     return found
+
+
+def targets(*counts: int) -> Callable[[object], tuple[BindTarget, ...]]:
+    """Return the check of targets.
+
+    :param counts: the numbers of fields that one may have; the other names are ''.
+    """
+
+    def checked(values: object) -> tuple[BindTarget, ...]:
+        found = tuple(_target(each, *counts) for each in _sequence(values))
+        # A second lock of the same device would wait for the first.
+        require(len({target.address for target in found}) == len(found))
+        return found
+
+    return checked
 
 
 def _functions(values: object) -> tuple[PciAddress, ...]:
@@ -168,8 +182,10 @@ Addresses: TypeAlias = Annotated[tuple[PciAddress, ...], _functions]
 Slot: TypeAlias = Annotated[MdevSlot, _slot]
 Device: TypeAlias = Annotated[PciAddress | MdevSlot, _device]
 Identity: TypeAlias = Annotated[tuple[int, ...], _identity]
-Target: TypeAlias = Annotated[BindTarget, _target]
-Targets: TypeAlias = Annotated[tuple[BindTarget, ...], _targets]
+#: A function with its identity.
+Target: TypeAlias = Annotated[BindTarget, identified]
+#: Functions with their serial numbers, if known.
+Targets: TypeAlias = Annotated[tuple[BindTarget, ...], targets(2, 5)]
 ImageDigest: TypeAlias = Annotated[Digest, _digest]
 
 

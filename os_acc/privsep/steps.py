@@ -62,7 +62,7 @@ class StepRequest(request.Request):
 
     device: request.Device
     members: request.Targets
-    cards: request.Targets
+    cards: Annotated[tuple[BindTarget, ...], request.each(request.identified)]
     epoch: request.Epoch
     milliseconds: request.Milliseconds
     lease: request.Uuid

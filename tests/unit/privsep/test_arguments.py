@@ -337,6 +337,18 @@ def test_one_wrong_target_refuses_all(untouchable, targets):
     assert is_refused(take(targets=targets))
 
 
+NAMED = (PLACE, CARD, "nvme", "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "counts"),
+    [(take, (1, 4, 6)), (reserve, (1, 3, 4, 6)), (give_back, (2, 3, 6))],
+)
+def test_a_target_has_the_fields_of_its_call(untouchable, call, counts):
+    for count in counts:
+        assert is_refused(call(targets=(NAMED[:count],)))
+
+
 JSON = st.recursive(
     st.none()
     | st.booleans()

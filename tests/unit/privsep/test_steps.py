@@ -166,7 +166,11 @@ def test_a_wrong_number_of_arguments_is_rejected():
         {"members": SOME * 2},
         {"members": ((GPU.parts,),)},
         {"members": ((GPU.parts, (1, 2)),)},
+        {"members": ((*SOME[0], "nvme"),)},
+        {"members": ((*SOME[0], "nvme", ""),)},
         {"cards": ((GPU.parts,),)},
+        {"cards": ((*SOME[0], "nvme"),)},
+        {"cards": ((*SOME[0], "", "", "serial"),)},
         {"cards": "card"},
         {"cards": (*SOME, (NIC.parts, (1, 2, 3, 4, 5)))},
         {"device": ("mtty", "mtty-1", 0)},
@@ -174,6 +178,13 @@ def test_a_wrong_number_of_arguments_is_rejected():
 )
 def test_malformed_calls_are_rejected(wrong):
     answer = call(vendor.set_node, 1, **{"members": SOME, **wrong})
+    assert answer.outcome == Outcome.INVALID
+
+
+@REJECTED
+@pytest.mark.parametrize("more", [("nvme",), ("", ""), ("", "", "serial")])
+def test_a_health_step_takes_no_names(more):
+    answer = CallResult(*vendor.users((*SOME[0], *more), 30_000, ()))
     assert answer.outcome == Outcome.INVALID
 
 
