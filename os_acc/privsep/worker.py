@@ -22,6 +22,7 @@ a lower one.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -211,21 +212,19 @@ def _record(number: bytes) -> bytes:
 def _in_child(
     count: int, deadline: float, results: Results, keep: Sequence[int]
 ) -> tuple[CallResult, ...]:
-    fds: tuple[int, ...] = ()
-    try:
-        fds = readable, writable = os.pipe2(os.O_CLOEXEC)
-        pid = _fork(results, writable, keep, deadline)
-    except OSError as error:
-        # No descriptor, process or memory was left.
-        for fd in fds:
-            os.close(fd)
-        number = error.errno or errno.EAGAIN
-        raise CallRefused(Outcome.REFUSED, number, "worker") from error
-    os.close(writable)
-    try:
+    with contextlib.ExitStack() as pipe:
+        try:
+            readable, writable = os.pipe2(os.O_CLOEXEC)
+            pipe.callback(os.close, readable)
+            try:
+                pid = _fork(results, writable, keep, deadline)
+            finally:
+                os.close(writable)
+        except OSError as error:
+            # No descriptor, process or memory was left.
+            number = error.errno or errno.EAGAIN
+            raise CallRefused(Outcome.REFUSED, number, "worker") from error
         answers, ended = _collect(readable, deadline)
-    finally:
-        os.close(readable)
     if ended:
         os.waitpid(pid, 0)
     else:
