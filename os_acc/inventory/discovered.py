@@ -39,6 +39,7 @@ class Discovered:
     devices: list[Device] = dataclasses.field(default_factory=list)
     refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
     set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
+    broken_rules: list[str] = dataclasses.field(default_factory=list)
     offered: dict[DeviceAddress | DeviceName, str] = dataclasses.field(
         default_factory=dict
     )
@@ -54,6 +55,7 @@ class Discovered:
             self._claim(name, (each.address for each in foreign))
         self.devices.extend(answer.devices)
         self.refused.extend(answer.refused)
+        self.broken_rules.extend(answer.broken_rules)
         taken = answer.taken
         if not taken:
             return

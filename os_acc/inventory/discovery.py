@@ -57,6 +57,7 @@ class Inventory:
     """The result of a scan of the host.
 
     :ivar set_aside: the plugins whose discovery failed.
+    :ivar broken_rules: the rules that plugins broke without the loss of a device.
     :ivar provider_origins: the devices and cards that providers are named after.
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
@@ -71,6 +72,7 @@ class Inventory:
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
+    broken_rules: tuple[str, ...] = ()
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -118,6 +120,10 @@ class RejectionLog:
             f"{each}": None
             for each in inventory.refused
         }
+        now |= dict.fromkeys(
+            f"a plugin broke a rule of the contract: {rule}"
+            for rule in inventory.broken_rules
+        )
         now |= dict.fromkeys(f"{at} {why}" for at, why in inventory.claimed.items())
         for aside in inventory.set_aside:
             now[f"the plugin {aside.name} is not used: {aside.reason}"] = aside.error
@@ -184,6 +190,7 @@ def discover(
         providers=MappingProxyType({each.uuid: each for each in providers}),
         refused=(*refused, *refused_types, *found.refused),
         set_aside=tuple(found.set_aside),
+        broken_rules=tuple(found.broken_rules),
         provider_origins=names.origins,
         recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, usable)),
@@ -341,10 +348,10 @@ def _discover(
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         found.release(plugin.name, recorded)
-        for refused in answer.refused:
-            if refused.reason is RejectReason.INVALID:
-                # An invalid device may lack functions that it had before.
-                found.keep(plugins.SetAside(plugin.name, refused.detail), offered)
+        invalid = (e for e in answer.refused if e.reason is RejectReason.INVALID)
+        for rule in (*(each.detail for each in invalid), *answer.broken_rules):
+            # An invalid answer may lack functions that it had before.
+            found.keep(plugins.SetAside(plugin.name, rule), offered)
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
     found.reject_rest(declared)
     return found

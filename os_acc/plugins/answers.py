@@ -2,25 +2,25 @@
 
 """Checks of the devices that a plugin returns.
 
-A device that breaks a rule of the contract is rejected with that rule, and the
-plugin's other devices are offered. An answer whose handles are not those of its
-candidates, each once, sets the plugin aside.
+A device or a rejection that breaks a rule of the contract is rejected with that rule,
+and the plugin's other devices are offered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags, UsableFunction
+from os_acc.objects.candidate import DeviceTags, OfferedType, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -29,10 +29,10 @@ from os_acc.objects.device import (
     RejectReason,
     VendorReason,
 )
-from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType
+from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType, in_order
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
-from os_acc.objects.typed import expect_text, plain_text
+from os_acc.objects.typed import expect, expect_text, plain_text
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
 
@@ -59,10 +59,13 @@ class PluginAnswer:
 
     :ivar refused: the functions and types that the plugin rejects, and those of its
         invalid devices, each with the rule that its device breaks.
+    :ivar broken_rules: the rules that cost no function or type: it is no candidate, or
+        another device has it.
     """
 
     devices: tuple[Device, ...]
     refused: tuple[RejectedDevice, ...]
+    broken_rules: tuple[str, ...] = ()
 
     @property
     def taken(self) -> frozenset[DeviceAddress | DeviceName]:
@@ -89,9 +92,7 @@ def ask(
     :param functions: all functions of the host.
     :param offered: the functions and types that devices of the plugins before it are
         named after or consist of, with the name of the plugin.
-    :raises ValueError: the plugin returns devices without end, or a handle that is no
-        candidate's or is offered or rejected as well.
-    :raises TypeError: it returns an object that is no device and no rejection.
+    :raises ValueError: the plugin returns devices without end.
     """
     count = len(candidates.usable) + len(candidates.mdev_types)
     most = 2 * count + _MORE_ANSWERS
@@ -104,12 +105,6 @@ def ask(
     if not found:
         # Most plugins recognise no device of a host.
         return PluginAnswer((), ())
-    for each in found:
-        if type(each) not in (Device, RejectedDevice):
-            raise TypeError(
-                f"discover() returned {exception.show(each)}, which is neither a "
-                "Device nor a RejectedDevice"
-            )
     return _Review(plugin, candidates, functions, offered, found).answer()
 
 
@@ -122,7 +117,7 @@ class _Review:
         candidates: base.Candidates,
         functions: Mapping[PciAddress, PciFunction],
         others: Mapping[DeviceAddress | DeviceName, str],
-        found: Iterable[Device | RejectedDevice],
+        found: Iterable[object],
     ) -> None:
         self._plugin = plugin
         self._functions = functions
@@ -131,6 +126,7 @@ class _Review:
             *candidates.usable,
             *candidates.matched,
         )
+        self._usable = candidates.usable
         self._nameable = candidates.provider_addresses.union(
             *((each.function.address, each.parent.address) for each in known)
         )
@@ -156,57 +152,80 @@ class _Review:
                 for each in of_type.handles
             },
         }
-        self._refused = {
-            each.address: _checked(each)
-            for each in found
-            # A function that is no candidate is not offered anyway.
-            if isinstance(each, RejectedDevice) and each.address in self._tags
-        }
-        self._handled: set[DeviceAddress | DeviceName] = {*self._refused}
-        self._found = [self._normal(each) for each in found if isinstance(each, Device)]
-        self._taken = self._refused.keys() | {
-            name for each in self._found for name in self._names(each)
-        }
+        # A device of a function that is rejected as well is unsafe: it comes second.
+        self._found = sorted(found, key=lambda each: isinstance(each, Device))
+        self._taken = {name for each in self._found for name in self._names(each)}
+        self._refused: dict[DeviceName, RejectedDevice] = {}
         self._devices: dict[DeviceName, Device] = {}
+        self._offered: set[DeviceAddress | DeviceName] = set()
 
     def answer(self) -> PluginAnswer:
         """Return the valid devices, and the others with the rules that they break."""
-        invalid: dict[DeviceName, RejectedDevice] = {}
+        invalid: list[tuple[str, frozenset[DeviceName]]] = []
         for each in self._found:
             try:
-                reason = self._review(each)
-                detail = ""
+                self._review(each)
             except ValueError as error:
-                reason = RejectReason.INVALID
-                detail = f"{self._plugin.name}: {error}"
-            if reason is None:
-                self._devices[each.address] = each
-            else:
-                invalid |= {
-                    name: RejectedDevice(name, reason, detail)
-                    for name in self._names(each)
-                }
-        for each in self._devices.values():
-            for name in self._names(each):
-                invalid.pop(name, None)
-        refused = invalid | self._refused
-        return PluginAnswer(tuple(self._devices.values()), tuple(refused.values()))
+                rule = f"{self._plugin.name}: {error}"
+                invalid.append((rule, self._names(each) or self._near(each)))
+        broken = []
+        for rule, names in invalid:
+            left = names - self._offered - self._refused.keys()
+            self._refused |= {
+                name: RejectedDevice(name, RejectReason.INVALID, rule)
+                for name in sorted(left, key=in_order)
+            }
+            if not left:
+                broken.append(rule)
+        return PluginAnswer(
+            tuple(self._devices.values()), tuple(self._refused.values()), tuple(broken)
+        )
 
-    def _normal(self, found: Device) -> Device:
-        """Return a device with the library's own handles.
+    def _review(self, found: object) -> None:
+        """Check one answer, and add it to the devices or to the rejected ones.
 
-        :raises ValueError: it has none; see :meth:`_handle`.
+        :raises ValueError: it breaks a rule of the contract.
+        """
+        if type(found) is RejectedDevice:
+            if found.address not in self._tags:
+                raise ValueError(
+                    f"RejectedDevice.address {found.address} is not a usable candidate"
+                )
+            self._refused.setdefault(found.address, _checked(found))
+            return
+        if type(found) is not Device:
+            raise ValueError(
+                f"discover() returned {exception.show(found)}, which is neither a "
+                "Device nor a RejectedDevice"
+            )
+        device = dataclasses.replace(found, handles=self._own_handles(found))
+        names = self._names(device)
+        if self._check(device):
+            self._devices[device.address] = device
+            self._offered |= names.union(each.address for each in device.handles)
+        else:
+            self._refused |= {
+                name: RejectedDevice(name, RejectReason.NO_ERASE) for name in names
+            }
+
+    def _own_handles(self, found: Device) -> tuple[AttachHandle, ...]:
+        """Return the library's own handles, with the faults that the plugin added.
+
+        :raises ValueError: there is none, or one twice; see :meth:`_handle`.
         """
         if not found.handles:
             raise ValueError("Device.handles is empty: a device has one handle or more")
-        handles = tuple(map(self._handle, found.handles))
-        return dataclasses.replace(found, handles=handles)
+        handles = {each.address: each for each in map(self._handle, found.handles)}
+        if len(handles) < len(found.handles):
+            raise ValueError("Device.handles has one handle twice")
+        return tuple(handles.values())
 
     def _handle(self, found: AttachHandle) -> AttachHandle:
         """Return the library's own handle, with the fault that the plugin added.
 
         :raises ValueError: it is no candidate's, was altered, or is in another answer.
         """
+        expect("AttachHandle.address", found.address, PciAddress, MdevSlot)
         own = self._handles.get(found.address)
         if own is None:
             raise ValueError(
@@ -220,14 +239,15 @@ class _Review:
                     f"the handle of {own.address} was altered: a plugin changes its "
                     "fault alone"
                 )
+        if own.address in self._offered:
+            raise ValueError(f"{own.address} is offered twice")
         kind = own.address.type if isinstance(own.address, MdevSlot) else own.address
-        if own.address in self._handled or kind in self._refused:
-            raise ValueError(f"{own.address} is offered twice, or rejected as well")
-        self._handled.add(own.address)
+        if kind in self._refused:
+            raise ValueError(f"{kind} is offered, and rejected as well")
         return own
 
-    def _review(self, device: Device) -> RejectReason | None:
-        """Check a device; return the reason why it is not offered, or None.
+    def _check(self, device: Device) -> bool:
+        """Check a device; return whether accelerators may be offered as it erases them.
 
         :raises ValueError: it breaks a rule of the contract.
         """
@@ -248,9 +268,7 @@ class _Review:
         _check_placement_names(device, tags)
         _check_region(device)
         self._check_erasure(device)
-        if device.erasure is Erasure.NONE and not all(e.allow_no_erase for e in tags):
-            return RejectReason.NO_ERASE
-        return None
+        return device.erasure is not Erasure.NONE or all(e.allow_no_erase for e in tags)
 
     def _check_type(self, device: Device, kind: MdevType) -> None:
         """Check that the device consists of units of the type that names it."""
@@ -314,11 +332,48 @@ class _Review:
                 "Device.erasure is REMOVAL, for a function that a VFIO driver takes"
             )
 
-    def _names(self, device: Device) -> frozenset[DeviceName]:
-        """Return the functions and types that a device takes."""
-        places = (at for each in device.handles for at in each.members)
-        names = (at.type if isinstance(at, MdevSlot) else at for at in places)
-        return frozenset(self._leaders[each] for each in names)
+    def _names(self, found: object) -> frozenset[DeviceName]:
+        """Return the functions and types that an answer is about, also a wrong one."""
+        places = _places(found)
+        return frozenset(self._leaders[at] for at in places if at in self._leaders)
+
+    def _near(self, found: object) -> frozenset[DeviceName]:
+        """Return the functions of the card of an invalid device without usable handles.
+
+        Those that another answer takes are not among them.
+        """
+        if not isinstance(found, Device):
+            return frozenset()
+        return frozenset(
+            each.function.address
+            for each in self._usable
+            if found.address in (*each.members, each.parent.address)
+        ).difference(self._taken)
+
+
+def _places(value: object) -> Iterator[DeviceName]:
+    """Yield the functions and types that a value states, also one of a wrong type."""
+    match value:
+        case PciAddress() | MdevType():
+            yield value
+        case MdevSlot() | OfferedType():
+            yield value.type
+        case str():
+            with contextlib.suppress(exception.InvalidInput):
+                yield PciAddress.parse(value)
+        case AttachHandle():
+            yield from _places((value.address, value.members))
+        case RejectedDevice():
+            yield from _places(value.address)
+        case Device():
+            # A device may be named after any function of its card.
+            is_type = isinstance(value.address, MdevType)
+            yield from _places((value.address, value.handles)[not is_type :])
+        case UsableFunction():
+            yield from value.members
+        case tuple() | list() | set() | frozenset():
+            for each in value:
+                yield from _places(each)
 
 
 def _checked(found: RejectedDevice) -> RejectedDevice:

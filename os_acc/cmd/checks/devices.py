@@ -223,10 +223,11 @@ def _broken_rules(context: CheckContext) -> Iterator[Finding]:
     for each in context.look.inventory.refused:
         if each.reason is RejectReason.INVALID:
             found[each.detail].append(each)
+    found |= {rule: [] for rule in context.look.inventory.broken_rules}
     for rule, devices in list(found.items())[:_SHOWN]:
         yield failed(
-            f"a plugin broke a rule of the contract: {rule}; not offered: "
-            f"{_addresses(devices)}",
+            f"a plugin broke a rule of the contract: {rule}"
+            + (f"; not offered: {_addresses(devices)}" if devices else ""),
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     if len(found) > _SHOWN:

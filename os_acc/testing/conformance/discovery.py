@@ -50,10 +50,9 @@ def devices_are_valid(host: TestHost, plugin: str) -> None:
     :raises RuleBroken: with the first rule that one broke; or discovery failed.
     """
     inventory = host.manager.discover()
-    for refused in inventory.refused:
-        is_broken = refused.reason is RejectReason.INVALID
-        own = refused.detail.startswith(f"{plugin}: ")
-        require(not (is_broken and own), refused.detail)
+    invalid = (e for e in inventory.refused if e.reason is RejectReason.INVALID)
+    for rule in (*(each.detail for each in invalid), *inventory.broken_rules):
+        require(not rule.startswith(f"{plugin}: "), rule)
     for each in (*host.manager.plugins.set_aside, *inventory.set_aside):
         require(each.name != plugin, f"discover() returns devices: {each.reason}")
     offered(host, plugin)

@@ -68,6 +68,14 @@ class FirstOfCard(acme.Acme):
         )
 
 
+class NoHandlesOfCard(FirstOfCard):
+    """Describes a card after its PF, and forgets its VFs."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[base.Device]:
+        for found in super().discover(candidates):
+            yield dataclasses.replace(found, handles=())
+
+
 class ContextsFail(acme.OfThisContract):
     @property
     def contexts(self) -> Any:  # type: ignore[override]

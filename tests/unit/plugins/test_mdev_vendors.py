@@ -282,6 +282,19 @@ def with_(**changes):
     return lambda right, candidates: [dataclasses.replace(right, **changes)]
 
 
+def with_slot(**changes):
+    """Return a device with an altered first handle."""
+    return lambda right, candidates: [
+        dataclasses.replace(
+            right,
+            handles=(
+                dataclasses.replace(right.handles[0], **changes),
+                *right.handles[1:],
+            ),
+        )
+    ]
+
+
 CARD, IDENTITY = (
     base.PciAddress.parse(GPU),
     base.PciIdentity(0x10DE, 0x2235, 0, 0, 0),
@@ -300,6 +313,17 @@ RULES = {
     "Device.region is not for mediated devices": with_(
         region=base.Region(CARD, IDENTITY, 0, None, None)
     ),
+    "Device.handles is empty": with_(handles=()),
+    f"{TYPES[0]}/99 is not a usable candidate": with_slot(
+        address=base.MdevSlot(base.MdevType(*TYPES[0].split("/")), 99)
+    ),
+    f"the handle of {TYPES[0]}/0 was altered": with_slot(iommu_group=7),
+    "is NO_MDEV_TYPE, which is not for plugins": lambda right, candidates: [
+        base.RejectedDevice(right.address, base.RejectReason.NO_MDEV_TYPE)
+    ],
+    f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}": lambda right, candidates: [
+        dataclasses.replace(right, handles=candidates.mdev_types[-1].handles)
+    ],
 }
 
 
@@ -341,36 +365,31 @@ def test_of_two_devices_of_one_type_the_first_is_offered(planted):
 
     assert offered(host) == dict.fromkeys(TYPES, "vendor")
     assert len(provider(host, TYPES[0]).device.handles) == 12
+    (rule,) = host.manager.discover(float("inf")).broken_rules
+    assert f"Device.address {TYPES[0]} is that of two devices" in rule
 
 
-def test_a_device_has_the_units_of_its_own_type(vendors, monkeypatch):
-    def confuse(plugin, candidates):
-        _of_gpu, first, second = candidates.mdev_types
-        right = mdev_vendor.device(plugin, first)
-        yield dataclasses.replace(right, handles=second.handles)
-
-    monkeypatch.setattr(mdev_vendor.Vendor, "discover", confuse)
-    host = vendors()
-
-    assert offered(host) == {TYPES[0]: "mdev", TYPES[2]: "mdev"}
-    (refused,) = host.manager.discover(float("inf")).refused
-    assert str(refused.address) == TYPES[1]
-    assert f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}" in refused.detail
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
+    host = planted(
         lambda right, candidates: (
             right,
             base.RejectedDevice(right.address, base.RejectReason.UNSUPPORTED),
-        ),
-        lambda right, candidates: [dataclasses.replace(right, handles=())],
-    ],
-)
-def test_a_wrong_answer_about_units_sets_the_plugin_aside(planted, wrong):
-    host = planted(wrong)
+        )
+    )
 
-    assert offered(host) == dict.fromkeys(TYPES, "mdev")
-    (aside,) = host.manager.discover(float("inf")).set_aside
-    assert aside.name == "vendor"
+    assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
+    found = host.manager.discover(float("inf"))
+    assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
+    (rule,) = found.broken_rules
+    assert rule == f"vendor: {TYPES[0]} is offered, and rejected as well"
+
+
+def test_a_rejection_of_another_type_costs_no_device(planted):
+    stranger = base.RejectedDevice(
+        base.MdevType("mdpy", "mdpy-hd"), base.RejectReason.UNSUPPORTED
+    )
+    host = planted(lambda right, candidates: (stranger, right))
+
+    assert offered(host) == dict.fromkeys(TYPES, "vendor")
+    (rule,) = host.manager.discover(float("inf")).broken_rules
+    assert "RejectedDevice.address mdpy/mdpy-hd is not a usable candidate" in rule

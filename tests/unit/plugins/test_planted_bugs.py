@@ -75,7 +75,7 @@ def rejected(*values: Any) -> Wrong:
 UNSUPPORTED = base.RejectReason.UNSUPPORTED
 OF_NOVA = with_(resource_class="VCPU")
 # Each wrong answer, with the rule that it breaks, as the operator reads it.
-RULES = {
+RULES: dict[str, tuple[Wrong, str]] = {
     "identity": (with_identity(vendor="10ee"), "Device.identity is '10ee', not a num"),
     "serial": (with_identity(serial="x" * 65), "is longer than 64 characters"),
     "nova": (OF_NOVA, "Device.resource_class is VCPU, a class of Nova or Neutron"),
@@ -113,27 +113,38 @@ RULES = {
         with_(traits=frozenset({"HW_NIC_SRIOV", "ACME_FAST"})),
         "'ACME_FAST' is neither a standard name of Placement nor",
     ),
+    "fault": (with_handle(fault=None), "AttachHandle.fault is None, not a str"),
+    "handle": (
+        with_handle(address=FIRST, members=None),
+        f"AttachHandle.address is '{FIRST}', not a PciAddress",
+    ),
+    "altered": (with_handle(iommu_group=999), f"the handle of {FIRST} was altered"),
+    "greedy": (
+        with_handle(address=STRANGER),
+        "AttachHandle.address 0000:04:00.0 is not a usable candidate",
+    ),
+    "no handles": (with_(handles=()), "Device.handles is empty"),
+    "twice": (
+        lambda right, usable: [dataclasses.replace(right, handles=right.handles * 2)],
+        "Device.handles has one handle twice",
+    ),
+    "candidate": (
+        lambda right, usable: [usable],
+        "discover() returned UsableFunction(",
+    ),
+    "reason": (
+        rejected(base.RejectReason.UNKNOWN_STATE),
+        "is UNKNOWN_STATE, which is not for",
+    ),
+    "detail": (rejected(UNSUPPORTED, "model \udcff\udcff"), "not plain Unicode text"),
+    "code": (
+        rejected(UNSUPPORTED, "", Code.OLD_FIRMWARE),
+        "the value of vendor_reason is 12",
+    ),
 }
 # What a plugin does, and the reason why nothing of it is used.
 SET_ASIDE: dict[str | Wrong, str] = {
-    with_handle(fault=None): "AttachHandle.fault is None, not a str",
-    rejected(base.RejectReason.UNKNOWN_STATE): "is UNKNOWN_STATE, which is not for",
-    rejected(UNSUPPORTED, "model \udcff\udcff"): "not plain Unicode text",
-    rejected(UNSUPPORTED, "", Code.OLD_FIRMWARE): "the value of vendor_reason is 12",
-    with_(handles=()): "Device.handles is empty",
-    with_handle(iommu_group=999): f"the handle of {FIRST} was altered",
-    (
-        lambda right, usable: [dataclasses.replace(right, handles=right.handles * 2)]
-    ): f"{FIRST} is offered twice, or rejected as well",
-    (
-        lambda right, usable: [right, base.RejectedDevice(right.address, UNSUPPORTED)]
-    ): f"{FIRST} is offered twice, or rejected as well",
-    with_handle(address=STRANGER, members=(STRANGER,)): (
-        "AttachHandle.address 0000:04:00.0 is not a usable candidate"
-    ),
-    "SameHandleTwice": f"{FIRST} is offered twice, or rejected as well",
     with_(numa_node=-1): "Device.numa_node is -1, not a number from 0 on",
-    (lambda right, usable: ["a device"]): "returned 'a device', which is neither",
     "Nothing": "TypeError(\"'NoneType' object is not iterable\")",
     "Endless": "discover() returned more than",
     "Cancelled": "CancelledError('firmware daemon')",
@@ -276,19 +287,83 @@ def test_a_plugin_that_fails_as_a_whole_is_set_aside_alone(
     assert len(logged(caplog, reason)) == 1
 
 
-def test_a_rejection_of_another_function_costs_no_device(make_host):
-    host = make_host(
-        lambda right, usable: [base.RejectedDevice(STRANGER, UNSUPPORTED), right]
-    )
+@pytest.mark.parametrize(
+    ("junk", "rule"),
+    [
+        (
+            base.RejectedDevice(STRANGER, UNSUPPORTED),
+            "RejectedDevice.address 0000:04:00.0 is not a usable candidate",
+        ),
+        (
+            "a device",
+            "discover() returned 'a device', which is neither a Device nor a "
+            "RejectedDevice",
+        ),
+    ],
+)
+def test_an_answer_about_no_candidate_is_reported_and_costs_no_device(
+    make_host, initialize, tmp_path, caplog, junk, rule
+):
+    host = make_host(lambda right, usable: [junk, right])
+    manager = initialize(host)
+    assert offered(manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
+    manager.refresh()
+    text = f"a plugin broke a rule of the contract: bad: {rule}"
+    assert logged(caplog, rule) == [text]
+    assert failure(console_on(host, tmp_path)) == text
+
+
+def test_a_card_that_a_plugin_had_offered_waits_for_an_answer_that_names_it(
+    make_host,
+):
+    """Else a guest would get it without the preparation by the plugin."""
+    host = make_host(lambda right, usable: [right])
     assert offered(host.manager) == {FIRST: "bad", SECOND: "bad", GPU: "pci"}
+    make_host(lambda right, usable: ["a device"])
+    host.restart()
+    assert offered(host.manager) == {SECOND: "bad", GPU: "pci"}
+    found = host.rejected(FIRST)
+    assert found.reason is RejectReason.PLUGIN_FAILED
+    assert "discover() returned 'a device'" in found.detail
 
 
-def test_of_two_devices_with_one_name_the_first_is_offered(make_host, initialize):
-    host = make_host("SameNameTwice")
+@pytest.mark.parametrize(
+    ("plugin", "rule"),
+    [
+        ("SameNameTwice", f"Device.address {FIRST} is that of two devices"),
+        ("SameHandleTwice", f"{FIRST} is offered twice"),
+    ],
+)
+def test_of_two_devices_with_one_name_or_function_the_first_is_offered(
+    make_host, initialize, plugin, rule
+):
+    host = make_host(plugin)
     assert offered(initialize(host)) == {FIRST: "bad", GPU: "pci"}
-    assert (
-        f"Device.address {FIRST} is that of two devices" in host.rejected(SECOND).detail
+    assert rule in host.rejected(SECOND).detail
+
+
+def test_a_function_that_is_offered_and_rejected_is_rejected(
+    make_host, tmp_path, initialize
+):
+    host = make_host(
+        lambda right, usable: [right, base.RejectedDevice(right.address, UNSUPPORTED)]
     )
+    assert offered(initialize(host)) == {SECOND: "bad", GPU: "pci"}
+    assert host.rejected(FIRST).reason is UNSUPPORTED
+    rule = f"{FIRST} is offered, and rejected as well"
+    assert failure(console_on(host, tmp_path)).endswith(rule)
+
+
+def test_all_functions_of_a_card_stay_with_the_plugin_that_describes_it_wrongly(
+    make_bench, install_plugins
+):
+    """The device names no VF."""
+    install_plugins(bad=f"{HERE}:NoHandlesOfCard")
+    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
+    host = make_bench(HostSpec((card,)), device_spec=[VFS])
+    assert offered(host.manager) == {}
+    for vf in ("0000:3b:00.1", "0000:3b:00.2"):
+        assert host.rejected(vf).reason is RejectReason.INVALID
 
 
 def test_two_plugins_name_no_device_alike(make_bench, install_plugins):
