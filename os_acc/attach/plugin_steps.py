@@ -21,6 +21,7 @@ from os_acc.objects.device import AttachHandle, Erasure, Provider
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
+from os_acc.objects.typed import expect, plain_text
 from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
@@ -373,7 +374,7 @@ def call(
 def _checked(function: Callable[..., _T], *args: object) -> _T:
     """Call a method of a plugin; check the error of the contract that it raises.
 
-    The library shows, records and compares its attributes, which an error lacks if its
+    The library shows, records and compares its attributes. An error lacks them if its
     class does not call the constructor of its base.
 
     :raises ValueError: an attribute has another type.
@@ -382,11 +383,17 @@ def _checked(function: Callable[..., _T], *args: object) -> _T:
     try:
         return function(*args)
     except exception.OsAccError as error:
-        for text in (error.message, error.hint, str(error)):
-            if not isinstance(text, str) or not exception.is_encodable(text):
-                raise ValueError(
-                    f"a text of {type(error).__name__} is {exception.show(text)}"
-                ) from error
+        kind = type(error).__name__
+        plain_text(f"{kind}.message", error.message)
+        plain_text(f"{kind}.hint", error.hint)
+        plain_text(f"str() of a {kind}", str(error))
+        expect(f"{kind}.fault", error.fault, exception.Fault)
+        for name in ("retryable", "elsewhere"):
+            expect(f"{kind}.{name}", getattr(error, name), bool)
+        if not isinstance(error.reason, exception.ErrorReason | None):
+            raise ValueError(
+                f"{kind}.reason is {exception.show(error.reason)}, not an ErrorReason"
+            ) from error
         for own, names in _OF_ERRORS:
             if isinstance(error, own):
                 for name in names:

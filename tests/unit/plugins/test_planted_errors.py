@@ -9,14 +9,17 @@ import time
 import pytest
 
 from os_acc import exception, service
+from os_acc.attach import plugin_steps
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import Plugins
 from tests.unit.plugins.planted_errors import HERE
 
 CARDS = "0000:5e:00.0", "0000:e3:00.0"
 #: The words of the reason of a plugin that raises its error in ``release``.
 REASONS = {
     "Forgets": "'AcmeError' object has no attribute 'message'",
-    "HasCode": "a text of CodeError is 5",
+    "HasCode": "CodeError.message is 5, not a str",
     "SkipsBase": "'BusyError' object has no attribute 'address'",
     "IsSilent": "no text for this code",
 }
@@ -52,6 +55,38 @@ def test_an_incomplete_error_of_a_release_quarantines_the_device_alone(
     assert service.get().store.leases() == (lease,)
     host.restart()
     assert len(host.plug(2, CARDS[1])) == 1
+
+
+class InProcess(Plugins):
+    """Calls a plugin without a thread."""
+
+    def __init__(self) -> None:
+        super().__init__({}, (), {})
+
+    def call(self, plugin, seconds, function, *args):
+        return function(*args)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("hint", None, "OsAccError.hint is None, not a str"),
+        ("message", "model \udcff", "OsAccError.message is .*, not plain Unicode text"),
+        ("fault", "host", "OsAccError.fault is 'host', not a Fault"),
+        ("retryable", 1, "OsAccError.retryable is 1, not a bool"),
+        ("elsewhere", None, "OsAccError.elsewhere is None, not a bool"),
+        ("reason", "too hot", "OsAccError.reason is 'too hot', not an ErrorReason"),
+    ],
+)
+def test_an_error_with_an_attribute_of_another_type_is_not_raised(name, value, rule):
+    error = exception.OsAccError("busy")
+    setattr(error, name, value)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(ValueError, match=rule):
+        plugin_steps.call(InProcess(), None, float("inf"), fail)
 
 
 def test_an_incomplete_error_of_a_preparation_undoes_the_plug(make_host):
@@ -95,11 +130,12 @@ def test_a_reason_that_is_text_as_well_is_shown(make_host):
     assert str(rejected) == "its firmware is too old"
 
 
-def test_a_reason_without_a_hash_sets_the_plugin_aside(make_host):
+def test_a_reason_without_a_hash_rejects_the_device_with_the_rule(make_host):
     host = make_host("RejectsWithoutHash")
-    host.manager.providers()
-    (aside,) = host.manager.host_info()["set_aside"]
-    assert "the class of vendor_reason has an __eq__ of its own" in aside["reason"]
+    rejected = host.rejected(CARDS[0])
+    assert rejected.reason is RejectReason.INVALID
+    assert "the class of vendor_reason has an __eq__ of its own" in rejected.detail
+    assert len(host.plug(1, CARDS[1])) == 1
 
 
 def test_a_plugin_whose_contract_version_fails_is_set_aside(make_host):
