@@ -97,7 +97,7 @@ def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
     adopted = operations.adopt_device(
         host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
     )
-    assert (adopted.vgpu_type, adopted.driver) == (HALF, "nvidia")
+    assert (adopted.handle.vgpu_type, adopted.driver) == (HALF, "nvidia")
     host.kernel.reboot()
     host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
     assert type_of(host, VFS[0]) == HALF
