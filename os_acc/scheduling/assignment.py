@@ -113,7 +113,7 @@ def assign(
     kinds = _kinds(parts, places, pins)
     _check_used_up(groups, [each for each in places if each.exact])
     _check_together(kinds, places, policy)
-    search = _Search(kinds, places, policy, budget)
+    search = _ProviderSearch(kinds, places, policy, budget)
     found = search.completed(search.start)
     if found is None:
         raise _no_assignment(search.reason())
@@ -265,7 +265,7 @@ class _State:
         return [kind for kind in self.open_kinds() if place in self.where[kind]]
 
 
-class _Search:
+class _ProviderSearch:
     """One search."""
 
     def __init__(
