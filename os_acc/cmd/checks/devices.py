@@ -223,7 +223,8 @@ def _broken_rules(context: CheckContext) -> Iterator[Finding]:
     for each in context.look.inventory.refused:
         if each.reason is RejectReason.INVALID:
             found[each.detail].append(each)
-    found |= {rule: [] for rule in context.look.inventory.broken_rules}
+    for rule in context.look.inventory.broken_rules:
+        found.setdefault(rule, [])
     for rule, devices in list(found.items())[:_SHOWN]:
         yield failed(
             f"a plugin broke a rule of the contract: {rule}"
