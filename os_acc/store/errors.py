@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 
 from os_acc import exception
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DEFECT = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT)
 _OWNER_HINT = (
     "the user that runs os_acc has to own [os_acc] state_path and be able to"
     " write there"
@@ -76,10 +79,34 @@ def from_memory(path: str) -> exception.StateUnavailable:
     return refusal
 
 
-def from_statement(error: Exception, path: str) -> exception.StateUnavailable:
-    """Return the error for a statement that an intact store refuses."""
-    return exception.StateUnavailable(
+def is_damage(error: sqlite3.Error, *more: int) -> bool:
+    """Return whether the contents of the store caused the error.
+
+    Only these errors condemn a store. Any other one leaves the file as it is: SQLite
+    lacks memory, for example, or a temporary file.
+
+    :param more: other codes that only damage can cause here.
+    """
+    return _code(error) in (*_DAMAGE, *more)
+
+
+def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
+    """Return the error for a statement that failed although the store is intact.
+
+    See https://www.sqlite.org/rescode.html for the codes.
+    """
+    refusal = exception.StateUnavailable(
         f"{path}: {error}",
         hint="this is a defect of os_acc: report it",
         reason=exception.StateReason.FAILED,
     )
+    if _code(error) not in _DEFECT:
+        refusal.set_exhausted()
+    return refusal
+
+
+def _code(error: sqlite3.Error) -> int:
+    # Errors of the sqlite3 module itself have no code. The lowest byte of an extended
+    # code is the primary code.
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF

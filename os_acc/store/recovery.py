@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from os_acc.objects.lease import Lease
-from os_acc.store import records, regions, schema
+from os_acc.store import errors, records, regions, schema
 from os_acc.store.schema import CLAIMS, COPIED, LEASES, META, REGIONS, Table
 
 
@@ -28,14 +28,14 @@ def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
     :param image: the damaged store; b"": nothing is left of it.
     :param path: its file, for messages.
     :param is_new: no store has existed before, so that all regions are verified.
-    :raises StateUnavailable: no memory is left.
+    :raises StateUnavailable: SQLite lacks memory, for example; damage is no error.
     """
     with schema.opened(b"", path) as new:
         schema.create(new)
         counts = 0, 0
         if not is_new:
             regions.mark_lost(new)
-            with contextlib.suppress(schema.Damaged), schema.opened(image, path) as old:
+            with schema.opened(image, path) as old:
                 counts = _copy(old, new)
         new.execute("COMMIT")
         return Rebuilt(new.serialize(), *counts)
@@ -113,11 +113,10 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
 
 def _are_regions_complete(connection: sqlite3.Connection) -> bool:
     """Return whether all records of regions are present and intact."""
-    try:
+    with _damage_ignored():
         (verdict,) = connection.execute("PRAGMA integrity_check(regions)").fetchone()
         return verdict == "ok" and regions.are_intact(connection)
-    except (sqlite3.DatabaseError, UnicodeDecodeError):
-        return False
+    return False
 
 
 def _intact(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
@@ -135,11 +134,24 @@ def _scan(
     # A scan ends at a damaged page; the rows behind it are reached from the
     # other end. Indexes are not used: they may be damaged.
     for direction in ("ASC", "DESC"):
-        # SQLite's message may quote a damaged name.
-        with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
+        with _damage_ignored():
             for row in connection.execute(
                 f"SELECT rowid, {columns} FROM {table} NOT INDEXED"
                 f" ORDER BY rowid {direction}"
             ):
                 found[row] = None
     yield from sorted(found, key=lambda row: int(row[0]))
+
+
+@contextlib.contextmanager
+def _damage_ignored() -> Iterator[None]:
+    """Ignore damage, and no other error: what is not read now would be lost."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        # SQLite's message quotes a damaged name.
+        return
+    except sqlite3.Error as error:
+        # A damaged name makes a statement wrong.
+        if not errors.is_damage(error, sqlite3.SQLITE_ERROR):
+            raise

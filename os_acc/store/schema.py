@@ -43,8 +43,10 @@ os.register_at_fork(
     after_in_child=_no_fork.release,
 )
 
-#: Codes of a wrong statement; all others are damage of an image in memory.
-_WRONG_STATEMENT: Final = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT)
+#: The file format versions in the header, and where they are; a 2 is a write-ahead
+#: log (https://www.sqlite.org/fileformat2.html#file_format_version_numbers).
+_NO_LOG: Final = b"\x01\x01"
+_LOG_AT: Final = 18
 
 #: "osac": distinguishes a store of os_acc from any other SQLite file.
 APPLICATION_ID: Final = 0x6F736163
@@ -257,17 +259,16 @@ def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
 
     :param path: the file of the image, for messages.
     :raises Damaged: SQLite finds damage.
-    :raises StateUnavailable: a statement is wrong, or no memory is left.
+    :raises StateUnavailable: a statement is wrong, or the host lacks something.
     """
     try:
         with _no_fork, contextlib.closing(_in_memory()) as connection:
             # Damaged text must not make the rows around it unreadable.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             if image:
-                try:
-                    connection.deserialize(image)
-                except sqlite3.Error as error:
-                    raise Damaged(str(error)) from error
+                # An image has no log; SQLite would not open one that names a log.
+                after = _LOG_AT + len(_NO_LOG)
+                connection.deserialize(image[:_LOG_AT] + _NO_LOG + image[after:])
             connection.execute("BEGIN")
             yield connection
     except MemoryError as error:
@@ -276,9 +277,9 @@ def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
         # SQLite's messages quote names from the file undecoded.
         raise Damaged(str(error)) from error
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _WRONG_STATEMENT:
-            raise errors.from_statement(error, path) from error
-        raise Damaged(str(error)) from error
+        if errors.is_damage(error):
+            raise Damaged(str(error)) from error
+        raise errors.from_sqlite(error, path) from error
 
 
 def create(connection: sqlite3.Connection) -> None:
@@ -305,9 +306,11 @@ def check(
             if verdict != "ok":
                 raise Damaged(str(verdict))
         tables = _tables(connection)
-    # No version lacks what these statements name.
     except sqlite3.Error as error:
-        raise Damaged(str(error)) from error
+        # No version lacks what these statements name.
+        if errors.is_damage(error, sqlite3.SQLITE_ERROR):
+            raise Damaged(str(error)) from error
+        raise
     if meta.version != _pragma(connection, "user_version"):
         raise Damaged(f"its header does not have its version {meta.version}")
     if meta.version > len(STEPS):

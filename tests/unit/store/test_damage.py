@@ -33,6 +33,34 @@ def test_what_is_no_database_is_set_aside(store, state_path, file, content):
     assert store.leases() == ()
 
 
+@pytest.mark.parametrize("modes", [b"\x01\x02", b"\x02\x01", b"\x02\x02", b"\x81\x03"])
+def test_a_header_that_names_a_log_costs_nothing(
+    store, state_path, file, make_lease, modes
+):
+    """SQLite refuses an image in memory whose header names a write-ahead log."""
+    added = store.add([make_lease(1)])
+    content = file.read_bytes()
+    file.write_bytes(content[:18] + modes + content[20:])
+    assert readonly.read(state_path).leases == added
+    again = reopened(state_path)
+    assert again.leases() == added
+    assert again.damaged == ()
+    # The next commit mends it.
+    again.add([make_lease(2)])
+    assert file.read_bytes()[18:20] == b"\x01\x01"
+
+
+def test_a_store_that_a_tool_left_with_a_log_is_read(
+    store, state_path, file, make_lease
+):
+    added = store.add([make_lease(1)])
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    assert file.read_bytes()[18:20] == b"\x02\x02"
+    assert reopened(state_path).leases() == added
+    assert store.damaged == ()
+
+
 def test_a_foreign_database_is_set_aside(store, state_path, file):
     file.unlink()
     execute(file, "CREATE TABLE leases (song TEXT)")

@@ -7,13 +7,17 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import sqlite3
+import stat
+from typing import Any
 
 import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.store import Store, errors, owner_of
+from os_acc.store import Store, errors, owner_of, schema
 from tests.expected_errors import has
+from tests.unit.store.store_files import execute
 
 NOBODY = 65534
 
@@ -65,6 +69,77 @@ def test_a_damaged_store_stays_until_there_is_space_for_another(
     ):
         Store.open(state_path, busy_timeout=30)
     monkeypatch.undo()
+    store = Store.open(state_path, busy_timeout=30)
+    assert store.leases() == added
+    assert len(store.damaged) == 1
+
+
+#: Errors of SQLite that the contents of the store do not cause, and places in which it
+#: reads the store: in a transaction, and in the recovery of a damaged one.
+PASSING = [
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_FULL),
+    sqlite3.SQLITE_INTERRUPT,
+]
+READS = [
+    *("PRAGMA application_id", "SELECT rowid, store", "PRAGMA integrity_check(1)"),
+    "SELECT rowid, address, lease, digest FROM claims",
+]
+RESCUES = [
+    *("SELECT rowid, uuid, consumer", "SELECT rowid, address, lease FROM claims"),
+    "SELECT rowid, store, epoch, version, digest FROM meta NOT INDEXED",
+    *("PRAGMA integrity_check(regions)", "SELECT rowid, key", "UPDATE meta SET epoch"),
+]
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, code: int, statement: str) -> None:
+    """Let SQLite fail with a code at the statements that begin like this one."""
+
+    class Lacking(sqlite3.Connection):
+        def execute(self, sql: str, /, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith(statement):
+                error = sqlite3.OperationalError("refused")
+                error.sqlite_errorcode = code
+                raise error
+            return super().execute(sql, *arguments)
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None, factory=Lacking)
+        schema.add_functions(connection)
+        return connection
+
+    monkeypatch.setattr(schema, "_in_memory", connect)
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("statement", READS)
+def test_an_error_that_is_no_damage_condemns_no_store(
+    store, state_path, file, make_lease, monkeypatch, code, statement
+):
+    added = store.add([make_lease(1, state=LeaseState.HELD)])
+    before = file.read_bytes()
+    with monkeypatch.context() as patch:
+        lacking(patch, code, statement)
+        with pytest.raises(exception.StateUnavailable, check=has(retryable=True)):
+            Store.open(state_path, busy_timeout=30)
+    assert file.read_bytes() == before
+    assert Store.open(state_path, busy_timeout=30).leases() == added
+    assert store.damaged == ()
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("statement", RESCUES)
+def test_a_damaged_store_is_not_replaced_by_a_part_of_what_can_be_read(
+    store, state_path, file, make_lease, monkeypatch, code, statement
+):
+    added = store.add([make_lease(1, state=LeaseState.HELD)])
+    execute(file, "DROP TABLE events")
+    before = file.read_bytes()
+    with monkeypatch.context() as patch:
+        lacking(patch, code, statement)
+        with pytest.raises(exception.StateUnavailable, check=has(retryable=True)):
+            Store.open(state_path, busy_timeout=30)
+    assert file.read_bytes() == before
+    assert store.damaged == ()
     store = Store.open(state_path, busy_timeout=30)
     assert store.leases() == added
     assert len(store.damaged) == 1
