@@ -197,3 +197,66 @@ def test_system_calls_that_fail(number, error):
     assert type(refusal) is exception.StateUnavailable
     assert refusal.reason is error
     assert "/state" in refusal.message
+
+
+def test_the_file_stays_that_of_its_owner(store, file, make_lease):
+    """A commit replaces the file: its owner and its permissions are those of before."""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    # Root can give a file away.
+    owner = (os.geteuid() or NOBODY, os.getegid() or NOBODY)
+    os.chown(file, *owner)
+    file.chmod(0o600)
+    store.add([make_lease(1)])
+    state = file.stat()
+    assert (state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)) == (*owner, 0o600)
+    execute(file, "DROP TABLE events")
+    assert Store.open(os.path.dirname(file), busy_timeout=30).damaged
+    state = file.stat()
+    assert (state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)) == (*owner, 0o600)
+
+
+def test_a_store_whose_owner_cannot_be_kept_stays(store, file, make_lease, monkeypatch):
+    """Another user who may write in the directory does not take the file over."""
+
+    def refuse(*_arguments: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(exception.StateUnavailable, match="not permitted"):
+        store.add([make_lease(1)])
+    assert file.read_bytes() == before
+    assert not os.path.lexists(f"{file}.new")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_in_the_place_of_the_new_file_is_not_followed(
+    tmp_path, store, state_path, file, make_lease, is_there
+):
+    target = tmp_path / "target"
+    if is_there:
+        target.write_bytes(b"of another")
+    os.symlink(target, f"{file}.new")
+    added = store.add([make_lease(1)])
+    assert not file.is_symlink()
+    assert Store.open(state_path, busy_timeout=30).leases() == added
+    assert target.exists() == is_there
+    assert not is_there or target.read_bytes() == b"of another"
+
+
+def test_the_rest_of_a_commit_costs_nothing(tmp_path, store, file, make_lease):
+    """An interrupted commit may leave its file, which others may have linked."""
+    rest, other = pathlib.Path(f"{file}.new"), tmp_path / "other"
+    rest.write_bytes(b"half")
+    os.link(rest, other)
+    rest.chmod(0o644)
+    store.add([make_lease(1)])
+    assert other.read_bytes() == b"half"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_directory_in_the_place_of_the_new_file_is_reported(store, file, make_lease):
+    os.mkdir(f"{file}.new")
+    with pytest.raises(exception.StateUnavailable, match="cannot be used"):
+        store.add([make_lease(1)])
+    assert store.leases() == ()
