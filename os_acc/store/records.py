@@ -238,9 +238,25 @@ def encode(lease: Lease, previous: str = "") -> str:
     :param previous: the payload to replace; fields that a newer os_acc added
         are kept.
     """
-    fields: dict[str, Any] = json.loads(previous) if previous else {}
-    fields |= codec.encode(lease)
+    fields = codec.encode(lease)
+    if previous:
+        fields = _with_unknown(fields, json.loads(previous))
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _with_unknown(new: Any, old: Any) -> Any:
+    """Return new JSON with the fields of the old one that this os_acc does not know.
+
+    Those of a device that another one has replaced are not kept.
+    """
+    match new, old:
+        case dict(), dict() if new.get("address") == old.get("address"):
+            return old | {
+                name: _with_unknown(each, old.get(name)) for name, each in new.items()
+            }
+        case list(), list() if len(new) == len(old):
+            return list(map(_with_unknown, new, old))
+    return new
 
 
 def decode(payload: str) -> Lease:

@@ -66,7 +66,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
         if lease.uuid not in recovered:
             recovered.add(lease.uuid)
             last = max(last, lease.epoch)
-            records.put(new, lease)
+            records.put(new, lease, str(row.payload))
             records.restore_claims(new, lease)
     lost = [
         (address, lease)
