@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import pathlib
 
 import pytest
 
@@ -286,6 +287,12 @@ def test_every_change_leaves_an_event(state_path, clock, make_lease):
         detail=f"from {INSTANCE}",
     )
     assert store.events(1) == events[-1:]
+
+
+def test_the_manual_has_the_number_of_kept_events():
+    for page in ("user/command.rst", "contributor/architecture.rst"):
+        manual = pathlib.Path("doc/source", page).read_text()
+        assert f"{journal.KEPT:,} events" in manual
 
 
 def test_only_the_newest_events_are_kept(store, make_lease, monkeypatch):
