@@ -47,11 +47,11 @@ def is_text(value: object) -> bool:
     return type(value) is str and len(value) <= 200 and value.isprintable()
 
 
-def are_targets(value: Any) -> bool:
+def are_targets(value: Any, *names: int) -> bool:
     if not isinstance(value, tuple | list) or not value:
         return False
     whole = all(
-        any(is_row(target, count) for count in (2, 3, 4, 5))
+        any(is_row(target, 2 + count) for count in names)
         and is_place(target[0])
         and is_identity(target[1])
         and all(is_driver(name) for name in target[2:4])
@@ -59,6 +59,11 @@ def are_targets(value: Any) -> bool:
         for target in value
     )
     return whole and len({tuple(target[0]) for target in value}) == len(value)
+
+
+def are_functions(value: Any) -> bool:
+    """Return whether a call that takes no names of its functions accepts them."""
+    return are_targets(value, 0, 3) and not any(any(each[2:]) for each in value)
 
 
 def is_digest(value: Any) -> bool:

@@ -79,8 +79,7 @@ def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     if not _as_said(card, target[1], arguments[0]):
         return frozenset()
     reset = (f"{_DEVICES}/{card.name}/reset", "1")
-    driver, override = (*target[2:4], "", "")[:2]
-    return _bind(card, driver, override) | {reset}
+    return _bind(card, target[2], target[3]) | {reset}
 
 
 def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
@@ -266,7 +265,7 @@ TAKE = EntryPoint(
     _take,
     lambda group, targets, epoch, milliseconds, lease, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets)
+        and are_targets(targets, 0, 1, 3)
         and is_uuid(lease)
         and _is_owner(debt)
     ),
@@ -278,7 +277,7 @@ GIVE_BACK = EntryPoint(
     _give_back,
     lambda group, targets, epoch, milliseconds, proven_free, lease, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets)
+        and are_targets(targets, 2, 3)
         and type(proven_free) is bool
         and is_uuid(lease)
         and all(map(is_driver, debt))
@@ -292,7 +291,7 @@ RESERVE = EntryPoint(
     _reserve,
     lambda group, targets, epoch, milliseconds, lease, use, instead_of, *debt: (
         is_call(group, epoch, milliseconds)
-        and are_targets(targets)
+        and are_targets(targets, 0, 3)
         and is_uuid(lease)
         and type(use) is str
         and use in ("guest", "host")

@@ -18,6 +18,7 @@ from os_acc.privsep import Step, kernel, record, vgpu, worker
 from os_acc.privsep.nvme import steps as nvme
 from tests.random_values import RandomValues
 from tests.stress.argument_forms import (
+    are_functions,
     are_targets,
     is_call,
     is_driver,
@@ -111,7 +112,7 @@ def _takes(*forms: Form) -> Callable[..., bool]:
     ) -> bool:
         return (
             _are_members(device, members)
-            and (_is_empty(cards) or (are_targets(cards) and len(cards) == 1))
+            and (_is_empty(cards) or (are_functions(cards) and len(cards) == 1))
             and is_call(0, epoch, milliseconds)
             and is_uuid(lease)
             and type(values) is tuple
@@ -131,7 +132,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.I)
 def _are_members(device: Any, members: Any) -> bool:
     """Return whether the functions are those of a function's lease, or of a slot's."""
     if is_place(device):
-        is_among = are_targets(members)
+        is_among = are_targets(members, 0, 3)
         return is_among and any(tuple(each[0]) == tuple(device) for each in members)
     is_slot = is_row(device, 3) and is_number(device[2], 0, 10**9 - 1)
     if not is_slot or not all(map(is_sysfs_name, device[:2])):
