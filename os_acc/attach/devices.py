@@ -7,11 +7,11 @@ Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from oslo_log import log
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.attach import erasure, own_drivers, plugin_steps, verification
 from os_acc.attach.services import Services
 from os_acc.helper import client
@@ -20,6 +20,7 @@ from os_acc.objects.lease import Action, Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot, MdevType
 
 LOG = log.getLogger(__name__)
+_WORKERS = 8
 
 
 class Devices:
@@ -32,26 +33,43 @@ class Devices:
         self._plugins = services.plugins
         self._eraser = eraser
 
-    def prepare(self, lease: Lease, deadline: float) -> Lease:
-        """Prepare a device for its user: steps 3 to 6 of :meth:`.Lifecycle.establish`.
+    def prepare(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        """Prepare devices for use: steps 3 to 6 of :meth:`.Lifecycle.establish`.
 
         :raises OsAccError: the error of the step that failed.
         """
+        # 3. Check again after a programming that no process holds them.
+        again = [
+            each
+            for each in leases
+            if each.is_the_guests
+            and (each.programming or each.state is not LeaseState.PREPARING)
+        ]
+        own_drivers.check_free(self._root, self._helper, again, deadline)
+        # 4. Call the plugins. Undo: their ``release``.
+        prepared = self._side_by_side(leases, self._prepare, deadline)
+        # 5. Check that they are undivided, and take them. Undo: :meth:`restore`.
+        guests = [each for each in prepared if each.is_the_guests]
+        for each in guests:
+            verification.check_undivided(self._root, each, deadline)
+        slots = [each for each in guests if each.slot is not None]
+        taken = (
+            *self._take([each for each in guests if each.slot is None], deadline),
+            *self._side_by_side(slots, self._create, deadline),
+        )
+        # 6. Verify their IOMMU groups.
+        for each in taken:
+            verification.check_viable(self._root, each)
+        renewed = {each.uuid: each for each in taken}
+        return tuple(renewed.get(each.uuid, each) for each in prepared)
+
+    def _prepare(self, lease: Lease, deadline: float) -> Lease:
         if not lease.is_the_guests:
             return self._prepare_for_host(lease, deadline)
-        # 3. Check again after a programming that no process holds it.
-        if lease.programming is not None or lease.state is not LeaseState.PREPARING:
-            own_drivers.check_free(self._root, self._helper, lease, deadline)
-        # 4. Call the plugin. Undo: its ``release``.
         lease = self._prepare_by_plugin(lease, deadline)
         if (region := lease.guest_writable) is not None:
             # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
-        # 5. Check that it is undivided, and take it. Undo: :meth:`restore`.
-        verification.check_undivided(self._root, lease, deadline)
-        lease = self.with_epoch(self._take, lease, deadline)
-        # 6. Verify the IOMMU group.
-        verification.check_viable(self._root, lease)
         return lease
 
     def _prepare_for_host(self, lease: Lease, deadline: float) -> Lease:
@@ -74,31 +92,74 @@ class Devices:
         lease = self.with_epoch(prepare, lease, deadline)
         return self._eraser.numbered(lease, deadline)
 
-    def _take(self, lease: Lease, deadline: float) -> None:
-        """Bind the functions to their VFIO drivers, or create the mediated device."""
-        if lease.slot is None:
-            self._helper.take(lease, deadline)
-        else:
+    def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
+        """Bind functions to their VFIO drivers, with one call of the helper."""
+        for _ in leases:
+            try:
+                self._helper.take(leases, deadline)
+                return leases
+            except client.EpochRefused as error:
+                leases = self.accepted(leases, error, deadline)
+        if leases:
+            self._helper.take(leases, deadline)
+        return leases
+
+    def _create(self, lease: Lease, deadline: float) -> Lease:
+        def create(lease: Lease, deadline: float) -> None:
+            assert lease.slot is not None
             _create_mdev(self._root, self._helper, lease, lease.slot, deadline)
 
+        return self.with_epoch(create, lease, deadline)
+
     def try_give_back(
-        self, lease: Lease, deadline: float, is_plug: bool = False
-    ) -> tuple[Lease, exception.OsAccError | None]:
-        """Give a device back; return the lease, and the error of a failure.
+        self, leases: Sequence[Lease], deadline: float, plugs: Container[str] = ()
+    ) -> list[tuple[Lease, exception.OsAccError | None]]:
+        """Give devices back; return the leases, each with the error of its failure.
 
-        :param is_plug: whether this rolls back a plug of this boot.
+        :param plugs: the UUIDs of leases whose plug in this boot is rolled back.
         """
-        try:
-            try:
-                self.give_back(lease, deadline, is_plug)
-            except client.EpochRefused as error:
-                (lease,) = self.accepted([lease], error, deadline)
-                self.give_back(lease, deadline, is_plug)
-        except exception.OsAccError as error:
-            return lease, error
-        return lease, None
+        restored = self._restore_several(leases, deadline)
 
-    def give_back(self, lease: Lease, deadline: float, is_plug: bool) -> None:
+        def give_back(lease: Lease) -> tuple[Lease, exception.OsAccError | None]:
+            if (failed := restored.get(lease.uuid)) is not None:
+                return lease, failed
+            kind = lease.uuid in plugs, lease.uuid in restored
+            try:
+                try:
+                    self.give_back(lease, deadline, *kind)
+                except client.EpochRefused as error:
+                    (lease,) = self.accepted([lease], error, deadline)
+                    self.give_back(lease, deadline, *kind)
+            except exception.OsAccError as error:
+                return lease, error
+            return lease, None
+
+        return deadlines.side_by_side(leases, give_back, _WORKERS)
+
+    def _restore_several(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> Mapping[str, exception.OsAccError | None]:
+        """Restore functions of several leases with one call, where they are present.
+
+        :returns: as :meth:`.Helper.give_back_several`.
+        """
+        present = [
+            each
+            for each in leases
+            if len(leases) > 1
+            and (each.is_the_guests and each.slot is None)
+            and verification.remaining(self._root, each) == each
+            and not verification.given_back_by_reboot(self._root, each, deadline)
+        ]
+        try:
+            return self._helper.give_back_several(present, deadline) if present else {}
+        except exception.OsAccError as error:
+            LOG.debug("restoring one device after the other: %s", error)
+            return {}
+
+    def give_back(
+        self, lease: Lease, deadline: float, is_plug: bool, is_restored: bool
+    ) -> None:
         """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             if lease.owes_release and lease.slot is None:
@@ -106,9 +167,10 @@ class Devices:
             if not lease.owes_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
-        has_records = not verification.given_back_by_reboot(self._root, lease, deadline)
-        if has_records:
-            has_records = self._restore_or_skip(lease, deadline, is_plug)
+        has_records = is_restored or (
+            not verification.given_back_by_reboot(self._root, lease, deadline)
+            and self._restore_or_skip(lease, deadline, is_plug)
+        )
         if not lease.is_the_guests:
             return
         self._release_by_plugin(lease, deadline, is_plug)
@@ -177,6 +239,16 @@ class Devices:
                 LOG.warning("skipping the restore of a removed function: %s", error)
 
     # -- steps of both directions ------------------------------------------
+
+    def _side_by_side(
+        self,
+        leases: Sequence[Lease],
+        step: Callable[[Lease, float], Lease],
+        deadline: float,
+    ) -> list[Lease]:
+        return deadlines.side_by_side(
+            leases, lambda each: step(each, deadline), _WORKERS
+        )
 
     def with_epoch(
         self, step: Callable[[Lease, float], None], lease: Lease, deadline: float

@@ -97,8 +97,7 @@ class Lifecycle:
         store = self._store.until(deadline)
         plugin_steps.check_loaded(self._plugins, leases)
         # Before the intent: the recovery of a crash would wait for the process.
-        for each in leases:
-            own_drivers.check_free(self._root, self._helper, each, deadline)
+        own_drivers.check_free(self._root, self._helper, leases, deadline)
         # 1. Record the intent. Undo: delete it, since no device is touched yet.
         intents = store.add(plugin_steps.owing(self._plugins, leases), recorded.store)
         try:
@@ -111,10 +110,8 @@ class Lifecycle:
         try:
             # 2. Program the regions. Undo: none; a region keeps its contents.
             programmed = self._programmed(intents, jobs, deadline)
-            # 3. to 6. Prepare each device. Undo: _give_back().
-            ready = deadlines.side_by_side(
-                programmed, lambda each: self.devices.prepare(each, deadline), _WORKERS
-            )
+            # 3. to 6. Prepare the devices. Undo: try_give_back().
+            ready = self.devices.prepare(programmed, deadline)
             # 7. Commit.
             return store.replace(committed(ready))
         except BaseException as error:
@@ -152,11 +149,8 @@ class Lifecycle:
             # Either the disk is full: the recorded intent still says what to restore.
             # Or another plug leased the device in a new store: the helper decides.
             cause.add_note(f"cannot record the rollback: {error}")
-            ended = deadlines.side_by_side(
-                intents,
-                lambda each: self.devices.try_give_back(each, deadline, True),
-                _WORKERS,
-            )
+            plugs = {lease.uuid for lease in intents}
+            ended = self.devices.try_give_back(intents, deadline, plugs)
             failed = tuple((each, why) for each, why in ended if why is not None)
         for lease, why in failed:
             cause.add_note(f"cannot give {lease.address} back: {why}")
@@ -214,13 +208,11 @@ class Lifecycle:
         with self._programmer.plan_again(idle, deadline) as plan:
             # 4. Program regions that have lost their contents.
             programmed = self._programmed(plan.leases, plan.jobs, deadline)
-            # 5. Prepare each device, as for a new request.
-            ready = deadlines.side_by_side(
-                programmed, lambda each: self.devices.prepare(each, deadline), _WORKERS
-            )
+            # 5. Prepare the devices, as for a new request.
+            ready = self.devices.prepare(programmed, deadline)
             # 6. Record that devices and regions are right in this boot.
-            ready = self._record_verified(ready, deadline)
-        renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
+            verified = self._record_verified(ready, deadline)
+        renewed = {lease.uuid: lease for lease in (*fresh, *verified)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
     def _record_verified(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
@@ -253,11 +245,7 @@ class Lifecycle:
         begun = store.replace([lease.releasing() for lease in owing])
         # 2. Give each device back.
         plugs = verification.begun_plugs(self._root, leases)
-        ended = deadlines.side_by_side(
-            begun,
-            lambda each: self.devices.try_give_back(each, deadline, each.uuid in plugs),
-            _WORKERS,
-        )
+        ended = self.devices.try_give_back(begun, deadline, plugs)
         done = tuple(lease for lease, error in ended if error is None)
         failed = tuple((lease, error) for lease, error in ended if error is not None)
         # 3. Delete the leases of devices that were given back, or hand the devices

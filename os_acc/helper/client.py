@@ -14,7 +14,7 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors
+from os_acc.helper import connection, errors, requests
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
@@ -41,7 +41,6 @@ from os_acc.privsep import (
 from os_acc.privsep.images import ImageRequest
 from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import (
     DEADLINE_LIMIT_MS,
     BindTarget,
@@ -107,25 +106,18 @@ class Helper:
         mode, path, why = turn.ask(rootconf.limits)
         return LimitMode(mode), path, why
 
-    def take(self, lease: Lease, deadline: float) -> None:
-        """Bind the function of a lease to its driver, and the others to vfio-pci.
+    def take(self, leases: Sequence[Lease], deadline: float) -> None:
+        """Bind the function of each lease to its driver, and the others to vfio-pci.
 
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises DeviceInParts: one of them has VFs or mediated devices.
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        request = binding.TakeRequest(
-            group=_group(lease),
-            targets=_targets(lease),
-            epoch=lease.epoch,
-            milliseconds=turn.milliseconds,
-            lease=lease.uuid,
-            eraser=lease.eraser,
-            releaser=lease.releaser,
-            node=self._node,
-        )
-        errors.check(lease.functions, turn.ask(binding.take, request))
+        calls = [requests.take(each, turn.milliseconds, self._node) for each in leases]
+        found = turn.ask_each("take", calls)
+        for lease, answers in zip(leases, found, strict=True):
+            errors.check(lease.functions, answers)
 
     def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
         """Record the functions of a lease as taken, without changing their binding.
@@ -136,18 +128,7 @@ class Helper:
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        request = binding.ReserveRequest(
-            group=_group(lease),
-            targets=_targets(lease),
-            epoch=lease.epoch,
-            milliseconds=turn.milliseconds,
-            lease=lease.uuid,
-            use=FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST,
-            instead_of=instead_of,
-            eraser=lease.eraser,
-            releaser=lease.releaser,
-            node=self._node,
-        )
+        request = requests.reserve(lease, turn.milliseconds, self._node, instead_of)
         errors.check(lease.functions, turn.ask(binding.reserve, request))
 
     def forget(
@@ -179,26 +160,9 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
-        request = binding.GiveBackRequest(
-            group=_group(lease),
-            targets=tuple(
-                BindTarget(
-                    address=prior.address,
-                    identity=prior.identity.numbers,
-                    driver=prior.driver or "",
-                    override=prior.driver_override or "",
-                    serial=prior.identity.number,
-                )
-                for prior in lease.prior
-            ),
-            epoch=lease.epoch,
-            milliseconds=turn.milliseconds,
-            proven_free=proven_free,
-            lease=lease.uuid,
-            eraser=lease.eraser,
-            releaser=lease.releaser,
+        answers = turn.ask(
+            binding.give_back, requests.give_back(lease, turn.milliseconds, proven_free)
         )
-        answers = turn.ask(binding.give_back, request)
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
             self.check_free(lease.functions, deadline)
@@ -206,6 +170,34 @@ class Helper:
                 self.give_back(lease, deadline, proven_free=True)
                 return
         errors.check(lease.functions, answers)
+
+    def give_back_several(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> dict[str, exception.OsAccError | None]:
+        """Restore the prior bindings of several leases with one call.
+
+        :returns: by UUID of the lease, None if its functions are restored, or the
+            error. Leases with a function that is held, gone or exchanged, or that
+            refuses the epoch, are absent: call :meth:`give_back` for each.
+        """
+        turn = self._turn(privsep.base, deadline)
+        calls = [requests.give_back(each, turn.milliseconds) for each in leases]
+        found: dict[str, exception.OsAccError | None] = {}
+        answered = turn.ask_each("give_back", calls)
+        for lease, answers in zip(leases, answered, strict=True):
+            try:
+                errors.check(lease.functions, answers)
+                found[lease.uuid] = None
+            except (
+                exception.DeviceInUse,
+                exception.DeviceGone,
+                exception.DeviceChanged,
+                EpochRefused,
+            ):
+                continue
+            except exception.OsAccError as error:
+                found[lease.uuid] = error
+        return found
 
     def create_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Create the mediated device of a lease.
@@ -287,7 +279,7 @@ class Helper:
     ) -> CallResult:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
         turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
-        members = _targets(lease)
+        members = requests.targets(lease)
         if lease.slot and lease.slot.type.function and lease.parent:
             parent = BindTarget(lease.slot.type.function, lease.parent.numbers)
             members = (parent,)
@@ -478,20 +470,13 @@ class _Turn:
         values = () if request is None else request.values()
         return self.link.ask(entrypoint, seconds, values)
 
+    def ask_each(self, name: str, requests: Sequence[Request]) -> Sequence[Any]:
+        """Ask an entry point of ``binding`` once for several leases.
 
-def _group(lease: Lease) -> int:
-    assert lease.handle.iommu_group is not None
-    return lease.handle.iommu_group
-
-
-def _targets(lease: Lease) -> tuple[BindTarget, ...]:
-    """Return the functions of a lease, with the drivers that they get for a guest."""
-    return tuple(
-        BindTarget(
-            address=each.address,
-            identity=each.identity.numbers,
-            driver=lease.driver_of(each.address),
-            serial=each.identity.number,
-        )
-        for each in lease.prior
-    )
+        :returns: the answers for each.
+        """
+        if len(requests) < 2:
+            return [self.ask(getattr(binding, name), each) for each in requests]
+        call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
+        found: Sequence[Any] = self.ask(binding.several, call)
+        return found

@@ -102,6 +102,11 @@ def _sequence(value: object, *lengths: int) -> Sequence[Any]:
     return value
 
 
+def values(parts: object) -> Values:
+    """Return the values of a call, still unchecked."""
+    return tuple(_sequence(parts))
+
+
 def _address(parts: object) -> PciAddress:
     # A subclass of int may format itself as any text, and becomes a path.
     require(all(type(part) is int for part in _sequence(parts, 4)))
@@ -168,6 +173,7 @@ def _digest(algorithm_and_value: object) -> Digest:
     return found
 
 
+Values: TypeAlias = tuple[object, ...]
 Group: TypeAlias = Annotated[int, number(2**31 - 1)]
 Epoch: TypeAlias = Annotated[int, number(epoch.LIMIT)]
 Milliseconds: TypeAlias = Annotated[int, number(DEADLINE_LIMIT_MS, least=1)]

@@ -92,7 +92,7 @@ OK = CallResult(Outcome.OK)
 
 def test_a_take_carries_numbers_alone(here, answer, deadline):
     calls = answer(binding, "take", (OK, OK))
-    here.take(LEASE, deadline)
+    here.take([LEASE], deadline)
     ((group, targets, epoch, milliseconds, lease, *plugins),) = calls
     assert (lease, plugins) == (LEASE.uuid, ["", "", ""])
     assert (group, epoch) == (7, 12)
@@ -134,7 +134,7 @@ def test_a_health_step_and_a_call_of_the_librarys_own_have_the_write_timeout(
 ):
     assert limit_of(lambda step: here.read_health(step, PF, math.inf)) == 30_000
     calls = answer(binding, "take", (OK, OK))
-    here.take(LEASE, math.inf)
+    here.take([LEASE], math.inf)
     assert calls[0][3] == 30_000
 
 
@@ -150,7 +150,7 @@ def test_what_is_to_be_restored_goes_along(here, answer, deadline):
 def test_no_call_is_made_where_no_time_is_left(here, answer):
     calls = answer(binding, "take", (OK, OK))
     with pytest.raises(exception.DeviceStuck, match="no time is left"):
-        here.take(LEASE, time.monotonic() - 1)
+        here.take([LEASE], time.monotonic() - 1)
     assert calls == []
 
 
@@ -217,7 +217,7 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
 def test_each_outcome_is_one_typed_error(here, answer, deadline, result, error, text):
     answer(binding, "take", (OK, result))
     with raises(error, match=text) as caught:
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
     assert str(SECOND) in str(caught.value)
     if isinstance(caught.value, exception.HostError):
         assert caught.value.address == str(SECOND)
@@ -229,7 +229,7 @@ def test_an_epoch_is_refused_with_those_that_are_accepted(
 ):
     answer(binding, "take", (CallResult(outcome, 0, "lock", "99 999"),) * 2)
     with pytest.raises(client.EpochRefused) as caught:
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
     assert caught.value.accepted == AcceptedEpochs(99, 999)
     assert caught.value.address == str(LEASE.address)
     assert caught.value.retryable
@@ -239,7 +239,7 @@ def test_an_epoch_is_refused_with_those_that_are_accepted(
 def test_an_answer_for_something_else_is_none(here, answer, deadline, answers):
     answer(binding, "take", answers)
     with pytest.raises(exception.HelperLost, match="unexpected answer"):
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
 
 
 def test_the_function_that_failed_is_named_not_one_that_was_left_out(
@@ -247,7 +247,7 @@ def test_the_function_that_failed_is_named_not_one_that_was_left_out(
 ):
     answer(binding, "take", (CallResult(Outcome.UNREACHED), CallResult(Outcome.GONE)))
     with pytest.raises(exception.DeviceGone, match=str(LEASE.members[1])):
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
 
 
 def test_a_pf_that_refuses_is_named(here, answer, deadline):
@@ -416,5 +416,5 @@ def test_a_call_without_a_helper_is_no_call(no_helper, answer, deadline):
     no_helper(raising(OSError("no sudo")))
     calls = answer(binding, "take", (OK, OK))
     with pytest.raises(exception.HelperUnavailable, match="no sudo"):
-        client.Helper(30).take(LEASE, deadline)
+        client.Helper(30).take([LEASE], deadline)
     assert calls == []

@@ -209,7 +209,8 @@ def test_a_late_release_spares_the_vgpu_of_the_next_tenant(host: TestHost) -> No
     (second,) = host.manager.store.leases()
     assert (first.address, first.uuid) != (second.address, second.uuid)
     assert first.address == second.address
-    failed = host.manager.life.devices.try_give_back(first, time.monotonic() + 60)[1]
+    devices = host.manager.life.devices
+    ((_lease, failed),) = devices.try_give_back([first], time.monotonic() + 60)
     assert type_of(host, VFS[0]) == HALF
     assert failed is not None
 
