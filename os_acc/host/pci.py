@@ -77,10 +77,8 @@ def has_bus(root: str, address: PciAddress) -> bool:
 
     VMD has the class of a storage controller (drivers/pci/controller/vmd.c).
     """
-    return any(
-        _HOST_BRIDGE.fullmatch(name)
-        for name in names(os.path.join(root, DEVICES, str(address)))
-    )
+    below = names(os.path.join(root, DEVICES, str(address)))
+    return any(map(_HOST_BRIDGE.fullmatch, below))
 
 
 def mdev_types(root: str, address: PciAddress) -> frozenset[str]:

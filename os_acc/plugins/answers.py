@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import os_resource_classes
@@ -153,8 +153,11 @@ class _Review:
             },
         }
         # A device of a function that is rejected as well is unsafe: it comes second.
-        self._found = sorted(found, key=lambda each: isinstance(each, Device))
-        self._taken = {name for each in self._found for name in self._names(each)}
+        ordered = sorted(found, key=lambda each: isinstance(each, Device))
+        self._found = [(each, self._names(each)) for each in ordered]
+        self._taken = frozenset[DeviceName]().union(
+            *[names for _, names in self._found]
+        )
         self._refused: dict[DeviceName, RejectedDevice] = {}
         self._devices: dict[DeviceName, Device] = {}
         self._offered: set[DeviceAddress | DeviceName] = set()
@@ -162,12 +165,12 @@ class _Review:
     def answer(self) -> PluginAnswer:
         """Return the valid devices, and the others with the rules that they break."""
         invalid: list[tuple[str, frozenset[DeviceName]]] = []
-        for each in self._found:
+        for each, names in self._found:
             try:
-                self._review(each)
+                self._review(each, names)
             except ValueError as error:
                 rule = f"{self._plugin.name}: {error}"
-                invalid.append((rule, self._names(each) or self._near(each)))
+                invalid.append((rule, names or self._near(each)))
         broken = []
         for rule, names in invalid:
             left = names - self._offered - self._refused.keys()
@@ -181,9 +184,10 @@ class _Review:
             tuple(self._devices.values()), tuple(self._refused.values()), tuple(broken)
         )
 
-    def _review(self, found: object) -> None:
+    def _review(self, found: object, names: frozenset[DeviceName]) -> None:
         """Check one answer, and add it to the devices or to the rejected ones.
 
+        :param names: the functions and types that it is about.
         :raises ValueError: it breaks a rule of the contract.
         """
         if type(found) is RejectedDevice:
@@ -199,8 +203,7 @@ class _Review:
                 "Device nor a RejectedDevice"
             )
         device = dataclasses.replace(found, handles=self._own_handles(found))
-        names = self._names(device)
-        if self._check(device):
+        if self._check(device, names):
             self._devices[device.address] = device
             self._offered |= names.union(each.address for each in device.handles)
         else:
@@ -246,7 +249,7 @@ class _Review:
             raise ValueError(f"{kind} is offered, and rejected as well")
         return own
 
-    def _check(self, device: Device) -> bool:
+    def _check(self, device: Device, names: frozenset[DeviceName]) -> bool:
         """Check a device; return whether accelerators may be offered as it erases them.
 
         :raises ValueError: it breaks a rule of the contract.
@@ -264,7 +267,7 @@ class _Review:
                 f"Device.address {device.address} is that of two devices: offer one "
                 "device with all handles"
             )
-        tags = [self._tags[each] for each in self._names(device)]
+        tags = [self._tags[each] for each in names]
         _check_placement_names(device, tags)
         _check_region(device)
         self._check_erasure(device)
@@ -351,29 +354,29 @@ class _Review:
         ).difference(self._taken)
 
 
-def _places(value: object) -> Iterator[DeviceName]:
-    """Yield the functions and types that a value states, also one of a wrong type."""
+def _places(value: object) -> set[DeviceName]:
+    """Return the functions and types that a value states, also one of a wrong type."""
     match value:
         case PciAddress() | MdevType():
-            yield value
+            return {value}
         case MdevSlot() | OfferedType():
-            yield value.type
+            return {value.type}
         case str():
             with contextlib.suppress(exception.InvalidInput):
-                yield PciAddress.parse(value)
+                return {PciAddress.parse(value)}
         case AttachHandle():
-            yield from _places((value.address, value.members))
+            return _places((value.address, value.members))
         case RejectedDevice():
-            yield from _places(value.address)
+            return _places(value.address)
         case Device():
             # A device may be named after any function of its card.
             is_type = isinstance(value.address, MdevType)
-            yield from _places((value.address, value.handles)[not is_type :])
+            return _places((value.address, value.handles)[not is_type :])
         case UsableFunction():
-            yield from value.members
+            return set(value.members)
         case tuple() | list() | set() | frozenset():
-            for each in value:
-                yield from _places(each)
+            return set().union(*[_places(each) for each in value])
+    return set()
 
 
 def _checked(found: RejectedDevice) -> RejectedDevice:

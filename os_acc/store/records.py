@@ -252,7 +252,10 @@ def _with_unknown(new: Any, old: Any) -> Any:
     match new, old:
         case dict(), dict() if new.get("address") == old.get("address"):
             return old | {
-                name: _with_unknown(each, old.get(name)) for name, each in new.items()
+                name: _with_unknown(each, old.get(name))
+                if isinstance(each, dict | list)
+                else each
+                for name, each in new.items()
             }
         case list(), list() if len(new) == len(old):
             return list(map(_with_unknown, new, old))

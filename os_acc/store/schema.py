@@ -203,16 +203,21 @@ class Table:
 
         :param keep: leave existing rows unchanged.
         """
-        marks = ", ".join("?" * (len(self.columns) + 1))
-        new = ", ".join(
-            f"{each} = excluded.{each}" for each in (*self.columns, "digest")
-        )
-        change = "NOTHING" if keep else f"UPDATE SET {new}"
         return connection.executemany(
-            f"INSERT INTO {self.name} ({self.listed}) VALUES ({marks})"
-            f" ON CONFLICT DO {change}",
+            _insertion(self, keep=keep),
             [(*row, row_digest(self.name, *row)) for row in rows],
         ).rowcount
+
+
+@functools.cache
+def _insertion(table: Table, *, keep: bool) -> str:
+    marks = ", ".join("?" * (len(table.columns) + 1))
+    new = ", ".join(f"{each} = excluded.{each}" for each in (*table.columns, "digest"))
+    change = "NOTHING" if keep else f"UPDATE SET {new}"
+    return (
+        f"INSERT INTO {table.name} ({table.listed}) VALUES ({marks})"
+        f" ON CONFLICT DO {change}"
+    )
 
 
 META: Final = Table("meta", ("store", "epoch", "version"))
@@ -243,7 +248,7 @@ _DECISIVE: Final = (META, CLAIMS, HELPER_CLAIMS, *_PLAIN)
 
 def row_digest(*values: object) -> str:
     """Return the digest of plain values and their types; '' for other types."""
-    if not all(isinstance(value, str | int) for value in values):
+    if not {type(value) for value in values} <= {str, int}:
         return ""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
@@ -264,7 +269,9 @@ def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
     try:
         with _no_fork, contextlib.closing(_in_memory()) as connection:
             # Damaged text must not make the rows around it unreadable.
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            connection.text_factory = functools.partial(
+                str, encoding="utf-8", errors="replace"
+            )
             if image:
                 # An image has no log; SQLite would not open one that names a log.
                 after = _LOG_AT + len(_NO_LOG)
