@@ -76,7 +76,7 @@ class Devices:
         if lease.slot is not None:
             return lease
         verification.check_driven(self._root, lease)
-        if lease.owes_erase and lease.state is LeaseState.PREPARING:
+        if lease.needs_erase and lease.state is LeaseState.PREPARING:
             # After a reboot the host may use it already.
             lease = self._prepare_by_plugin(lease, deadline)
         return self.with_epoch(self._helper.reserve, lease, deadline)
@@ -162,9 +162,9 @@ class Devices:
     ) -> None:
         """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
-            if lease.owes_release and lease.slot is None:
+            if lease.needs_release and lease.slot is None:
                 self._release_by_plugin(lease, deadline, is_plug)
-            if not lease.owes_erase and lease.slot is None:
+            if not lease.needs_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
         has_records = is_restored or (
@@ -175,10 +175,10 @@ class Devices:
             return
         self._release_by_plugin(lease, deadline, is_plug)
         # The record permits the steps of the release. A reboot leaves its copy.
-        if lease.owes_release and not lease.owes_erase:
+        if lease.needs_release and not lease.needs_erase:
             if has_records or lease.slot is None:
                 self._forget(lease, deadline)
-        elif lease.owes_release and has_records:
+        elif lease.needs_release and has_records:
             self.restore(lease.without(Action.RELEASE), deadline)
 
     def _restore_or_skip(self, lease: Lease, deadline: float, is_plug: bool) -> bool:
@@ -227,7 +227,7 @@ class Devices:
             rest = verification.remaining(self._root, lease)
             gone = set(lease.functions).difference(rest.functions)
             try:
-                if gone and not lease.owes_erase:
+                if gone and not lease.needs_erase:
                     self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
                 if rest.prior:
                     self._helper.give_back(rest, deadline)

@@ -68,13 +68,13 @@ class Eraser:
         :returns: all the leases, as recorded now.
         :raises OsAccError: the helper or the store cannot record it.
         """
-        owing = self._owing(leases, deadline)
-        new = [each for each in owing if each not in leases]
+        marked = self._with_erasures(leases, deadline)
+        new = [each for each in marked if each not in leases]
         if not new:
             return tuple(leases)
         store = self._store.until(deadline)
         noted = {each.uuid: each for each in store.replace(new)}
-        # A device without a record, as after a reboot, is taken with its debt.
+        # A device without a record, as after a reboot, is taken with its erasure.
         recorded = {each.lease for each in self._helper.recorded(deadline)}
         for lease in [each for each in noted.values() if each.uuid in recorded]:
             try:
@@ -87,11 +87,11 @@ class Eraser:
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Return leases with the erasures that they owe when their release begins."""
-        owing = self._owing(self._followed(leases, deadline), deadline)
-        return _still_owing(self._root, self._helper, owing, deadline)
+        marked = self._with_erasures(self._followed(leases, deadline), deadline)
+        return _still_outstanding(self._root, self._helper, marked, deadline)
 
-    def _owing(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        return plugin_steps.owing_erasure(
+    def _with_erasures(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
+        return plugin_steps.with_erasure(
             self._plugins, leases, lambda: self._offered(deadline)
         )
 
@@ -145,7 +145,7 @@ class Eraser:
         Only the helper can see the number of a device without driver, or its own.
         """
         records: Sequence[HelperRecord] = ()
-        if any(each.owes_erase and each.slot is None for each in leases):
+        if any(each.needs_erase and each.slot is None for each in leases):
             with contextlib.suppress(exception.OsAccError):
                 records = [
                     each for each in self._helper.recorded(deadline) if each.eraser
@@ -273,7 +273,7 @@ class Eraser:
         records = self._helper.recorded(deadline)
         if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
-        peers.check_told_apart(self._root, lease)
+        peers.check_distinct(self._root, lease)
         present = verification.remaining(self._root, lease)
         gone = [each for each in lease.prior if each not in present.prior]
         now = followed(self._root, lease)
@@ -343,7 +343,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     functions = (pci.read_function(root, each) for each in lease.functions)
     shown = all(each is not None and each.identity.drive for each in functions)
     was_shown = all(each.identity.drive for each in lease.prior)
-    if not lease.owes_erase or lease.slot is not None or (shown and was_shown):
+    if not lease.needs_erase or lease.slot is not None or (shown and was_shown):
         return now
     return dataclasses.replace(now, boot_id=lease.boot_id)
 
@@ -351,7 +351,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
 def lacks_number(lease: Lease) -> bool:
     """Return whether a device has to be erased, and its lease has no serial number."""
     numbers = (each.identity.drive for each in lease.prior)
-    return lease.owes_erase and lease.slot is None and not all(numbers)
+    return lease.needs_erase and lease.slot is None and not all(numbers)
 
 
 def _numbered(lease: Lease, records: Iterable[HelperRecord]) -> Lease:
@@ -429,16 +429,16 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
     )
 
 
-def _still_owing(
+def _still_outstanding(
     root: str, helper: client.Helper, leases: Sequence[Lease], deadline: float
 ) -> list[Lease]:
-    """Return leases, without the debt of devices that no consumer can have had.
+    """Return leases, without the erasure of devices that no consumer can have had.
 
     A plug that failed before the helper took its device returned no entry. Once the
     helper has a record with the plugin that has to erase the device, the device is
     erased: the safe rule.
     """
-    if not any(each.owes_erase for each in leases):
+    if not any(each.needs_erase for each in leases):
         return list(leases)
     try:
         records = helper.recorded(deadline)
@@ -452,7 +452,7 @@ def _still_owing(
         each.without(Action.ERASE, Action.RELEASE)
         if _is_superseded(each, records)
         else each.without(Action.ERASE)
-        if each.owes_erase
+        if each.needs_erase
         and each.state is LeaseState.PREPARING
         and each.boot_id == this_boot
         and each.uuid not in recorded

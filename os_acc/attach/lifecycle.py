@@ -99,7 +99,9 @@ class Lifecycle:
         # Before the intent: the recovery of a crash would wait for the process.
         own_drivers.check_free(self._root, self._helper, leases, deadline)
         # 1. Record the intent. Undo: delete it, since no device is touched yet.
-        intents = store.add(plugin_steps.owing(self._plugins, leases), recorded.store)
+        intents = store.add(
+            plugin_steps.with_actions(self._plugins, leases), recorded.store
+        )
         try:
             verification.check_unchanged(self._root, intents, deadline)
             peers.check_new(self._root, intents, recorded.leases)
@@ -178,10 +180,10 @@ class Lifecycle:
         broken = [each for each in leases if not verification.holds(self._root, each)]
         if not broken:
             return leases
-        # 1. Record the present bindings, and what is owed to a newer plugin.
+        # 1. Record the present bindings, and the outstanding actions of a newer plugin.
         refreshed = [erasure.refreshed(self._root, each, deadline) for each in broken]
         fresh = self._store.until(deadline).replace(
-            plugin_steps.owing(self._plugins, refreshed)
+            plugin_steps.with_actions(self._plugins, refreshed)
         )
         # A guest that the host itself has started may use its device already.
         idle = [
@@ -241,8 +243,8 @@ class Lifecycle:
         store = self._store.until(deadline)
         # 1. Record the begin. The reason of an earlier attempt stays: it reserves
         #    the unit.
-        owing = self.eraser.at_release(leases, deadline)
-        begun = store.replace([lease.releasing() for lease in owing])
+        recorded = self.eraser.at_release(leases, deadline)
+        begun = store.replace([lease.releasing() for lease in recorded])
         # 2. Give each device back.
         plugs = verification.begun_plugs(self._root, leases)
         ended = self.devices.try_give_back(begun, deadline, plugs)
@@ -250,11 +252,11 @@ class Lifecycle:
         failed = tuple((lease, error) for lease, error in ended if error is not None)
         # 3. Delete the leases of devices that were given back, or hand the devices
         #    over to their erasure.
-        free = [lease for lease in done if not lease.owes_erase]
+        free = [lease for lease in done if not lease.needs_erase]
         if free:
             store.delete(free)
         if len(free) < len(done):
-            store.delete([each for each in done if each.owes_erase], to_erase=True)
+            store.delete([each for each in done if each.needs_erase], to_erase=True)
         # 4. Record why the others were not.
         return ReleaseResult(done, record_failures(failed, store))
 

@@ -176,8 +176,8 @@ class Manager:
         failed = bool(released.failed)
         why = self.catalog.count_released((*leases, *released.done), failed, deadline)
         self.regions.restore_released(released.done, deadline)
-        if any(lease.owes_erase for lease in released.done):
-            self.retrier.kick()
+        if any(lease.needs_erase for lease in released.done):
+            self.retrier.retry_now()
         if failed:
             failure = released.failure()
             if why is not None:
@@ -329,7 +329,7 @@ class Manager:
         expanded = self.profiles.expanded(flavor_extra_specs, deadline)
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
-            request, profile=expanded.profile, unreadable_profile=expanded.unread
+            request, profile=expanded.profile, unreadable_profile=expanded.unreadable
         )
 
     def _attach(
@@ -352,7 +352,7 @@ class Manager:
         """
         # Retries run in threads of their own; this plug waits for none but the
         # programming of a region that it needs.
-        self.retrier.kick()
+        self.retrier.retry_now()
         with self.catalog.recounting(deadline):
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)

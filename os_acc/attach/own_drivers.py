@@ -51,7 +51,7 @@ def check_free(
 
 def _must_be_free(lease: Lease) -> bool:
     on_vfio = any(is_vfio_driver(each.driver) for each in lease.prior)
-    return not lease.slot and (lease.is_the_guests or lease.owes_erase or on_vfio)
+    return not lease.slot and (lease.is_the_guests or lease.needs_erase or on_vfio)
 
 
 def check_offered(root: str, lease: Lease) -> None:

@@ -167,42 +167,44 @@ class RegionSteps(PluginSteps):
             raise
 
 
-def owing(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
-    """Return leases, marked if they will owe a release to their plugins.
+def with_actions(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
+    """Return leases, marked if their plugins have to release them.
 
-    A plugin that inherits both ``prepare`` and ``release`` is owed nothing. A recorded
-    debt stays: an earlier version of the plugin may have prepared the device.
+    A plugin that inherits both ``prepare`` and ``release`` has nothing to release. A
+    recorded one stays: an earlier version of the plugin may have prepared the device.
     """
 
-    def owes(lease: Lease) -> bool:
+    def is_released(lease: Lease) -> bool:
         plugin = plugins.get(lease.plugin)
-        is_prepared = lease.is_the_guests or lease.owes_erase
+        is_prepared = lease.is_the_guests or lease.needs_erase
         return plugin is not None and is_prepared and _prepares(plugin)
 
-    return [each.needing(Action.RELEASE) if owes(each) else each for each in leases]
+    return [
+        each.needing(Action.RELEASE) if is_released(each) else each for each in leases
+    ]
 
 
-def owing_erasure(
+def with_erasure(
     plugins: Plugins, leases: Sequence[Lease], offered: Callable[[], Iterable[Provider]]
 ) -> list[Lease]:
     """Return leases, marked if their plugins, which did not erase, do so by now.
 
-    A debt is not taken back: a lease keeps that of an earlier version of its plugin.
+    An erasure is not taken back: a lease keeps that of an earlier plugin version.
 
     :param offered: returns the devices of the host; called only if a lease may change.
     """
 
-    def may_owe(lease: Lease) -> bool:
+    def may_be_erased(lease: Lease) -> bool:
         plugin = plugins.get(lease.plugin)
         return (
             plugin is not None
             and type(plugin).erase is not base.PluginBase.erase
-            and not lease.owes_erase
+            and not lease.needs_erase
             and not lease.never_held
             and lease.state is not LeaseState.PREPARING
         )
 
-    if not any(map(may_owe, leases)):
+    if not any(map(may_be_erased, leases)):
         return list(leases)
     erasers = {
         handle.address: provider.device.plugin
@@ -212,7 +214,7 @@ def owing_erasure(
     }
     return [
         each.needing(Action.ERASE)
-        if may_owe(each) and erasers.get(each.address) == each.plugin
+        if may_be_erased(each) and erasers.get(each.address) == each.plugin
         else each
         for each in leases
     ]
@@ -269,11 +271,11 @@ def release(
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
     try:
-        peers.check_told_apart(root, lease)
+        peers.check_distinct(root, lease)
         _for_lease(plugins, steps, lambda plugin: plugin.release)
     except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
         is_there = verification.is_in_place(root, lease)
-        is_mine = is_there and lease.owes_release and not is_plug
+        is_mine = is_there and lease.needs_release and not is_plug
         if isinstance(error, DeviceClaimed) and not is_mine:
             # The helper never recorded the device for this lease, or does no more.
             return
@@ -320,13 +322,13 @@ def _for_lease(
 
 
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
-    """Return the plugin of a lease; None: it is not loaded, and nothing is owed to it.
+    """Return the plugin of a lease; None: it is not loaded, and has nothing to do.
 
     :raises PluginFailed: NOT_LOADED: the lease owes it a release, or an erasure.
     """
     plugin = plugins.get(lease.plugin)
-    if plugin is None and (lease.owes_release or lease.owes_erase):
-        part = "prepared" if lease.owes_release else "has to erase"
+    if plugin is None and (lease.needs_release or lease.needs_erase):
+        part = "prepared" if lease.needs_release else "has to erase"
         raise exception.PluginFailed(
             f"the plugin {lease.plugin}, which {part} {lease.address}, is "
             f"{plugins.why_missing(lease.plugin)}",

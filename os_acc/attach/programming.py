@@ -138,7 +138,7 @@ class Programmer:
         )
         for job, region in (each for card in ended for each in card):
             for lease in leases:
-                if lease.stands_on(job.region):
+                if lease.uses_region(job.region):
                     recorded[lease.uuid] = _with_region(recorded[lease.uuid], region)
         return tuple(recorded[lease.uuid] for lease in leases)
 
@@ -322,7 +322,9 @@ class Programmer:
         bound = [
             each
             for each in leases
-            if each.programming and each.programming.is_bound and each.stands_on(region)
+            if each.programming
+            and each.programming.is_bound
+            and each.uses_region(region)
         ]
         exact = [each for each in recorded if each.is_exact]
         bitstream = self.images.same_file(

@@ -131,7 +131,9 @@ class Rebuilder:
         :param stack: holds the locks of the cards and the files of the bitstreams.
         :param left: PCI functions that the guest has and will give back.
         """
-        leases = [each for each in placed if each.programming or each.has_unread_region]
+        leases = [
+            each for each in placed if each.programming or each.has_unknown_region
+        ]
         is_decided = all(each.guest.image_id == image_id for each in leases)
         recorded = {each.uuid: each.programming for each in leases}
         try:
@@ -164,7 +166,7 @@ class Rebuilder:
             # an interrupted rebuild has decided on other contents.
             and (not is_plain or each.programming.is_pending)
         ]
-        unread = [each for each in leases if each.has_unread_region]
+        unread = [each for each in leases if each.has_unknown_region]
         if unread and not is_plain:
             raise exception.RegionUnusable(
                 f"the contents of {unread[0].address} are unknown: it was adopted, and "
@@ -268,7 +270,7 @@ def _is_due(held: Sequence[Lease], image_id: str) -> bool:
         each.guest.image_id != image_id
         or (each.programming is not None and each.programming.is_pending)
         for each in held
-        if each.programming or each.has_unread_region
+        if each.programming or each.has_unknown_region
     )
 
 

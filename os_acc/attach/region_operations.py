@@ -393,7 +393,7 @@ def _check_free(recorded: RecordedState, region: Region) -> None:
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     for lease in recorded.leases:
-        if lease.stands_on(region):
+        if lease.uses_region(region):
             raise exception.RegionUnusable(
                 f"{region} is in use: {lease.address} is leased to "
                 f"{lease.consumer_title}",

@@ -274,9 +274,9 @@ def check_ended(
     for lease in leases:
         is_named = recorded and recorded.lease in lease.recorded_uuids
         may_be = (
-            device.owes_erase
+            device.needs_erase
             and not lease.erasure
-            and lease.owes_erase
+            and lease.needs_erase
             and lease.boot_id != this_boot
             and hidden.intersection(each.identity.numbers for each in lease.prior)
         )

@@ -462,7 +462,7 @@ def check_parent(root: str, lease: Lease) -> None:
 
 def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
     check_parent(root, lease)
-    peers.check_told_apart(root, lease)
+    peers.check_distinct(root, lease)
     functions = tuple(_function(root, address) for address in lease.functions)
     for old, now in zip(lease.prior, functions, strict=True):
         if not now.identity.may_be(old.identity):

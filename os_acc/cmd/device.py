@@ -228,7 +228,7 @@ def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
         ("Project", lease.guest.project_id or None),
         ("Goes Back To", [_prior(prior) for prior in lease.prior]),
         ("Recorded In This Boot", lease.boot_id == this_boot),
-        ("To Be Erased", lease.owes_erase),
+        ("To Be Erased", lease.needs_erase),
         *(
             (("Former Consumer", lease.erasure.consumer), ("Erased", lease.erased))
             if lease.erasure

@@ -97,10 +97,10 @@ class RequestShow(base.Showing):
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
         found = lookup.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
-        if found.unread:
+        if found.unreadable:
             self.remark(
                 "not shown: the groups of device profile "
-                f"{exception.show(found.unread)}, which Nova adds: no source "
+                f"{exception.show(found.unreadable)}, which Nova adds: no source "
                 "of device profiles is configured in [os_acc_profiles]"
             )
         return found.specs

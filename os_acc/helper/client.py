@@ -34,6 +34,7 @@ from os_acc.privsep import (
     qat,
     record,
     rootconf,
+    several,
     sriov,
     steps,
     xrt,
@@ -213,7 +214,7 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         self.check_unused(lease, deadline)
-        self._remove_mdev(lease, slot, deadline, keeps_record=lease.owes_release)
+        self._remove_mdev(lease, slot, deadline, keeps_record=lease.needs_release)
 
     def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the helper's record of a mediated device that is removed already."""
@@ -477,6 +478,6 @@ class _Turn:
         """
         if len(requests) < 2:
             return [self.ask(getattr(binding, name), each) for each in requests]
-        call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
-        found: Sequence[Any] = self.ask(binding.several, call)
+        call = several.SeveralRequest(name, tuple(each.values() for each in requests))
+        found: Sequence[Any] = self.ask(several.several, call)
         return found

@@ -244,7 +244,7 @@ class Catalog:
         why = None
         if (
             failed
-            or any(lease.is_unallocated or lease.owes_erase for lease in leases)
+            or any(lease.is_unallocated or lease.needs_erase for lease in leases)
             or not self.snapshots.offers(leases)
         ):
             why = self.recount(deadline)

@@ -72,7 +72,7 @@ class Discovered:
         kept = {
             address
             for lease in recorded.leases
-            if lease.owes_release or lease.owes_erase
+            if lease.needs_release or lease.needs_erase
             for address in lease.members
         }
         own = {address for address, name in self.owners.items() if name == plugin}

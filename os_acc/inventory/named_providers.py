@@ -85,7 +85,7 @@ def owners(
         is_enabled = bool(lease.provider) and lease.plugin in enabled
         if is_enabled and lease.provider in there:
             found[there[lease.provider]] = lease.plugin
-        if is_enabled or lease.owes_release or lease.owes_erase:
+        if is_enabled or lease.needs_release or lease.needs_erase:
             found |= dict.fromkeys(lease.members, lease.plugin)
     return found
 

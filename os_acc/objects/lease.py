@@ -261,12 +261,12 @@ class Lease(LeaseView):
         return self.handle.driver
 
     @property
-    def owes_release(self) -> bool:
+    def needs_release(self) -> bool:
         """Whether its plugin has to release the device."""
         return Action.RELEASE in self.outstanding
 
     @property
-    def owes_erase(self) -> bool:
+    def needs_erase(self) -> bool:
         """Whether its plugin has to erase the device."""
         return Action.ERASE in self.outstanding
 
@@ -331,12 +331,12 @@ class Lease(LeaseView):
     @property
     def eraser(self) -> str:
         """The plugin that has to erase its device; '': none."""
-        return self.plugin if self.owes_erase else ""
+        return self.plugin if self.needs_erase else ""
 
     @property
     def releaser(self) -> str:
         """The plugin that has to release its device or slot; '': none."""
-        return self.plugin if self.owes_release else ""
+        return self.plugin if self.needs_release else ""
 
     def releasing(self) -> Self:
         """Return the lease in the state in which its release begins.
@@ -378,7 +378,7 @@ class Lease(LeaseView):
             return frozenset()
         return frozenset(filter(is_vfio_driver, map(self.driver_of, self.functions)))
 
-    def stands_on(self, region: Region) -> bool:
+    def uses_region(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""
         return (
             self.programming is not None and self.programming.region.key == region.key
@@ -395,7 +395,7 @@ class Lease(LeaseView):
         return region
 
     @property
-    def has_unread_region(self) -> bool:
+    def has_unknown_region(self) -> bool:
         """Whether its region could not be read when the device was adopted."""
         return (
             self.programming is None

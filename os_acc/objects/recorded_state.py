@@ -68,7 +68,7 @@ class RecordedState:
                 lease.state in (LeaseState.PREPARING, LeaseState.HELD)
                 and lease.programming is not None
                 and lease.programming.is_pending
-                and lease.stands_on(region)
+                and lease.uses_region(region)
             ):
                 return lease
         return None
@@ -84,7 +84,7 @@ class RecordedState:
         return frozenset(each for lease in self.leases for each in lease.members)
 
     @property
-    def owed_releases(self) -> Mapping[DeviceAddress, str]:
+    def outstanding_releases(self) -> Mapping[DeviceAddress, str]:
         """The functions and slots that plugins have to release or erase, each with its
         plugin.
 
@@ -95,7 +95,7 @@ class RecordedState:
             {
                 address: lease.plugin
                 for lease in self.leases
-                if lease.owes_release or lease.owes_erase
+                if lease.needs_release or lease.needs_erase
                 for address in lease.members
             }
         )

@@ -105,7 +105,7 @@ def _traits(
         yield from interface_traits(region)
         # A request for this trait programs the region.
         if not (
-            any(lease.stands_on(region) for lease in recorded_state.leases)
+            any(lease.uses_region(region) for lease in recorded_state.leases)
             or recorded_state.taken.intersection(region.pci_functions)
         ):
             yield PROGRAMMABLE

@@ -14,11 +14,10 @@ import contextlib
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated
 
-from os_acc import deadlines, privsep
+from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
@@ -199,28 +198,6 @@ def forget(call: ForgetRequest) -> Answers:
         )
         found = dict(zip(recorded, answers, strict=True))
     return tuple(found.get(each, OK) for each in call.addresses)
-
-
-_AT_ONCE = 8
-_SEVERAL: Mapping[str, Callable[..., Answers]] = {"take": take, "give_back": give_back}
-_name = request.that(tuple(_SEVERAL).__contains__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SeveralRequest(request.Request):
-    """Calls of :func:`take`, or of :func:`give_back`: their values, for each lease."""
-
-    name: Annotated[str, _name]
-    calls: Annotated[tuple[request.Values, ...], request.each(request.values)]
-
-
-@entrypoint(privsep.base, SeveralRequest, for_each=True)
-def several(call: SeveralRequest) -> tuple[Answers, ...]:
-    """Call an entry point for several leases at once, and return its answers."""
-    function = _SEVERAL[call.name]
-    return tuple(
-        deadlines.side_by_side(call.calls, lambda values: function(*values), _AT_ONCE)
-    )
 
 
 def _run(

@@ -34,13 +34,13 @@ class ExpandedFlavor:
 
     :ivar specs: a value that is no mapping is returned unchanged.
     :ivar profile: the name of the profile, or ''.
-    :ivar unread: the name of a profile that was not expanded because no source
+    :ivar unreadable: the name of a profile that was not expanded because no source
         is configured, or ''.
     """
 
     specs: object
     profile: str = ""
-    unread: str = ""
+    unreadable: str = ""
 
 
 def named(specs: object) -> str:

@@ -124,6 +124,8 @@ def check_answer(entry_point: EntryPoint, arguments: Arguments, answer: Any) -> 
     """Check that exactly the invalid arguments are rejected."""
     if answer is None:
         return
+    if entry_point is privileged_contract.SEVERAL and entry_point.takes(*arguments):
+        answer = tuple(result for each in answer for result in each)
     found = outcomes(entry_point, answer)
     assert _ANSWERS.issuperset(found)
     if not entry_point.takes(*arguments):

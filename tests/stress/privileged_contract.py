@@ -19,6 +19,7 @@ from os_acc.privsep import (
     qat,
     record,
     rootconf,
+    several,
     sriov,
     xrt,
 )
@@ -286,6 +287,40 @@ GIVE_BACK = EntryPoint(
     lambda arguments: list(arguments[1]),
     _giving_back,
 )
+_SEVERAL = {"take": TAKE, "give_back": GIVE_BACK}
+
+
+def _are_several(name: object, calls: object) -> bool:
+    return (
+        type(name) is str
+        and name in _SEVERAL
+        and isinstance(calls, tuple | list)
+        and bool(calls)
+        and all(
+            isinstance(each, tuple | list)
+            and _SEVERAL[name].fits(tuple(each))
+            and _SEVERAL[name].takes(*each)
+            for each in calls
+        )
+    )
+
+
+def _several(rng: RandomValues, host: Host) -> Arguments:
+    name = rng.pick(tuple(_SEVERAL))
+    return name, (_SEVERAL[name].invent(rng, host),)
+
+
+SEVERAL = EntryPoint(
+    several.several,
+    _several,
+    _are_several,
+    lambda arguments: [
+        target for each in arguments[1] for target in _SEVERAL[arguments[0]].named(each)
+    ],
+    lambda card, target, arguments: frozenset().union(
+        *(_SEVERAL[arguments[0]].writes(card, target, each) for each in arguments[1])
+    ),
+)
 RESERVE = EntryPoint(
     binding.reserve,
     _reserve,
@@ -424,6 +459,7 @@ HOLDING = (HOLDERS, MDEV_HOLDERS)
 OWN: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
+    "several.several": SEVERAL,
     "binding.reserve": RESERVE,
     "binding.forget": FORGET,
     "record.claimed": CLAIMED,

@@ -198,10 +198,13 @@ def others(context: CheckContext) -> Iterator[Finding]:
         )
     yield from _broken_rules(context)
     # The records say which plugin has to release them.
-    owed = context.look.inventory.recorded_state.owed_releases
+    to_release = context.look.inventory.recorded_state.outstanding_releases
     by_reason: dict[str, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.inventory.refused:
-        if refused.reason not in _REPORTED_ELSEWHERE and refused.address not in owed:
+        if (
+            refused.reason not in _REPORTED_ELSEWHERE
+            and refused.address not in to_release
+        ):
             by_reason[refused.phrase].append(refused)
     for phrase, found in by_reason.items():
         yield warning(

@@ -99,7 +99,7 @@ def test_a_device_without_a_region_is_adopted_without_one(bench):
     adopt(bench, "0000:17:00.0")
     (lease,) = leases(bench)
     assert lease.programming is None
-    assert not lease.has_unread_region
+    assert not lease.has_unknown_region
     unseen = "11111111-2222-4333-8444-555555555555"
     assert start(bench, unseen)[0]["pci_id"] == "0000:17:00.0"
     assert not bench.manager.store.recorded_state().unverified_regions.guest_writable

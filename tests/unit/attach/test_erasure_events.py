@@ -51,7 +51,7 @@ def check_kept(host: TestHost, number: int, address: str) -> None:
     assert acme.has_data(host.root, address)
     (lease,) = held(host, number)
     assert (str(lease.address), lease.state) == (address, LeaseState.HELD)
-    assert lease.owes_erase
+    assert lease.needs_erase
     assert erasing(host) == []
 
 

@@ -236,12 +236,12 @@ def test_a_stuck_device_does_not_delay_the_retry_of_another(bench, rounds):
     bench.kernel.let_go(stuck)
     bench.kernel.hang(GPU, "unbind")
     rounds.retrier.start()
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     bench.kernel.wait_until_blocked()
     assert not futures.wait([rounds.attempt(2)], LONG).not_done
     bench.kernel.let_go(other)
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     assert not futures.wait([rounds.attempt(2)], LONG).not_done
     assert bench.plugged(2) == []
@@ -253,11 +253,11 @@ def test_an_attempt_that_has_not_ended_gets_no_second_one(bench, rounds):
     bench.kernel.let_go(fail_to_release(bench, 1, GPU))
     bench.kernel.hang(GPU, "unbind")
     rounds.retrier.start()
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     bench.kernel.wait_until_blocked()
     first = rounds.attempt(1)
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     assert rounds.attempt(1) is first
 
@@ -323,7 +323,7 @@ def test_a_round_that_fails_does_not_end_the_retries(rounds, caplog):
     rounds.retrier.retry = broken
     rounds.retrier.start()
     for _ in range(3):
-        rounds.retrier.kick()
+        rounds.retrier.retry_now()
         assert failed.acquire(timeout=LONG)
     assert rounds.retrier.stop(LONG)
     assert "an unexpected failure" in caplog.text

@@ -228,7 +228,7 @@ def test_it_is_adopted_for_its_guest(host, calls):
 
     lease = adopt(host, 1)
 
-    assert (lease.uuid, lease.state, lease.owes_release) == (
+    assert (lease.uuid, lease.state, lease.needs_release) == (
         uuid,
         LeaseState.HELD,
         True,

@@ -52,7 +52,7 @@ def test_the_plugin_releases_the_adopted_card(host, lose_lease, how):
     if how == "record":
         operations.release_device(host.manager, card, None)
     adopted = operations.adopt_device(host.manager, card, uuid_of(1), None)
-    assert adopted.owes_release
+    assert adopted.needs_release
     assert acme.marked(host.root) == [CARD]
     assert host.unplug(1) == 1
     assert acme.marked(host.root) == []

@@ -117,7 +117,7 @@ def test_an_adopted_card_owes_what_its_record_says(host, install_plugins):
     install_plugins(rival=RIVAL)
     lose_store(host)
     lease = operations.adopt_device(host.manager, ADDRESS, instance(1)["uuid"], None)
-    assert (lease.plugin, lease.owes_erase) == ("acme", True)
+    assert (lease.plugin, lease.needs_erase) == ("acme", True)
 
 
 def test_a_lost_card_that_is_pulled_stays_on_record_until_force(host):
