@@ -221,7 +221,7 @@ def with_erasure(
 
 
 def check_loaded(plugins: Plugins, leases: Iterable[Lease]) -> None:
-    """Check that each plugin to which a lease owes a release is loaded.
+    """Check that each plugin that has to release a device is loaded.
 
     :raises PluginFailed: NOT_LOADED: one is not.
     """
@@ -236,12 +236,12 @@ def prepare(
     deadline: float,
     where: tuple[str, str],
 ) -> None:
-    """Let the plugin prepare a lease's device; skip a missing one to which the lease
-    owes nothing.
+    """Let the plugin prepare a lease's device; skip a missing one
+    that has nothing to release.
 
     :param where: the state directory, in which a lasting refusal is recorded, and the
         directory with ``sys``.
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
+    :raises PluginFailed: NOT_LOADED: it has to release the device.
     :raises OsAccError: see :func:`call`.
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.PREPARE)
@@ -262,11 +262,11 @@ def release(
     root: str,
     is_plug: bool,
 ) -> None:
-    """Let the plugin undo its :func:`prepare`; skip a missing one to which the lease
-    owes nothing.
+    """Let the plugin undo its :func:`prepare`; skip a missing one
+    that has nothing to release.
 
     :param is_plug: whether this rolls back a plug of this boot.
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
+    :raises PluginFailed: NOT_LOADED: it has to release the device.
     :raises OsAccError: see :func:`call`.
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
@@ -324,7 +324,7 @@ def _for_lease(
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
     """Return the plugin of a lease; None: it is not loaded, and has nothing to do.
 
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release, or an erasure.
+    :raises PluginFailed: NOT_LOADED: it has to release the device, or to erase it.
     """
     plugin = plugins.get(lease.plugin)
     if plugin is None and (lease.needs_release or lease.needs_erase):

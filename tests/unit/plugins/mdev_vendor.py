@@ -58,7 +58,7 @@ class Vendor(base.PluginBase):
             yield device(self, offered)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        """Do nothing; a plugin with a method of its own owes the release."""
+        """Do nothing; a plugin with a method of its own has to release."""
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         """Do nothing."""
