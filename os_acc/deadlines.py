@@ -163,12 +163,20 @@ def _bootstrap(
     # Up to here, and in the last step, no memory is allocated.
     begun.release()
     try:
-        # As threading.Thread does, for debuggers and coverage.
-        sys.settrace(threading.gettrace())
-        sys.setprofile(threading.getprofile())
+        _trace()
         run()
     finally:
         over.release()
+
+
+def _trace() -> None:
+    """Install the functions of debuggers and coverage, as threading.Thread does."""
+    # Refused while another thread installs one: the thread runs without it.
+    with contextlib.suppress(RuntimeError):
+        if (trace := threading.gettrace()) is not None:
+            sys.settrace(trace)
+        if (profile := threading.getprofile()) is not None:
+            sys.setprofile(profile)
 
 
 def begin(

@@ -154,8 +154,8 @@ class Devices:
         try:
             return self._helper.give_back_several(present, deadline) if present else {}
         except exception.OsAccError as error:
-            LOG.debug("restoring one device after the other: %s", error)
-            return {}
+            # The helper has not answered, and may still restore them.
+            return {each.uuid: error for each in present}
 
     def give_back(
         self, lease: Lease, deadline: float, is_plug: bool, is_restored: bool
