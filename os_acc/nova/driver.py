@@ -55,8 +55,12 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
             Nova's options name a device that os_acc has leased.
         """
-        name = f"{type(self).__module__}.{type(self).__qualname__}"
-        LOG.info("The virt driver is %s of os-acc %s", name, metadata.version("os-acc"))
+        LOG.info(
+            "The virt driver is %s.%s of os-acc %s",
+            type(self).__module__,
+            type(self).__qualname__,
+            metadata.version("os-acc"),
+        )
         super().init_host(host)
         self._service_host = host
         settings = options.DriverSettings.load(CONF)
