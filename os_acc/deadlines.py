@@ -163,20 +163,14 @@ def _bootstrap(
     # Up to here, and in the last step, no memory is allocated.
     begun.release()
     try:
-        _trace()
+        # As threading.Thread does, for debuggers and coverage. Refused while another
+        # thread installs a function: this one runs without.
+        with contextlib.suppress(RuntimeError):
+            sys.settrace(threading.gettrace())
+            sys.setprofile(threading.getprofile())
         run()
     finally:
         over.release()
-
-
-def _trace() -> None:
-    """Install the functions of debuggers and coverage, as threading.Thread does."""
-    # Refused while another thread installs one: the thread runs without it.
-    with contextlib.suppress(RuntimeError):
-        if (trace := threading.gettrace()) is not None:
-            sys.settrace(trace)
-        if (profile := threading.getprofile()) is not None:
-            sys.setprofile(profile)
 
 
 def begin(
