@@ -57,8 +57,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         """
         LOG.info(
             "The virt driver is %s.%s of os-acc %s",
-            type(self).__module__,
-            type(self).__qualname__,
+            *(type(self).__module__, type(self).__qualname__),
             metadata.version("os-acc"),
         )
         super().init_host(host)
