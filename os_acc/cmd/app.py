@@ -44,9 +44,14 @@ class Commands(commandmanager.CommandManager):
     def __iter__(self) -> Iterator[tuple[str, commandmanager.EntryPointT]]:
         """Yield each command with its description alone."""
         for name, point in self.commands.items():
+            if isinstance(point, commandmanager.EntryPointWrapper):
+                # cliff's own command, imported already.
+                yield name, point
+                continue
+            line = _first_line(point)
 
             class Listed(command.Command):
-                _description = _first_line(point)
+                _description = line
 
                 def take_action(self, parsed_args: argparse.Namespace) -> None:
                     raise NotImplementedError("only for the list of commands")
@@ -54,7 +59,7 @@ class Commands(commandmanager.CommandManager):
             yield name, commandmanager.EntryPointWrapper(name, Listed)
 
 
-def _first_line(point: commandmanager.EntryPointT) -> str:
+def _first_line(point: metadata.EntryPoint) -> str:
     """Return the first line of a command's docstring, without importing it."""
     module, _, name = point.value.partition(":")
     spec = importlib.util.find_spec(module)
