@@ -16,8 +16,8 @@ from benchmarks.rows import Row
 from os_acc import exception
 from os_acc.objects.selection import Allocations, GroupAllocation
 from os_acc.scheduling import extra_specs, selected_rp
-from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.scheduling.matching import match_groups
+from os_acc.scheduling.unmapped import TraitView
 
 NAME = "assignment"
 _FLOOR = "reading flavor and allocations"

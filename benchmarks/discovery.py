@@ -17,9 +17,9 @@ from benchmarks.rows import Aim, Count, Row
 from os_acc import plugins
 from os_acc.host import pci
 from os_acc.host.view import Host
-from os_acc.inventory import discovery
+from os_acc.inventory import discovery, evidence
 from os_acc.objects import device_spec
-from os_acc.objects.lease import RecordedState
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.testing import FakeKernel
 
 NAME = "discovery"
@@ -54,7 +54,7 @@ def scanning(root: str, size: int) -> measure.Work[Host]:
 
 
 def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
-    rules = discovery.OperatorRules(
+    rules = evidence.OperatorRules(
         named=device_spec.parse((EVERYTHING,)),
         nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),

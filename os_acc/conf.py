@@ -346,7 +346,7 @@ def list_opts(
 
     from os_acc import plugins
     from os_acc.bitstreams import options as bitstreams
-    from os_acc.bitstreams.glance import options as glance
+    from os_acc.bitstreams.glance import source as glance
     from os_acc.numa import network_options
     from os_acc.placement import options as placement
     from os_acc.profiles import cyborg, flavors

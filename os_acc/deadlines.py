@@ -163,9 +163,11 @@ def _bootstrap(
     # Up to here, and in the last step, no memory is allocated.
     begun.release()
     try:
-        # As threading.Thread does, for debuggers and coverage.
-        sys.settrace(threading.gettrace())
-        sys.setprofile(threading.getprofile())
+        # As threading.Thread does, for debuggers and coverage. Refused while another
+        # thread installs a function: this one runs without.
+        with contextlib.suppress(RuntimeError):
+            sys.settrace(threading.gettrace())
+            sys.setprofile(threading.getprofile())
         run()
     finally:
         over.release()

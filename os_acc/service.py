@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import os
 import threading
 import time
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import conf, deadlines, exception, plugins
+from os_acc import conf, deadlines, exception, inspection, plugins
 from os_acc.attach import (
     external_events,
     lifecycle,
@@ -30,12 +28,11 @@ from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps
 from os_acc.host import numa
-from os_acc.inventory import catalog, discovery, health_steps, monitor, snapshots, sriov
+from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.node import Node
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
-from os_acc.objects.device import pci_functions_of
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.profiles.lookup import ProfileLookup
@@ -45,9 +42,6 @@ from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
-
-#: Seconds that a transaction waits for other processes.
-STORE_SECONDS = 10.0
 
 #: The share of the remaining time for the replay of unfinished leases, and of the rest
 #: for VFs: a stuck device must not prevent others from being offered.
@@ -235,7 +229,7 @@ def initialize(
 
 def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]:
     """See :func:`os_acc.recorded`."""
-    found = readonly.read(conf.state_path(checked_config(config)), STORE_SECONDS)
+    found = readonly.read(conf.state_path(checked_config(config)))
     if found.damaged_claims:
         LOG.warning(
             "damaged records of leases claim %s: their instances are unknown",
@@ -357,16 +351,16 @@ def _build(
     1. read the options, 2. load plugins, 3. open the store, 4. start the helper,
     5. settle leases, 6. create VFs, 7. scan the host; :func:`initialize` adds threads.
     """
-    rules = _rules(settings, unmanaged)
+    rules = inspection.rules(settings, unmanaged)
     networks = _networks(config, root, owner)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
-    store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
+    store = Store.open(settings.state_path, inspection.STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
     helper = client.Helper(
         settings.write_timeout, settings.helper_start_timeout, settings.node_name
     )
     helper.start(deadline)
-    vendor_steps.begin(helper, loaded.contexts())
+    vendor_steps.begin(helper, loaded.contexts)
     services = Services(root, store, locks, helper, loaded, settings.state_path)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(services, images)
@@ -452,45 +446,3 @@ def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publi
 
 def _part(deadline: float, share: float) -> float:
     return deadline - (deadline - time.monotonic()) * (1 - share)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostInspection:
-    """The inventory, the store and the plugins, read without any change."""
-
-    inventory: discovery.Inventory
-    recorded: readonly.StoreSnapshot
-    plugins: plugins.Plugins
-
-
-def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
-    """Inspect the host without a helper, a replay, or the creation of files or VFs.
-
-    :raises OsAccError: the options, the store or the host cannot be read.
-    """
-    settings = conf.Settings.load(config)
-    recorded = readonly.read(settings.state_path, STORE_SECONDS)
-    loaded = plugins.load(config, root, settings.enabled_plugins)
-    rules = _rules(settings, unmanaged=True)
-    scan = functools.partial(
-        discovery.discover, root, rules, loaded, settings.node_name, recorded
-    )
-    inventory = scan()
-    found = pci_functions_of(inventory.providers.values())
-    faults = health_steps.known_faults(root, settings.state_path, found, rules)
-    if faults:
-        inventory = scan(host=inventory.host, faults=faults)
-    return HostInspection(inventory, recorded, loaded)
-
-
-def _rules(settings: conf.Settings, unmanaged: bool) -> discovery.OperatorRules:
-    return discovery.OperatorRules(
-        named=device_spec.parse(settings.device_spec),
-        nova=device_spec.nova_claims(settings.nova_device_spec),
-        nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
-        nova_mdev_addresses=tuple(settings.nova_mdev_addresses),
-        nova_mdev_types=frozenset(settings.nova_mdev_types),
-        max_uncorrectable_errors=settings.max_uncorrectable_errors,
-        unmanaged=unmanaged,
-        state_path=settings.state_path,
-    )

@@ -23,7 +23,7 @@ from oslo_config import cfg
 
 from os_acc.attach import external_events
 from os_acc.attach.external_events import NovaEvents
-from os_acc.bitstreams.glance import options as glance
+from os_acc.bitstreams.glance import source as glance
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.accelerator_request import (
     AcceleratorRequest,
@@ -185,7 +185,7 @@ _FAILED: Final = AcceleratorRequest(
 def _conf(service: Service) -> cfg.ConfigOpts:
     values = keystone_double.credentials(URL, "secret")
     delays = ("connect_retry_delay", "status_code_retry_delay")
-    return keystone_double.config(service, {**values, **dict.fromkeys(delays, 0)})
+    return keystone_double.config(service, {**values, **dict.fromkeys(delays, 0.001)})
 
 
 def _soon() -> float:
@@ -194,8 +194,7 @@ def _soon() -> float:
 
 def _publish(cloud: Cloud) -> object:
     # The options that it makes itself are replaced by those of the cloud.
-    service = Publishing(cloud.placement)
-    service.publisher._client = _client(cloud)
+    service = Publishing(cloud.placement, client=_client(cloud))
     return service.sync(ONE, TWO, seconds=600.0)
 
 
@@ -220,7 +219,7 @@ CALLS: Final[dict[str, Callable[[Cloud], Any]]] = {
     "profile": lambda cloud: Cyborg(cloud.conf(cyborg.SERVICE)).profile(
         "other", _soon()
     ),
-    "profiles": lambda cloud: list(Cyborg(cloud.conf(cyborg.SERVICE)).judged(_soon())),
+    "profiles": lambda cloud: list(Cyborg(cloud.conf(cyborg.SERVICE)).checked(_soon())),
     "flavor": lambda cloud: Flavors(cloud.conf(flavors.SERVICE)).apply(
         "m7", {"trait_a_1:CUSTOM_C": "required"}, "_a_", _soon()
     ),

@@ -50,15 +50,16 @@ class Confirmer:
         self._swapper = swapper
         self._rebuilder = rebuilder
 
-    def settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
+    def settled(
+        self, consumer: str, leases: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
         """Settle a consumer's unfinished leases; return those that it holds.
 
+        :param leases: of the consumer, as recorded.
         They are in the order of their groups, as a new plug returns them.
 
         :raises OsAccError: an unfinished lease cannot be released now.
         """
-        store = self._store.until(deadline)
-        leases = store.leases(consumer)
         if any(lease.is_unfinished for lease in leases):
             released = self._life.settle(consumer, deadline)
             # A failed plug recounts the leases anyway.
@@ -69,7 +70,7 @@ class Confirmer:
             failed = bool(released.failed)
             both = (*leases, *released.done)
             self._catalog.count_released(both, failed, deadline)
-            leases = store.leases(consumer)
+            leases = self._store.until(deadline).leases(consumer)
         held = (lease for lease in leases if lease.state is LeaseState.HELD)
         return tuple(sorted(held, key=lambda each: each.group))
 
@@ -98,7 +99,7 @@ class Confirmer:
     ) -> tuple[GroupAllocation, ...]:
         """Match a request to the providers that its leases record."""
         recorded = {
-            (lease.group, lease.resource_class): lease.provider
+            (lease.group, lease.wanted.resource_class): lease.provider
             for lease in held
             if lease.provider
         }
@@ -188,7 +189,7 @@ class Confirmer:
             return self._rebuilder.renewed(held, held, image_id, deadline)
         guest = planning.guest_cells(self._root, instance)
         placed: Sequence[Lease] = [
-            dataclasses.replace(lease, affinity=guest.affinity(lease.numa_node))
+            dataclasses.replace(lease, affinity=guest.affinity(lease.handle.numa_node))
             for lease in with_cells
         ]
         wrong = [lease for lease in placed if not _is_allowed(lease)]
@@ -211,11 +212,12 @@ class Confirmer:
         # An administrator, or another setup of the firmware, may change the node.
         place = function_of(lease.address)
         function = pci.read_function(self._root, place) if place else None
+        node = function.numa_node if function else lease.handle.numa_node
         return dataclasses.replace(
             lease,
-            cells=instance.numa_cells,
+            guest=dataclasses.replace(lease.guest, cells=instance.numa_cells),
             policies=policies.renewed(lease.group, lease.policies),
-            numa_node=function.numa_node if function else lease.numa_node,
+            handle=dataclasses.replace(lease.handle, numa_node=node),
         )
 
 

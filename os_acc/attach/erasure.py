@@ -28,7 +28,7 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import HelperRecord, Lease, LeaseState, PriorBinding
+from os_acc.objects.lease import Action, HelperRecord, Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
@@ -68,13 +68,13 @@ class Eraser:
         :returns: all the leases, as recorded now.
         :raises OsAccError: the helper or the store cannot record it.
         """
-        owing = self._owing(leases, deadline)
-        new = [each for each in owing if each not in leases]
+        marked = self._with_erasures(leases, deadline)
+        new = [each for each in marked if each not in leases]
         if not new:
             return tuple(leases)
         store = self._store.until(deadline)
         noted = {each.uuid: each for each in store.replace(new)}
-        # A device without a record, as after a reboot, is taken with its debt.
+        # A device without a record, as after a reboot, is taken with its erasure.
         recorded = {each.lease for each in self._helper.recorded(deadline)}
         for lease in [each for each in noted.values() if each.uuid in recorded]:
             try:
@@ -87,11 +87,11 @@ class Eraser:
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
         """Return leases with the erasures that they owe when their release begins."""
-        owing = self._owing(self._followed(leases, deadline), deadline)
-        return _still_owing(self._root, self._helper, owing, deadline)
+        marked = self._with_erasures(self._followed(leases, deadline), deadline)
+        return _still_outstanding(self._root, self._helper, marked, deadline)
 
-    def _owing(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        return plugin_steps.owing_erasure(
+    def _with_erasures(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
+        return plugin_steps.with_erasure(
             self._plugins, leases, lambda: self._offered(deadline)
         )
 
@@ -145,7 +145,7 @@ class Eraser:
         Only the helper can see the number of a device without driver, or its own.
         """
         records: Sequence[HelperRecord] = ()
-        if any(each.owes_erase and each.slot is None for each in leases):
+        if any(each.needs_erase and each.slot is None for each in leases):
             with contextlib.suppress(exception.OsAccError):
                 records = [
                     each for each in self._helper.recorded(deadline) if each.eraser
@@ -166,7 +166,7 @@ class Eraser:
 
     def _follow(self, deadline: float) -> Sequence[Lease]:
         """Let the leases of released drives follow these; return the leases."""
-        over = [e for e in self._store.until(deadline).leases() if e.is_over]
+        over = [e for e in self._store.until(deadline).leases() if e.erasure]
         moved = self._moved(over, deadline)
         # Drives may have changed places: their leases follow them together.
         with self._locks.try_hold(map(consumer_lock, moved)) as is_held:
@@ -198,9 +198,7 @@ class Eraser:
 
         An erasure that had stalled is quarantined again if the part done is the same.
         """
-        again = dataclasses.replace(
-            lease, state=LeaseState.ERASING, reason="", erased=0.0
-        )
+        again = lease.with_erased(0.0, state=LeaseState.ERASING, reason="")
         store, error = self._store.until(deadline), _stalled(lease)
         had_stalled = lease.reason == str(error)
         store.replace([again])
@@ -211,7 +209,7 @@ class Eraser:
             if not had_stalled:
                 raise
             (now,) = store.leases(lease.uuid)
-            now = dataclasses.replace(now, erased=lease.erased)
+            now = now.with_erased(lease.erased)
         if not had_stalled or now is None or now.erased != lease.erased:
             return now
         record_failures([(now, error)], store)
@@ -230,7 +228,7 @@ class Eraser:
                 self._check_progress(lease, deadline, error)
             record_failures([(lease, error)], store)
             raise
-        now = dataclasses.replace(lease, erased=done, reason="")
+        now = lease.with_erased(done, reason="")
         if done < 1.0 and now != lease:
             return store.replace([now])[0]
         if done < 1.0:
@@ -275,7 +273,7 @@ class Eraser:
         records = self._helper.recorded(deadline)
         if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
-        peers.check_told_apart(self._root, lease)
+        peers.check_distinct(self._root, lease)
         present = verification.remaining(self._root, lease)
         gone = [each for each in lease.prior if each not in present.prior]
         now = followed(self._root, lease)
@@ -313,10 +311,16 @@ class Eraser:
             # The lock is not needed: a call of the plugin may hold it for hours.
             return
         damaged = record.UNREADABLE in found
+        assert lease.erasure is not None
         self._helper.reserve(
-            dataclasses.replace(lease, attach_target=AttachTarget.NONE),
+            dataclasses.replace(
+                lease,
+                wanted=dataclasses.replace(
+                    lease.wanted, attach_target=AttachTarget.NONE
+                ),
+            ),
             deadline,
-            instead_of=record.UNREADABLE if damaged else lease.former_uuid,
+            instead_of=record.UNREADABLE if damaged else lease.erasure.lease,
         )
 
     def _forget(self, lease: Lease, deadline: float) -> None:
@@ -339,7 +343,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     functions = (pci.read_function(root, each) for each in lease.functions)
     shown = all(each is not None and each.identity.drive for each in functions)
     was_shown = all(each.identity.drive for each in lease.prior)
-    if not lease.owes_erase or lease.slot is not None or (shown and was_shown):
+    if not lease.needs_erase or lease.slot is not None or (shown and was_shown):
         return now
     return dataclasses.replace(now, boot_id=lease.boot_id)
 
@@ -347,14 +351,14 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
 def lacks_number(lease: Lease) -> bool:
     """Return whether a device has to be erased, and its lease has no serial number."""
     numbers = (each.identity.drive for each in lease.prior)
-    return lease.owes_erase and lease.slot is None and not all(numbers)
+    return lease.needs_erase and lease.slot is None and not all(numbers)
 
 
 def _numbered(lease: Lease, records: Iterable[HelperRecord]) -> Lease:
     """Return a lease with the serial numbers that only the helper has."""
     if not lacks_number(lease):
         return lease
-    own = [each for each in records if each.lease in (lease.uuid, lease.former_uuid)]
+    own = [each for each in records if each.lease in lease.recorded_uuids]
     serials = {each.address: each.serial for each in own}
     if len(own) == len(lease.prior) == 1:
         # It may have moved.
@@ -407,7 +411,12 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
         return lease
     return dataclasses.replace(
         lease,
-        address=now.address,
+        handle=dataclasses.replace(
+            lease.handle,
+            address=now.address,
+            iommu_group=now.iommu_group,
+            numa_node=now.numa_node,
+        ),
         prior=tuple(
             PriorBinding(
                 to.address, to.identity.completed(each.identity), to.driver, None
@@ -416,22 +425,20 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
             else each
             for each in lease.prior
         ),
-        iommu_group=now.iommu_group,
-        numa_node=now.numa_node,
         physfns=physfns([now]),
     )
 
 
-def _still_owing(
+def _still_outstanding(
     root: str, helper: client.Helper, leases: Sequence[Lease], deadline: float
 ) -> list[Lease]:
-    """Return leases, without the debt of devices that no consumer can have had.
+    """Return leases, without the erasure of devices that no consumer can have had.
 
     A plug that failed before the helper took its device returned no entry. Once the
     helper has a record with the plugin that has to erase the device, the device is
     erased: the safe rule.
     """
-    if not any(each.owes_erase for each in leases):
+    if not any(each.needs_erase for each in leases):
         return list(leases)
     try:
         records = helper.recorded(deadline)
@@ -442,10 +449,10 @@ def _still_owing(
     recorded = {each.lease for each in records if each.eraser}
     this_boot = attributes.boot_id(root)
     return [
-        dataclasses.replace(each, owes_erase=False, owes_release=False)
+        each.without(Action.ERASE, Action.RELEASE)
         if _is_superseded(each, records)
-        else dataclasses.replace(each, owes_erase=False)
-        if each.owes_erase
+        else each.without(Action.ERASE)
+        if each.needs_erase
         and each.state is LeaseState.PREPARING
         and each.boot_id == this_boot
         and each.uuid not in recorded
@@ -460,7 +467,7 @@ def _is_superseded(lease: Lease, records: Iterable[HelperRecord]) -> bool:
     The lease is that of an older copy of the store, and has ended since: the helper
     gives no drive to another lease before the drive is erased.
     """
-    mine = (lease.uuid, lease.former_uuid, record.UNREADABLE)
+    mine = (*lease.recorded_uuids, record.UNREADABLE)
     others = {each.serial for each in records if each.eraser and each.lease not in mine}
     drives = {each.identity.drive for each in lease.prior}
     return bool(drives) and drives <= others - {""}

@@ -135,8 +135,6 @@ class Manager:
         else:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            if selection is not None and self._has_other_cells(instance, deadline):
-                planning.check_networks(self.root, instance, self._networks)
             leases = self._attach(instance, selection, request, deadline)
         return [serialize.accelerator(lease) for lease in leases]
 
@@ -160,7 +158,7 @@ class Manager:
                     lease.address,
                 )
             others = [
-                each for each in leases if each not in quarantined and not each.is_over
+                each for each in leases if each not in quarantined and not each.erasure
             ]
             return self.give_back(others, deadline) if others else 0
 
@@ -178,8 +176,8 @@ class Manager:
         failed = bool(released.failed)
         why = self.catalog.count_released((*leases, *released.done), failed, deadline)
         self.regions.restore_released(released.done, deadline)
-        if any(lease.owes_erase for lease in released.done):
-            self.retrier.kick()
+        if any(lease.needs_erase for lease in released.done):
+            self.retrier.retry_now()
         if failed:
             failure = released.failure()
             if why is not None:
@@ -193,7 +191,8 @@ class Manager:
         :param image_id: the image that the instance boots, or ''.
         """
         instance = InstanceInfo(consumer, image_id=image_id)
-        held = self._confirmer.settled(consumer, deadline)
+        leases = self.store.until(deadline).leases(consumer)
+        held = self._confirmer.settled(consumer, leases, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
     def check_bind(
@@ -249,9 +248,10 @@ class Manager:
         deadline = time.monotonic() + self.settings.unplug_timeout
         old, new = consumer_uuid(consumer), consumer_uuid(new_consumer)
         with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
+            store = self.store.until(deadline)
             for each in (old, new):
-                self._confirmer.settled(each, deadline)
-            return len(self.store.until(deadline).rekey(old, new))
+                self._confirmer.settled(each, store.leases(each), deadline)
+            return len(store.rekey(old, new))
 
     # -- inventory and leases ----------------------------------------------
 
@@ -329,14 +329,7 @@ class Manager:
         expanded = self.profiles.expanded(flavor_extra_specs, deadline)
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
-            request, profile=expanded.profile, unread_profile=expanded.unread
-        )
-
-    def _has_other_cells(self, instance: InstanceInfo, deadline: float) -> bool:
-        """Return whether an instance holds accelerators, recorded for other cells."""
-        return any(
-            lease.state is LeaseState.HELD and lease.cells != instance.numa_cells
-            for lease in self.store.until(deadline).leases(instance.uuid)
+            request, profile=expanded.profile, unreadable_profile=expanded.unreadable
         )
 
     def _attach(
@@ -359,17 +352,22 @@ class Manager:
         """
         # Retries run in threads of their own; this plug waits for none but the
         # programming of a region that it needs.
-        self.retrier.kick()
+        self.retrier.retry_now()
         with self.catalog.recounting(deadline):
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
-            held = self._confirmer.settled(instance.uuid, deadline)
+            read = self.catalog.read(deadline)
+            leases = read[1].of_consumer(instance.uuid)
+            held = self._confirmer.settled(instance.uuid, leases, deadline)
+            is_current = not any(lease.is_unfinished for lease in leases)
             if selection is None:
                 return self._confirmer.recorded(instance, policies, held, deadline)
+            if any(lease.guest.cells != instance.numa_cells for lease in held):
+                planning.check_networks(self.root, instance, self._networks)
             if held and self._confirmer.match(held, request, selection):
                 return self._confirmer.confirm(instance, policies, held, deadline)
             # Another process may have recorded providers since the last scan.
-            inventory = self.catalog.look(deadline)
+            inventory = self.catalog.look(deadline, read if is_current else None)
             confirmed = bool(held) and self._confirmer.match(held, request, selection)
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.
@@ -427,9 +425,8 @@ class Manager:
                 with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:
-                    store_id = inventory.recorded_state.store
                     leases = self.life.establish(
-                        plan.leases, deadline, plan.jobs, store_id
+                        plan.leases, inventory.recorded_state, deadline, plan.jobs
                     )
                 break
             except _PASSING as error:

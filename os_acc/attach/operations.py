@@ -22,7 +22,7 @@ from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import Device, Erasure
 from os_acc.objects.instance import consumer_uuid
-from os_acc.objects.lease import HelperRecord, Lease, LeaseState
+from os_acc.objects.lease import Action, HelperRecord, Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
@@ -95,7 +95,7 @@ def release_device(
         if recorded is not None and unknown_device.is_damaged(recorded):
             # The steps of its plugin need a record of the lease.
             manager.catalog.reconciler.repair_slot(lease, address, store, deadline)
-    if lease.is_over:
+    if lease.erasure:
         _erase_again(manager, lease, deadline, force=force)
         return
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
@@ -123,7 +123,9 @@ def _unknown_function(
         reconciler.disclaim(records[address].lease, [address], store, deadline)
         return None
     found = UnknownDevice(manager, inventory, address, records, deadline)
-    lease = _owing(manager, found.lease(driver, siblings), found.recorded, deadline)
+    lease = _with_actions(
+        manager, found.lease(driver, siblings), found.recorded, deadline
+    )
     if not force:
         unknown_device.check_ended(manager.root, lease, found.recorded, store.leases())
     if found.recorded is None:
@@ -141,7 +143,7 @@ def _lost_slot(
 ) -> Lease | None:
     """Return a lease for the release of a slot whose own lease is lost.
 
-    If its record is damaged, the plugin that offers its type is owed the release.
+    If its record is damaged, the plugin that offers its type has to release it.
 
     :returns: None: its mediated device, and what its plugin has changed, went with the
         parent; its record is removed.
@@ -160,7 +162,7 @@ def _lost_slot(
             )
         if (device := _offered(inventory, lease)) is not None:
             lease = dataclasses.replace(lease, plugin=device.plugin)
-        (lease,) = plugin_steps.owing(manager.plugins, [lease])
+        (lease,) = plugin_steps.with_actions(manager.plugins, [lease])
         reconciler.repair_slot(lease, slot, store, deadline)
     if verification.is_in_place(manager.root, lease):
         return lease
@@ -258,7 +260,7 @@ def _release(
         untouched = current is not None and not current.provider
         # Only its plugin's release fails, which does not give up the guest's data.
         is_back = current is not None and verification.is_back(manager.root, current)
-        to_erase = is_back and failed.owes_erase
+        to_erase = is_back and failed.needs_erase
         if current is not None and (
             force or (untouched and isinstance(error, exception.DeviceInUse))
         ):
@@ -274,7 +276,7 @@ def _release(
 
 
 def _conflict(lease: Lease) -> exception.Conflict:
-    if lease.is_over:
+    if lease.erasure:
         message = f"{lease.address} is being erased"
         hint = "the service continues; see 'os-acc device show'"
     elif lease.provider or lease.state is LeaseState.HELD:
@@ -295,7 +297,7 @@ def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
     try:
         if lease.functions:
             reconciler.disclaim(lease.uuid, lease.functions, store, deadline)
-        elif lease.slot is not None and lease.owes_release:
+        elif lease.slot is not None and lease.needs_release:
             reconciler.disclaim_slot(lease, lease.slot, store, deadline)
     except exception.OsAccError as error:
         LOG.warning("cannot remove the helper's record of %s: %s", lease.address, error)
@@ -336,7 +338,7 @@ def adopt_device(
         planned = found.lease(driver, siblings)
         others = [each for each in store.leases() if address not in each.members]
         unknown_device.check_ended(manager.root, planned, found.recorded, others)
-        planned = _owing(manager, planned, found.recorded, deadline)
+        planned = _with_actions(manager, planned, found.recorded, deadline)
     planned = dataclasses.replace(planned, consumer=consumer, policies=_ADOPTED)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
@@ -366,7 +368,7 @@ def _claimed(manager: Manager, lease: Lease, before: str, deadline: float) -> Le
     store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
     lease = reconciler.claim(lease, before, store, deadline)
     recorded = reconciler.records(deadline).get(lease.address)
-    return _owing(manager, lease, recorded, deadline)
+    return _with_actions(manager, lease, recorded, deadline)
 
 
 def _offered(inventory: Inventory, lease: Lease) -> Device | None:
@@ -382,11 +384,10 @@ def _offered(inventory: Inventory, lease: Lease) -> Device | None:
     )
 
 
-def _owing(
+def _with_actions(
     manager: Manager, planned: Lease, recorded: HelperRecord | None, deadline: float
 ) -> Lease:
-    """Return a lease with the debts of its device, if its plugin has to erase it or
-    to release it.
+    """Return a lease with the actions, erase or release, that its device needs.
 
     A device without a lease is unknown, and no plugin describes it. The privileged
     helper's record names the plugin, which may offer the device no more.
@@ -394,13 +395,12 @@ def _owing(
     if recorded is not None and recorded.releaser:
         # ``release`` is called for the device of a guest.
         planned = dataclasses.replace(
-            planned,
+            planned.needing(Action.RELEASE),
             plugin=recorded.releaser,
-            owes_release=True,
-            attach_target=AttachTarget.VM,
+            wanted=dataclasses.replace(planned.wanted, attach_target=AttachTarget.VM),
         )
     device = _offered(manager.catalog.assuming(planned, deadline), planned)
-    if not is_vfio_driver(planned.driver) and not planned.owes_release:
+    if not is_vfio_driver(planned.driver) and not planned.needs_release:
         # Only its plugin can end that the driver offers it to guests.
         if device is None:
             raise exception.NotFound(
@@ -408,13 +408,15 @@ def _owing(
                 hint="enable the plugin of its vendor, or end the offer by hand",
                 kind=exception.ObjectKind.DEVICE,
             )
-        planned = dataclasses.replace(planned, plugin=device.plugin, owes_release=True)
+        planned = dataclasses.replace(planned, plugin=device.plugin).needing(
+            Action.RELEASE
+        )
     eraser = recorded.eraser if recorded else ""
     if device is not None and device.erasure is Erasure.PLUGIN:
         eraser = device.plugin
     if not eraser:
         return planned
-    return dataclasses.replace(planned, plugin=eraser, owes_erase=True)
+    return dataclasses.replace(planned, plugin=eraser).needing(Action.ERASE)
 
 
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:
@@ -438,7 +440,7 @@ def _check_erased(recorded: HelperRecord, *, force: bool) -> None:
 
 
 def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
-    """Record the plugin of an adopted device and a release that it may be owed, its
+    """Record the plugin of an adopted device and a release that may be outstanding, its
     region, and whether its guest can program it.
 
     The host cannot read the region of a whole card that a guest has.
@@ -449,15 +451,15 @@ def _with_device(manager: Manager, lease: Lease, deadline: float) -> Lease:
     # The helper's record of a slot has named its plugin.
     if lease.slot is not None or device is None or plugin is None:
         return lease
-    # The lost lease may have owed a release, which does no harm where none is due.
-    (owing,) = plugin_steps.owing(
+    # The lost lease may have needed a release; one that is not due does no harm.
+    (marked,) = plugin_steps.with_actions(
         manager.plugins, [dataclasses.replace(lease, plugin=plugin.name)]
     )
     if type(plugin).read_region is base.PluginBase.read_region:
-        if owing.owes_release:
-            (lease,) = store.replace([owing])
+        if marked.needs_release:
+            (lease,) = store.replace([marked])
         return lease
-    lease, programming = owing, None
+    lease, programming = marked, None
     if device.region is not None:
         programming = Programming(device.region, None, boot_id=lease.boot_id)
     lease = dataclasses.replace(lease, programming=programming)

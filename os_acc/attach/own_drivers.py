@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from os_acc import exception
 from os_acc.helper import client
 from os_acc.host import pci, vfio, vgpu
@@ -12,28 +14,44 @@ from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
 
 
-def check_free(root: str, helper: client.Helper, lease: Lease, deadline: float) -> None:
-    """Check that a guest's function is where it stays, and that no process has it.
+def check_free(
+    root: str, helper: client.Helper, leases: Iterable[Lease], deadline: float
+) -> None:
+    """Check that guests' functions are where they stay, and that no process has them.
 
     Later a rollback would wait for that process. A device that stays with the host may
     be in use there, but not by a guest, and not if it is to be erased.
 
-    :raises HostStepFailed: it is on another driver, or on none.
-    :raises DeviceInUse: a process has it.
+    :raises HostStepFailed: one is on another driver, or on none.
+    :raises DeviceInUse: a process has one.
     """
-    on_vfio = any(is_vfio_driver(each.driver) for each in lease.prior)
-    if not (lease.is_the_guests or lease.owes_erase or on_vfio) or lease.slot:
+    affected = [each for each in leases if _must_be_free(each)]
+    for lease in affected:
+        for address in _staying(lease) if lease.is_the_guests else ():
+            function = pci.read_function(root, address)
+            if function is not None and function.driver != lease.driver:
+                raise exception.HostStepFailed(
+                    f"{address} is bound to {function.driver or 'no driver'}, and its "
+                    f"guest needs it on {lease.driver}",
+                    address=str(address),
+                    hint=f"load {lease.driver}, and bind the device to it",
+                )
+    if not affected:
         return
-    for address in _staying(lease) if lease.is_the_guests else ():
-        function = pci.read_function(root, address)
-        if function is not None and function.driver != lease.driver:
-            raise exception.HostStepFailed(
-                f"{address} is bound to {function.driver or 'no driver'}, and its "
-                f"guest needs it on {lease.driver}",
-                address=str(address),
-                hint=f"load {lease.driver}, and bind the device to it",
-            )
-    helper.check_free(lease.functions, deadline)
+    try:
+        helper.check_free(
+            [each for lease in affected for each in lease.functions], deadline
+        )
+    except exception.DeviceInUse:
+        # One answer for all: the error names the first device.
+        for lease in affected if len(affected) > 1 else ():
+            helper.check_free(lease.functions, deadline)
+        raise
+
+
+def _must_be_free(lease: Lease) -> bool:
+    on_vfio = any(is_vfio_driver(each.driver) for each in lease.prior)
+    return not lease.slot and (lease.is_the_guests or lease.needs_erase or on_vfio)
 
 
 def check_offered(root: str, lease: Lease) -> None:
@@ -43,7 +61,9 @@ def check_offered(root: str, lease: Lease) -> None:
     """
     for address in _staying(lease):
         # The step that made a vGPU has read its type back.
-        if not lease.vgpu_type and not vfio.is_offered(root, address, lease.driver):
+        if not lease.handle.vgpu_type and not vfio.is_offered(
+            root, address, lease.driver
+        ):
             raise exception.HostStepFailed(
                 f"{lease.driver} does not offer {address} to guests: the device has no "
                 "vfio-dev",
@@ -57,13 +77,13 @@ def check_vgpu(root: str, lease: Lease) -> None:
     :raises DeviceInUse: it is; another tool has made it.
     """
     address = lease.address
-    if not lease.vgpu_type or not isinstance(address, PciAddress):
+    if not lease.handle.vgpu_type or not isinstance(address, PciAddress):
         return
     found = vgpu.current_type(root, address)
-    if found and found != lease.vgpu_type:
+    if found and found != lease.handle.vgpu_type:
         raise exception.DeviceInUse(
             f"{address} is a vGPU of type {found}, and its guest needs one of type "
-            f"{lease.vgpu_type}",
+            f"{lease.handle.vgpu_type}",
             address=str(address),
             hint="let the tool that has made it delete it, or write 0 to its "
             "nvidia/current_vgpu_type, then plug again",
@@ -72,11 +92,11 @@ def check_vgpu(root: str, lease: Lease) -> None:
 
 def is_as_leased(root: str, lease: Lease, function: PciFunction) -> bool:
     """Return whether a function is prepared, and no vGPU of another type."""
-    if not lease.vgpu_type:
+    if not lease.handle.vgpu_type:
         return is_prepared(root, lease, function)
     # A function that stays is alone in its group.
     found = vgpu.current_type(root, function.address)
-    return function.driver == lease.driver and found == lease.vgpu_type
+    return function.driver == lease.driver and found == lease.handle.vgpu_type
 
 
 def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
@@ -90,7 +110,7 @@ def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
     if is_vfio_driver(driver):
         return True
     # The function stays on the driver of the host, too.
-    if lease.vgpu_type:
+    if lease.handle.vgpu_type:
         return bool(vgpu.current_type(root, function.address))
     return vfio.is_offered(root, function.address, driver)
 

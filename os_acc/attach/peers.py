@@ -46,7 +46,7 @@ def moved(root: str, lease: Lease) -> exception.DeviceChanged | None:
     )
 
 
-def check_told_apart(root: str, lease: Lease) -> None:
+def check_distinct(root: str, lease: Lease) -> None:
     """Check that no reboot can have moved the device of a lease.
 
     :raises DeviceChanged: see :func:`moved`.

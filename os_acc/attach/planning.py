@@ -21,7 +21,7 @@ from os_acc.numa.network_options import NetworkAffinity
 from os_acc.numa.policies import Policies
 from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.profile import index_of
@@ -196,7 +196,7 @@ class LeasePlanner:
         found = [
             str(lease.address)
             for lease in inventory.recorded_state.leases
-            if lease.is_over and lease.provider in ours
+            if lease.erasure and lease.provider in ours
         ]
         if not found or error.reason is not exception.NoDeviceReason.NOT_FREE:
             return error
@@ -229,26 +229,25 @@ class LeasePlanner:
         prior = verification.read_prior(self.root, functions, deadline)
         verification.check_same(inventory.host, prior)
         verification.check_unbound(self.root, prior, inventory.prebound)
+        to_erase = selected.provider.device.erasure is Erasure.PLUGIN
         return Lease(
             uuid="",
             consumer=self.instance.uuid,
             owner=self.owner,
             state=LeaseState.PREPARING,
-            group=group,
-            provider=selected.provider.uuid,
-            resource_class=selected.wanted.resource_class,
-            address=selected.handle.address,
-            iommu_group=selected.handle.iommu_group,
-            numa_node=selected.handle.numa_node,
+            wanted=selected.wanted,
+            handle=selected.handle,
             prior=prior,
             request=self.digest,
             request_size=size,
             boot_id=attributes.boot_id(self.root),
             plugin=selected.provider.device.plugin,
-            instance_name=self.instance.name,
-            project_id=self.instance.project_id,
-            attach_target=selected.wanted.attach_target,
-            cells=self.instance.numa_cells,
+            guest=Guest(
+                self.instance.name,
+                self.instance.project_id,
+                self.instance.image_id if selected.provider.device.region else "",
+                self.instance.numa_cells,
+            ),
             affinity=selected.affinity,
             policies=self.selector.policies.sources(selected.wanted, selected.handle),
             physfns=physfns(
@@ -258,14 +257,8 @@ class LeasePlanner:
             ),
             # The flavor may have groups that are not part of the profile.
             profile="" if index_of(group) is None else self.profile,
-            image_id=self.instance.image_id if selected.provider.device.region else "",
-            bitstream_request=selected.wanted.bitstream_request,
-            required=selected.wanted.required,
             parent=verification.parent_identity(self.root, slot) if slot else None,
-            owes_erase=selected.provider.device.erasure is Erasure.PLUGIN,
-            driver=selected.handle.driver,
-            physical_network=selected.handle.physical_network or "",
-            vgpu_type=selected.handle.vgpu_type,
+            outstanding=(Action.ERASE,) if to_erase else (),
         )
 
 

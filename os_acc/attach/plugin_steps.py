@@ -19,15 +19,24 @@ from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
 from os_acc.objects.device import AttachHandle, Erasure, Provider
 from os_acc.objects.image import Bitstream
-from os_acc.objects.lease import Lease, LeaseState
-from os_acc.objects.lease_view import LeaseView
+from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
-from os_acc.plugins import Plugins, base, values
+from os_acc.objects.typed import expect, plain_text
+from os_acc.plugins import Plugins, base
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
 from os_acc.store import refusals
 
 LOG = log.getLogger(__name__)
+
+#: The attributes that classes of errors add to those of their base.
+_OF_ERRORS: Final = (
+    (exception.HostError, ("address", "errno")),
+    (exception.DeviceInUse, ("holders",)),
+    (exception.ProgrammingFailed, ("errors",)),
+    (exception.ServiceError, ("service",)),
+    (exception.NotFound, ("kind",)),
+)
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -65,7 +74,7 @@ class PluginSteps:
 
     @property
     def lease(self) -> LeaseView:
-        return _view(self.holder)
+        return self.holder
 
     def run(self, step: Step[_T, *_Ts], *arguments: *_Ts) -> _T:
         value: _T = vendor_steps.run(
@@ -158,45 +167,44 @@ class RegionSteps(PluginSteps):
             raise
 
 
-def owing(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
-    """Return leases, marked if they will owe a release to their plugins.
+def with_actions(plugins: Plugins, leases: Iterable[Lease]) -> list[Lease]:
+    """Return leases, marked if their plugins have to release them.
 
-    A plugin that inherits both ``prepare`` and ``release`` is owed nothing. A recorded
-    debt stays: an earlier version of the plugin may have prepared the device.
+    A plugin that inherits both ``prepare`` and ``release`` has nothing to release. A
+    recorded one stays: an earlier version of the plugin may have prepared the device.
     """
 
-    def owes(lease: Lease) -> bool:
+    def is_released(lease: Lease) -> bool:
         plugin = plugins.get(lease.plugin)
-        is_prepared = lease.is_the_guests or lease.owes_erase
+        is_prepared = lease.is_the_guests or lease.needs_erase
         return plugin is not None and is_prepared and _prepares(plugin)
 
     return [
-        dataclasses.replace(each, owes_release=each.owes_release or owes(each))
-        for each in leases
+        each.needing(Action.RELEASE) if is_released(each) else each for each in leases
     ]
 
 
-def owing_erasure(
+def with_erasure(
     plugins: Plugins, leases: Sequence[Lease], offered: Callable[[], Iterable[Provider]]
 ) -> list[Lease]:
     """Return leases, marked if their plugins, which did not erase, do so by now.
 
-    A debt is not taken back: a lease keeps that of an earlier version of its plugin.
+    An erasure is not taken back: a lease keeps that of an earlier plugin version.
 
     :param offered: returns the devices of the host; called only if a lease may change.
     """
 
-    def may_owe(lease: Lease) -> bool:
+    def may_be_erased(lease: Lease) -> bool:
         plugin = plugins.get(lease.plugin)
         return (
             plugin is not None
             and type(plugin).erase is not base.PluginBase.erase
-            and not lease.owes_erase
+            and not lease.needs_erase
             and not lease.never_held
             and lease.state is not LeaseState.PREPARING
         )
 
-    if not any(map(may_owe, leases)):
+    if not any(map(may_be_erased, leases)):
         return list(leases)
     erasers = {
         handle.address: provider.device.plugin
@@ -205,15 +213,15 @@ def owing_erasure(
         for handle in provider.device.handles
     }
     return [
-        dataclasses.replace(each, owes_erase=True)
-        if may_owe(each) and erasers.get(each.address) == each.plugin
+        each.needing(Action.ERASE)
+        if may_be_erased(each) and erasers.get(each.address) == each.plugin
         else each
         for each in leases
     ]
 
 
 def check_loaded(plugins: Plugins, leases: Iterable[Lease]) -> None:
-    """Check that each plugin to which a lease owes a release is loaded.
+    """Check that each plugin that has to release a device is loaded.
 
     :raises PluginFailed: NOT_LOADED: one is not.
     """
@@ -228,12 +236,12 @@ def prepare(
     deadline: float,
     where: tuple[str, str],
 ) -> None:
-    """Let the plugin prepare a lease's device; skip a missing one to which the lease
-    owes nothing.
+    """Let the plugin prepare a lease's device; skip a missing one
+    that has nothing to release.
 
     :param where: the state directory, in which a lasting refusal is recorded, and the
         directory with ``sys``.
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
+    :raises PluginFailed: NOT_LOADED: it has to release the device.
     :raises OsAccError: see :func:`call`.
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.PREPARE)
@@ -254,20 +262,20 @@ def release(
     root: str,
     is_plug: bool,
 ) -> None:
-    """Let the plugin undo its :func:`prepare`; skip a missing one to which the lease
-    owes nothing.
+    """Let the plugin undo its :func:`prepare`; skip a missing one
+    that has nothing to release.
 
     :param is_plug: whether this rolls back a plug of this boot.
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release.
+    :raises PluginFailed: NOT_LOADED: it has to release the device.
     :raises OsAccError: see :func:`call`.
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
     try:
-        peers.check_told_apart(root, lease)
+        peers.check_distinct(root, lease)
         _for_lease(plugins, steps, lambda plugin: plugin.release)
     except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
         is_there = verification.is_in_place(root, lease)
-        is_mine = is_there and lease.owes_release and not is_plug
+        is_mine = is_there and lease.needs_release and not is_plug
         if isinstance(error, DeviceClaimed) and not is_mine:
             # The helper never recorded the device for this lease, or does no more.
             return
@@ -314,13 +322,13 @@ def _for_lease(
 
 
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
-    """Return the plugin of a lease; None: it is not loaded, and nothing is owed to it.
+    """Return the plugin of a lease; None: it is not loaded, and has nothing to do.
 
-    :raises PluginFailed: NOT_LOADED: the lease owes it a release, or an erasure.
+    :raises PluginFailed: NOT_LOADED: it has to release the device, or to erase it.
     """
     plugin = plugins.get(lease.plugin)
-    if plugin is None and (lease.owes_release or lease.owes_erase):
-        part = "prepared" if lease.owes_release else "has to erase"
+    if plugin is None and (lease.needs_release or lease.needs_erase):
+        part = "prepared" if lease.needs_release else "has to erase"
         raise exception.PluginFailed(
             f"the plugin {lease.plugin}, which {part} {lease.address}, is "
             f"{plugins.why_missing(lease.plugin)}",
@@ -368,32 +376,35 @@ def call(
 def _checked(function: Callable[..., _T], *args: object) -> _T:
     """Call a method of a plugin; check the error of the contract that it raises.
 
-    A class of the vendor's may lack an attribute of it: the library shows, records and
-    compares them.
+    The library shows, records and compares its attributes. An error lacks them if its
+    class does not call the constructor of its base.
+
+    :raises ValueError: an attribute has another type.
+    :raises AttributeError: an attribute is missing.
     """
     try:
         return function(*args)
     except exception.OsAccError as error:
-        values.check_error(error)
+        kind = type(error).__name__
+        plain_text(f"{kind}.message", error.message)
+        plain_text(f"{kind}.hint", error.hint)
+        plain_text(f"str() of a {kind}", str(error))
+        expect(f"{kind}.fault", error.fault, exception.Fault)
+        for name in ("retryable", "elsewhere"):
+            expect(f"{kind}.{name}", getattr(error, name), bool)
+        if not isinstance(error.reason, exception.ErrorReason | None):
+            raise ValueError(
+                f"{kind}.reason is {exception.show(error.reason)}, not an ErrorReason"
+            ) from error
+        for own, names in _OF_ERRORS:
+            if isinstance(error, own):
+                for name in names:
+                    getattr(error, name)
         raise
 
 
 def _handle(lease: Lease) -> AttachHandle:
-    return AttachHandle(
-        lease.address,
-        lease.members,
-        lease.iommu_group,
-        lease.numa_node,
-        driver=lease.driver,
-        physical_network=lease.physical_network or None,
-        vgpu_type=lease.vgpu_type,
-    )
-
-
-def _view(lease: Lease) -> LeaseView:
-    names = {each.name for each in dataclasses.fields(LeaseView)} - {"region"}
-    region = lease.programming.region if lease.programming else None
-    return LeaseView(region=region, **{name: getattr(lease, name) for name in names})
+    return dataclasses.replace(lease.handle, members=lease.members)
 
 
 def _has_not_begun(error: exception.OsAccError) -> bool:

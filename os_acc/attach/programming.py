@@ -33,7 +33,7 @@ from os_acc.objects.region import (
     UnverifiedRegions,
     function_at,
 )
-from os_acc.plugins import base, values
+from os_acc.plugins import base
 from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
@@ -98,7 +98,7 @@ class Programmer:
         :raises FunctionElsewhere: other PCI functions reach the requested functions.
         """
         if all(
-            each.region is None and each.lease.bitstream_request is None
+            each.region is None and each.lease.wanted.bitstream_request is None
             for each in planned
         ):
             yield ProgrammingPlan(tuple(each.lease for each in planned))
@@ -138,7 +138,7 @@ class Programmer:
         )
         for job, region in (each for card in ended for each in card):
             for lease in leases:
-                if lease.stands_on(job.region):
+                if lease.uses_region(job.region):
                     recorded[lease.uuid] = _with_region(recorded[lease.uuid], region)
         return tuple(recorded[lease.uuid] for lease in leases)
 
@@ -155,10 +155,7 @@ class Programmer:
         :raises RegionUnusable: two leases record different contents of a region, or
             another guest uses it.
         """
-        planned = [
-            PlannedLease(lease, lease.programming.region if lease.programming else None)
-            for lease in leases
-        ]
+        planned = [PlannedLease(lease, lease.region) for lease in leases]
         if all(each.region is None for each in planned):
             yield ProgrammingPlan(tuple(leases))
             return
@@ -274,12 +271,10 @@ class Programmer:
                 hint="'os-acc device list' shows the driver and the consumer of the "
                 "card",
             )
-        try:
-            values.check_region(now)
-        except ValueError as error:
+        if type(now) is not Region:
             raise exception.PluginFailed(
-                f"the plugin {name} failed: {error}"
-            ) from error
+                f"the plugin {name} failed: {exception.show(now)} is not a Region"
+            )
         if now.key != region.key or not now.identity.may_be(region.identity):
             raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
         if now.interface_id != region.interface_id:
@@ -327,7 +322,9 @@ class Programmer:
         bound = [
             each
             for each in leases
-            if each.programming and each.programming.is_bound and each.stands_on(region)
+            if each.programming
+            and each.programming.is_bound
+            and each.uses_region(region)
         ]
         exact = [each for each in recorded if each.is_exact]
         bitstream = self.images.same_file(

@@ -18,7 +18,7 @@ from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import Region, function_at, functions_held
 from os_acc.objects.request import title
-from os_acc.plugins import Plugins, base, values
+from os_acc.plugins import Plugins, base
 from os_acc.scheduling.device_selection import Reaching
 
 
@@ -46,16 +46,13 @@ def after(
         plugins, plugin, deadline, plugin.functions_of, job.region, job.bitstream
     )
     try:
-        found = dataclasses.replace(
-            job.region, functions=tuple((place, each) for place, each in pairs)
-        )
-        values.check_region(found)
+        functions = tuple((place, each) for place, each in pairs)
+        return dataclasses.replace(job.region, functions=functions)
     except (TypeError, ValueError) as error:
         raise exception.PluginFailed(
             f"the plugin {plugin.name} does not state the functions of image "
             f"{job.bitstream.image} in {job.region}: {error}"
         ) from error
-    return found
 
 
 def check(

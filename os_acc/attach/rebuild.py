@@ -24,8 +24,9 @@ from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.objects.image import Image
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 
@@ -77,7 +78,9 @@ class Rebuilder:
             decided = self._decided(placed, image_id, stack, deadline)
             recorded = store.replace(
                 dataclasses.replace(
-                    each, image_id=image_id, programming=decided[each.uuid]
+                    each,
+                    guest=dataclasses.replace(each.guest, image_id=image_id),
+                    programming=decided[each.uuid],
                 )
                 if each.uuid in decided
                 else each
@@ -128,8 +131,10 @@ class Rebuilder:
         :param stack: holds the locks of the cards and the files of the bitstreams.
         :param left: PCI functions that the guest has and will give back.
         """
-        leases = [each for each in placed if each.programming or each.has_unread_region]
-        is_decided = all(each.image_id == image_id for each in leases)
+        leases = [
+            each for each in placed if each.programming or each.has_unknown_region
+        ]
+        is_decided = all(each.guest.image_id == image_id for each in leases)
         recorded = {each.uuid: each.programming for each in leases}
         try:
             booted = self._programmer.images.booted(leases[0], image_id, deadline)
@@ -161,7 +166,7 @@ class Rebuilder:
             # an interrupted rebuild has decided on other contents.
             and (not is_plain or each.programming.is_pending)
         ]
-        unread = [each for each in leases if each.has_unread_region]
+        unread = [each for each in leases if each.has_unknown_region]
         if unread and not is_plain:
             raise exception.RegionUnusable(
                 f"the contents of {unread[0].address} are unknown: it was adopted, and "
@@ -262,10 +267,10 @@ class Rebuilder:
 def _is_due(held: Sequence[Lease], image_id: str) -> bool:
     """Return whether the contents of regions are to be decided for this image."""
     return bool(image_id) and any(
-        each.image_id != image_id
+        each.guest.image_id != image_id
         or (each.programming is not None and each.programming.is_pending)
         for each in held
-        if each.programming or each.has_unread_region
+        if each.programming or each.has_unknown_region
     )
 
 

@@ -75,7 +75,7 @@ class RegionImages:
         stack: contextlib.ExitStack,
         deadline: float,
     ) -> RegionRequirement | None:
-        request = lease.bitstream_request
+        request = lease.wanted.bitstream_request
         if region is not None:
             request = image_selection.merged(request, booted)
         if region is None or region.interface_id is None:
@@ -93,7 +93,7 @@ class RegionImages:
             bitstream = self._bitstream(request, region, recorded, stack, deadline)
             image_selection.check_agreement(booted, bitstream)
         return reqs.of_request(
-            lease, region, request, bitstream, lease.required, booted
+            lease, region, request, bitstream, lease.wanted.required, booted
         )
 
     def _bitstream(

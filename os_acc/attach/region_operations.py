@@ -28,9 +28,10 @@ from os_acc.inventory.catalog import Catalog
 from os_acc.objects.device import Provider
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState, Owner, RecordedState
+from os_acc.objects.lease import Action, Lease, LeaseState, Owner
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import (
     RecordedImage,
     Region,
@@ -225,7 +226,7 @@ class RegionOperations:
             lease.consumer
             for lease in (*inventory.recorded_state.leases, *store.leases())
             if lease.owner is Owner.COMMAND
-            and lease.instance_name == _NAME
+            and lease.guest.name == _NAME
             and lease.provider in providers
         }
         try:
@@ -262,9 +263,9 @@ class RegionOperations:
             with self._programmer.plan(planned, "", deadline) as plan:
                 leases = self._life.establish(
                     plan.leases,
+                    inventory.recorded_state,
                     deadline,
                     plan.jobs,
-                    inventory.recorded_state.store,
                     committed=_releasing,
                 )
             released = self._life.release(leases, deadline)
@@ -392,7 +393,7 @@ def _check_free(recorded: RecordedState, region: Region) -> None:
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     for lease in recorded.leases:
-        if lease.stands_on(region):
+        if lease.uses_region(region):
             raise exception.RegionUnusable(
                 f"{region} is in use: {lease.address} is leased to "
                 f"{lease.consumer_title}",
@@ -440,7 +441,7 @@ def _releasing(leases: Sequence[Lease]) -> list[Lease]:
     # Without a guest, the replay of a crash has to release them, and no data is left.
     return [
         dataclasses.replace(
-            each, state=LeaseState.RELEASING, owes_erase=False, never_held=True
+            each.without(Action.ERASE), state=LeaseState.RELEASING, never_held=True
         )
         for each in leases
     ]

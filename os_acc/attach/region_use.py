@@ -10,8 +10,9 @@ from os_acc import exception
 from os_acc.attach.region_requirements import ProgrammingJob
 from os_acc.helper import client
 from os_acc.host import pci
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.objects.vfio_driver import is_vfio_driver
 
@@ -47,7 +48,7 @@ def check_free(
     refused = f"cannot program {job.region} with image {job.bitstream.image}"
     own = {each.lease.uuid for each in job.requirements}
     for lease in recorded.leases:
-        if lease.uuid not in own and lease.stands_on(job.region):
+        if lease.uuid not in own and lease.uses_region(job.region):
             raise exception.RegionUnusable(
                 f"{refused}: its PCI function {lease.address} is leased to "
                 f"{lease.consumer}",
@@ -81,7 +82,7 @@ def check_idle(
     """
     own = {lease.uuid for lease in leases}
     for other in others:
-        if other.uuid in own or not other.stands_on(job.region):
+        if other.uuid in own or not other.uses_region(job.region):
             continue
         if other.programming and other.programming.boot_id == job.lease.boot_id:
             raise exception.RegionUnusable(

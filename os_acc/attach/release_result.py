@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The result of a release of several leases, and the judgement of failed ones."""
+"""The result of a release of several leases, and the new state of failed ones."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def record_failures(
 
     If the cause can pass, the lease keeps its state, and its release is retried.
     """
-    judged = [(_judged(lease, error), error) for lease, error in failed]
+    changed = [(_with_reason(lease, error), error) for lease, error in failed]
     news = [
-        new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
+        new for (new, _), (old, _) in zip(changed, failed, strict=True) if new != old
     ]
     for lease in news:
-        if lease.is_over and lease.state is LeaseState.ERASING:
+        if lease.erasure and lease.state is LeaseState.ERASING:
             text, level = "cannot erase %s after instance %s yet: %s", logging.INFO
-        elif lease.is_over:
+        elif lease.erasure:
             text, level = (
                 "%s is quarantined: it is not erased after instance %s: %s",
                 logging.ERROR,
@@ -95,7 +95,7 @@ def record_failures(
             text, level = "cannot release %s of instance %s yet: %s", logging.INFO
         LOG.log(level, text, lease.address, lease.consumer_title, lease.reason)
     written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
-    return tuple((written.get(each.uuid, each), error) for each, error in judged)
+    return tuple((written.get(each.uuid, each), error) for each, error in changed)
 
 
 def is_transient(error: exception.OsAccError) -> bool:
@@ -105,7 +105,7 @@ def is_transient(error: exception.OsAccError) -> bool:
     )
 
 
-def _judged(lease: Lease, error: exception.OsAccError) -> Lease:
+def _with_reason(lease: Lease, error: exception.OsAccError) -> Lease:
     state = lease.state if is_transient(error) else LeaseState.QUARANTINED
     return dataclasses.replace(lease, state=state, reason=str(error))
 

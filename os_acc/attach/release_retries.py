@@ -92,7 +92,7 @@ class Retrier:
         self._asked.set()
         return self._thread is None or bool(futures.wait([self._thread], seconds).done)
 
-    def kick(self) -> None:
+    def retry_now(self) -> None:
         """Request a round now, without waiting for it; no-op before :meth:`start`."""
         if not self._is_started:
             return

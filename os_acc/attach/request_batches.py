@@ -18,8 +18,7 @@ from os_acc.objects.accelerator_request import (
     RequestAction,
     RequestBinding,
 )
-from os_acc.objects.profile import ProfileGroup
-from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
 from os_acc.objects.selection import Allocations
 from os_acc.profiles import parser
 
@@ -27,89 +26,99 @@ from os_acc.profiles import parser
 _LONGEST = 400
 
 
-def by_instance(
-    asked: Mapping[str, RequestBinding],
-) -> list[tuple[str, dict[str, RequestBinding]]]:
-    """Return the bindings of each instance, sorted by its UUID."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstanceBindings:
+    """The bindings of one call to one instance, by the UUID of the request.
+
+    :ivar image_id: the image that the instance boots, or ''.
+    """
+
+    instance: str
+    image_id: str
+    bindings: Mapping[str, RequestBinding]
+
+
+def by_instance(asked: Mapping[str, RequestBinding]) -> list[InstanceBindings]:
+    """Return the bindings of each instance, sorted by its UUID.
+
+    :raises InvalidInput: the bindings of an instance name several images.
+    """
     found: defaultdict[str, dict[str, RequestBinding]] = defaultdict(dict)
     for uuid, binding in asked.items():
         found[binding.instance_uuid][uuid] = binding
-    return sorted(found.items())
-
-
-def groups(
-    requests: Iterable[AcceleratorRequest],
-) -> tuple[tuple[ProfileGroup, tuple[AcceleratorRequest, ...]], ...]:
-    """Return each group with its requests, sorted by the suffix that Nova uses."""
-    found: defaultdict[tuple[str, int], list[AcceleratorRequest]] = defaultdict(list)
-    for each in requests:
-        if each.group is not None:
-            found[each.profile, each.group].append(each)
-    read = [
-        (parser.group(profile, index, dict(members[0].properties)), tuple(members))
-        for (profile, index), members in found.items()
-    ]
-    return tuple(sorted(read, key=lambda each: each[0].suffix))
+    bindings = []
+    for instance, together in sorted(found.items()):
+        images = sorted({each.image_id for each in together.values()} - {""})
+        if len(images) > 1:
+            raise exception.InvalidInput(
+                f"the bindings of instance {instance} name several images: "
+                f"{', '.join(map(exception.show, images))}",
+                hint="pass the image that the instance boots",
+            )
+        bindings.append(InstanceBindings(instance, "".join(images), together))
+    return bindings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BatchPlug:
-    """The plug that binds the requests of an instance.
+class Batch:
+    """The requests of one create call, with bindings to one instance.
 
     :ivar named: the UUIDs of the requests of each group, by its suffix.
     """
 
+    requests: tuple[AcceleratorRequest, ...]
     selection: Allocations
-    request: FlavorRequest
+    flavor: FlavorRequest
     named: Mapping[str, Sequence[str]]
 
 
-def plug_of(bound: Collection[AcceleratorRequest]) -> BatchPlug:
-    """Return the plug for the requests of one instance, which have bindings."""
-    found = groups(bound)
-    amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for group, requests in found:
-        provider = binding_of(requests[0]).device_rp_uuid
-        amounts[provider].update(dict(group.request.resources))
-    selection = Allocations(
-        entries=tuple(
-            (provider, tuple(sorted(each.items())))
-            for provider, each in sorted(amounts.items())
-        ),
-        mappings=tuple(
-            (group.suffix, (binding_of(requests[0]).device_rp_uuid,))
-            for group, requests in found
-        ),
-    )
-    (profile,) = {each.profile for each in bound}
-    request = FlavorRequest(
-        tuple(group.request for group, _requests in found),
-        GroupPolicy.NONE,
-        profile=profile,
-    )
-    named = {
-        group.suffix: tuple(each.uuid for each in requests) for group, requests in found
-    }
-    return BatchPlug(selection, request, named)
+def batch(
+    asked: Mapping[str, RequestBinding],
+    found: Iterable[AcceleratorRequest],
+    recorded: Iterable[AcceleratorRequest],
+) -> Batch:
+    """Return the requests with their new bindings, and the plug that binds them.
 
-
-def binding_of(request: AcceleratorRequest) -> RequestBinding:
-    """Return the binding of a request that has one."""
-    if request.binding is None:
-        raise ValueError(f"accelerator request {request.uuid} has no binding")
-    return request.binding
-
-
-def check_whole(
-    bound: Collection[AcceleratorRequest], recorded: Iterable[AcceleratorRequest]
-) -> None:
-    """Check that the requests can be bound to one instance together.
-
-    :param bound: the requests, with their new bindings.
+    :param found: the requests of these bindings.
     :param recorded: all requests of this host.
     :raises InvalidInput: they are of several profiles or create calls, or not all
         requests of one call; or a group is bound to several providers.
     """
+    bound = tuple(each.with_binding(asked[each.uuid]) for each in found)
+    profile = _check_together(bound, recorded)
+    by_group: defaultdict[int, list[AcceleratorRequest]] = defaultdict(list)
+    for each in bound:
+        by_group[each.group or 0].append(each)
+    amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    groups, mappings = list[RequestGroup](), list[tuple[str, tuple[str, ...]]]()
+    named = dict[str, Sequence[str]]()
+    for index, members in by_group.items():
+        providers = sorted({asked[each.uuid].device_rp_uuid for each in members})
+        if len(providers) > 1:
+            raise exception.InvalidInput(
+                f"cannot bind group {index} of {profile} to several "
+                f"providers: {', '.join(providers)}",
+                hint="bind the requests of a group to one provider",
+            )
+        group = parser.group(profile, index, dict(members[0].properties)).request
+        amounts[providers[0]].update(dict(group.resources))
+        groups.append(group)
+        mappings.append((group.suffix, (providers[0],)))
+        named[group.suffix] = [each.uuid for each in members]
+    entries = sorted((at, tuple(sorted(each.items()))) for at, each in amounts.items())
+    groups.sort(key=lambda each: each.suffix)
+    return Batch(
+        bound,
+        Allocations(tuple(entries), tuple(sorted(mappings))),
+        FlavorRequest(tuple(groups), GroupPolicy.NONE, profile=profile),
+        named,
+    )
+
+
+def _check_together(
+    bound: Collection[AcceleratorRequest], recorded: Iterable[AcceleratorRequest]
+) -> str:
+    """Check that these are the requests of one create call; return its profile."""
     profiles = sorted({each.profile for each in bound})
     if len(profiles) > 1:
         raise exception.InvalidInput(
@@ -125,18 +134,20 @@ def check_whole(
             "created together",
             hint="bind the requests of one create call",
         )
-    ((batch, size),) = batches.items()
+    ((made_by, size),) = batches.items()
     if len(bound) != size:
         uuids = {each.uuid for each in bound}
         others = [
-            each for each in recorded if each.batch == batch and each.uuid not in uuids
+            each
+            for each in recorded
+            if each.batch == made_by and each.uuid not in uuids
         ]
         raise exception.InvalidInput(
             f"bindings has {len(bound)} of the {size} accelerator requests that were "
             f"created together for {profile}",
             hint=_completion(others, size - len(bound)),
         )
-    _check_providers(bound, profile)
+    return profile
 
 
 def _completion(others: Collection[AcceleratorRequest], missing: int) -> str:
@@ -147,16 +158,3 @@ def _completion(others: Collection[AcceleratorRequest], missing: int) -> str:
     if all(each.allows(RequestAction.BIND) for each in others):
         return f"bind {uuids} in the same call"
     return f"unbind {uuids}, then bind all of them in one call"
-
-
-def _check_providers(bound: Iterable[AcceleratorRequest], profile: str) -> None:
-    for group, requests in groups(bound):
-        providers = sorted(
-            {each.binding.device_rp_uuid for each in requests if each.binding}
-        )
-        if len(providers) > 1:
-            raise exception.InvalidInput(
-                f"cannot bind group {group.index} of {profile} to several "
-                f"providers: {', '.join(providers)}",
-                hint="bind the requests of a group to one provider",
-            )

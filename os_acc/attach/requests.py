@@ -17,13 +17,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 from oslo_utils import uuidutils
 
 from os_acc import exception
 from os_acc.attach import request_batches, serialize
 from os_acc.attach.manager import Manager
+from os_acc.attach.request_batches import Batch, InstanceBindings
 from os_acc.objects.accelerator_request import (
     BINDING,
     AcceleratorRequest,
@@ -130,18 +130,40 @@ class Requests:
         :raises OsAccError: as :func:`os_acc.plug`; the requests are marked as failed.
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
-        asked = request_batches.by_instance(self._parsed(bindings))
+        store = self._manager.store.until(deadline)
+        requested = self._parsed(bindings)
+        asked = request_batches.by_instance(requested)
         # All locks at once: no request changes its state between check and bind.
-        locks = {name for uuid, together in asked for name in _locks(uuid, together)}
-        bound: list[AcceleratorRequest] = []
-        with self._manager.locks.hold(locks, deadline):
-            unbound = [self._unbound(together, deadline) for _uuid, together in asked]
-            for (uuid, _together), requests in zip(asked, unbound, strict=True):
-                self._check_bind(uuid, requests, deadline)
-            for (uuid, together), requests in zip(asked, unbound, strict=True):
-                self._bind(uuid, requests, _image(together.values()), deadline)
-                bound += self._manager.store.until(deadline).requests(together)
-        return tuple(bound)
+        owners = {*requested, *(each.instance for each in asked)}
+        with self._manager.locks.hold(
+            [consumer_lock(each) for each in owners], deadline
+        ):
+            batches = [(each, self._unbound(each, store)) for each in asked]
+            for each, batch in batches:
+                if batch:
+                    with self._failing(batch):
+                        self._manager.check_bind(
+                            each.instance,
+                            batch.selection,
+                            batch.flavor,
+                            set(each.bindings),
+                            deadline,
+                        )
+            for each, batch in batches:
+                if not batch:
+                    self._manager.renew(each.instance, deadline, each.image_id)
+                    continue
+                store.change_requests(batch.requests)
+                with self._failing(batch):
+                    self._manager.bind(
+                        each.instance,
+                        batch.selection,
+                        batch.flavor,
+                        batch.named,
+                        deadline,
+                        each.image_id,
+                    )
+            return store.requests(requested)
 
     def unbind(self, uuids: object) -> int:
         """Release the accelerators of requests; return their number.
@@ -158,28 +180,6 @@ class Requests:
         with self._locked(lambda store: store.requests(requested), deadline) as found:
             return self._unbind(found, deadline)
 
-    def delete_of(self, instance: object) -> int:
-        """Unbind and delete all requests of an instance; return their number.
-
-        Accelerators of a plug count as requests.
-
-        :raises InvalidInput: not a UUID.
-        :raises DevicesUnreleased: some devices could not be given back; all requests
-            stay.
-        """
-        deadline = self._deadline(self._manager.settings.unplug_timeout)
-        uuid = consumer_uuid(instance)
-
-        def of_instance(store: Store) -> tuple[AcceleratorRequest, ...]:
-            return tuple(each for each in self._all(store) if each.instance == uuid)
-
-        with self._locked(of_instance, deadline, uuid) as found:
-            self._unbind(found, deadline)
-            self._manager.store.until(deadline).delete_requests(
-                each.uuid for each in found
-            )
-        return len(found)
-
     @contextlib.contextmanager
     def _locked(
         self,
@@ -187,7 +187,10 @@ class Requests:
         deadline: float,
         *consumers: str,
     ) -> Iterator[tuple[AcceleratorRequest, ...]]:
-        """Yield requests, with the locks of the requests and their consumers held."""
+        """Yield requests, with the locks of the requests and their consumers held.
+
+        The lock of a request is that of a consumer with its UUID.
+        """
         store = self._manager.store.until(deadline)
         found = which(store)
         while True:
@@ -204,7 +207,9 @@ class Requests:
         leases = [each.lease for each in found if each.lease]
         count = self._manager.give_back(leases, deadline) if leases else 0
         store.change_requests(
-            _with(each, recorded=RequestState.UNBOUND, reason="", lease=None)
+            dataclasses.replace(
+                each, recorded=RequestState.UNBOUND, reason="", lease=None
+            )
             for each in found
             if each.is_made
         )
@@ -214,7 +219,8 @@ class Requests:
         """Delete requests; return their number.
 
         :param uuids: the UUIDs of requests without accelerators.
-        :param instance: instead of UUIDs; see :meth:`delete_of`.
+        :param instance: instead: unbind and delete all requests of this instance.
+            Accelerators of a plug count as requests.
         :raises InvalidInput: neither or both are given, or not UUIDs.
         :raises NotFound: a request does not exist.
         :raises Conflict: a request has an accelerator.
@@ -223,17 +229,26 @@ class Requests:
         """
         if (uuids is None) == (instance is None):
             raise exception.InvalidInput("pass either uuids or an instance")
-        if instance is not None:
-            return self.delete_of(instance)
         deadline = self._deadline(self._manager.settings.unplug_timeout)
-        requested = uuids_from_api(uuids)
-        locks = sorted(consumer_lock(each) for each in requested)
-        with self._manager.locks.hold(locks, deadline):
-            store = self._manager.store.until(deadline)
-            for each in store.requests(requested):
-                _check(each, RequestAction.DELETE)
-            store.delete_requests(requested)
-        return len(requested)
+        store = self._manager.store.until(deadline)
+        if instance is None:
+            requested = uuids_from_api(uuids)
+            with self._manager.locks.hold(
+                [consumer_lock(each) for each in requested], deadline
+            ):
+                for each in store.requests(requested):
+                    _check(each, RequestAction.DELETE)
+                store.delete_requests(requested)
+            return len(requested)
+        uuid = consumer_uuid(instance)
+
+        def of_instance(store: Store) -> tuple[AcceleratorRequest, ...]:
+            return tuple(each for each in self._all(store) if each.instance == uuid)
+
+        with self._locked(of_instance, deadline, uuid) as found:
+            self._unbind(found, deadline)
+            store.delete_requests(each.uuid for each in found)
+        return len(found)
 
     def events(self, uuids: object) -> ExternalEvents:
         """See :func:`os_acc.attach.serialize.events`.
@@ -270,8 +285,6 @@ class Requests:
             raise exception.InvalidInput("bindings has the same request twice")
         for uuid, each in asked.items():
             self._check_host(uuid, each.hostname)
-        for instance, together in request_batches.by_instance(asked):
-            _check_image(instance, together.values())
         return asked
 
     def _check_host(self, uuid: str, hostname: str) -> None:
@@ -285,104 +298,42 @@ class Requests:
                 f"host is {node_name}"
             )
 
-    def _unbound(
-        self, asked: Mapping[str, RequestBinding], deadline: float
-    ) -> tuple[AcceleratorRequest, ...]:
-        """Return an instance's requests with their new bindings.
-
-        Empty if they have these bindings already.
+    def _unbound(self, asked: InstanceBindings, store: Store) -> Batch | None:
+        """Return an instance's requests; None: they have these bindings already.
 
         :raises InvalidInput: they cannot be bound together.
         :raises NotFound: a request does not exist.
         :raises Conflict: the state of a request does not allow it.
         """
-        recorded = self._manager.store.until(deadline).requests
-        found = recorded(asked)
+        found = store.requests(asked.bindings)
         if all(
             each.state is RequestState.BOUND
-            and request_batches.binding_of(each).is_same(asked[each.uuid])
+            and each.binding is not None
+            and each.binding.is_same(asked.bindings[each.uuid])
             for each in found
         ):
-            return ()
+            return None
         for each in found:
             _check(each, RequestAction.BIND)
-        bound = tuple(
-            _with(
-                each,
-                recorded=RequestState.INITIAL,
-                binding=asked[each.uuid],
-                reason="",
-            )
-            for each in found
-        )
-        request_batches.check_whole(bound, recorded())
-        return bound
+        return request_batches.batch(asked.bindings, found, store.requests())
 
-    def _check_bind(
-        self, uuid: str, bound: tuple[AcceleratorRequest, ...], deadline: float
-    ) -> None:
-        """Check that an instance can get the accelerators of its requests.
-
-        :raises OsAccError: it cannot; the requests are marked as failed.
-        """
-        if not bound:
-            return
-        plugged = request_batches.plug_of(bound)
+    @contextlib.contextmanager
+    def _failing(self, batch: Batch) -> Iterator[None]:
+        """Mark the requests as failed if the body raises."""
         try:
-            self._manager.check_bind(
-                uuid,
-                plugged.selection,
-                plugged.request,
-                {each.uuid for each in bound},
-                deadline,
-            )
-        except exception.OsAccError as error:
-            self._failed(bound, error)
-            raise
-
-    def _bind(
-        self,
-        uuid: str,
-        bound: tuple[AcceleratorRequest, ...],
-        image_id: str,
-        deadline: float,
-    ) -> None:
-        """Bind the requests of an instance; without requests, confirm its leases."""
-        if not bound:
-            self._manager.renew(uuid, deadline, image_id)
-            return
-        self._manager.store.until(deadline).change_requests(bound)
-        try:
-            self._plug(uuid, bound, image_id, deadline)
+            yield
         except BaseException as error:
-            self._failed(bound, error)
+            # The deadline of the plug may have passed.
+            deadline = self._deadline(self._manager.settings.unplug_timeout)
+            failed = RequestState.BIND_FAILED
+            try:
+                self._manager.store.until(deadline).change_requests(
+                    dataclasses.replace(each, recorded=failed, reason=str(error))
+                    for each in batch.requests
+                )
+            except exception.OsAccError as why:
+                error.add_note(f"cannot record that the requests failed: {why}")
             raise
-
-    def _failed(
-        self, bound: Iterable[AcceleratorRequest], error: BaseException
-    ) -> None:
-        failed = [
-            _with(each, recorded=RequestState.BIND_FAILED, reason=str(error))
-            for each in bound
-        ]
-        # The deadline of the plug may have passed.
-        deadline = self._deadline(self._manager.settings.unplug_timeout)
-        try:
-            self._manager.store.until(deadline).change_requests(failed)
-        except exception.OsAccError as why:
-            error.add_note(f"cannot record that the requests failed: {why}")
-
-    def _plug(
-        self,
-        uuid: str,
-        bound: Collection[AcceleratorRequest],
-        image_id: str,
-        deadline: float,
-    ) -> None:
-        plugged = request_batches.plug_of(bound)
-        self._manager.bind(
-            uuid, plugged.selection, plugged.request, plugged.named, deadline, image_id
-        )
 
     @staticmethod
     def _deadline(seconds: float) -> float:
@@ -407,32 +358,9 @@ def with_plugged(
             lease=lease,
         )
         for lease in leases
-        if lease.request_uuid not in recorded and not lease.is_over
+        if lease.request_uuid not in recorded and not lease.erasure
     )
     return (*made, *plugged)
-
-
-def _check_image(instance: str, bindings: Iterable[RequestBinding]) -> None:
-    """Check that the bindings of an instance name one image, or none.
-
-    :raises InvalidInput: they name several.
-    """
-    images = _images(bindings)
-    if len(images) > 1:
-        raise exception.InvalidInput(
-            f"the bindings of instance {instance} name several images: "
-            f"{', '.join(map(exception.show, images))}",
-            hint="pass the image that the instance boots",
-        )
-
-
-def _images(bindings: Iterable[RequestBinding]) -> list[str]:
-    return sorted({each.image_id for each in bindings} - {""})
-
-
-def _image(bindings: Iterable[RequestBinding]) -> str:
-    """Return the image that the bindings of an instance name, or ''."""
-    return next(iter(_images(bindings)), "")
 
 
 def _lock_owners(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
@@ -445,24 +373,12 @@ def _lock_owners(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
             yield each.lease.consumer
 
 
-def _locks(instance: str, requests: Iterable[str]) -> list[str]:
-    # The lock of a request is that of a consumer with its UUID.
-    return [consumer_lock(each) for each in (instance, *requests)]
-
-
 def _check(request: AcceleratorRequest, action: RequestAction) -> None:
     if not request.allows(action):
+        reason = f" ({request.reason})" if request.reason else ""
         raise exception.Conflict(
             f"cannot {action.value} accelerator request {request.uuid}: it is "
-            f"{request.state.value}{_because(request)}",
+            f"{request.state.value}{reason}",
             hint="unbind it first",
             reason=exception.ConflictReason.REQUEST,
         )
-
-
-def _because(request: AcceleratorRequest) -> str:
-    return f" ({request.reason})" if request.reason else ""
-
-
-def _with(request: AcceleratorRequest, **changes: Any) -> AcceleratorRequest:
-    return dataclasses.replace(request, **changes)

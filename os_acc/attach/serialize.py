@@ -55,7 +55,7 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
         "device_rp_uuid": lease.provider,
         "instance_uuid": lease.consumer,
         "request_group": lease.group,
-        "numa_node": lease.numa_node,
+        "numa_node": lease.handle.numa_node,
         "numa_affinity": lease.affinity.value if lease.affinity else None,
         "created_at": (_EPOCH + lease.created_at * _MICROSECOND).isoformat(
             timespec="microseconds"
@@ -77,7 +77,7 @@ def accelerator(lease: Lease) -> AcceleratorEntry:
 def _type(lease: Lease) -> str:
     if lease.slot is not None and lease.is_the_guests:
         return "MDEV"
-    return _TYPES[lease.attach_target]
+    return _TYPES[lease.wanted.attach_target]
 
 
 def _handle_info(lease: Lease) -> AttachHandleInfo:
@@ -86,8 +86,8 @@ def _handle_info(lease: Lease) -> AttachHandleInfo:
     if slot is None:
         info = _address_info(lease.address)
         # Nova reads this key of a port's accelerator.
-        if lease.physical_network:
-            info["physical_network"] = lease.physical_network
+        if lease.handle.physical_network:
+            info["physical_network"] = lease.handle.physical_network
         return info
     info = _address_info(slot.type.function)
     info["asked_type"] = slot.type.name
@@ -113,7 +113,7 @@ def by_consumer(leases: Iterable[Lease]) -> dict[str, list[AcceleratorEntry]]:
     """
     found: dict[str, list[AcceleratorEntry]] = {}
     for lease in leases:
-        if lease.is_over:
+        if lease.erasure:
             continue
         found.setdefault(lease.consumer, []).append(accelerator(lease))
     return found

@@ -35,6 +35,7 @@ from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.selection import GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching
@@ -95,7 +96,7 @@ class Swapper:
                 check(_on_planned_devices(placed, pairs))
                 self._check_stopped(placed, deadline)
                 recorded = self._established(
-                    placed, pairs, inventory.recorded_state.store, deadline
+                    placed, pairs, inventory.recorded_state, deadline
                 )
                 break
             except (
@@ -135,14 +136,14 @@ class Swapper:
         :raises DeviceInUse: a process does.
         """
         for lease in placed:
-            if lease.attach_target is not AttachTarget.NONE:
+            if lease.wanted.attach_target is not AttachTarget.NONE:
                 self._helper.check_unused(lease, deadline)
 
     def _established(
         self,
         placed: Sequence[Lease],
         pairs: Sequence[tuple[Lease, Lease]],
-        store_id: str,
+        recorded: RecordedState,
         deadline: float,
     ) -> tuple[Lease, ...]:
         """Prepare the new devices, and commit the swap."""
@@ -150,9 +151,9 @@ class Swapper:
         with self._programmer.plan_again(planned, deadline) as plan:
             return self._life.establish(
                 plan.leases,
+                recorded,
                 deadline,
                 plan.jobs,
-                store_id,
                 _commit(placed, {new.uuid: old for old, new in pairs}),
             )
 
@@ -213,17 +214,22 @@ def refusal(wrong: Sequence[Lease], reason: str) -> exception.NoDeviceAvailable:
 
 def cells(lease: Lease) -> str:
     """Return the guest's cells, for messages."""
-    return ", ".join(map(str, lease.cells))
+    return ", ".join(map(str, lease.guest.cells))
 
 
 def placement(lease: Lease) -> str:
     """Return the device of a lease and its place, for messages."""
     affinity = lease.affinity.value if lease.affinity else "unknown"
-    return f"{lease.address} ({affinity}, node {lease.numa_node})"
+    return f"{lease.address} ({affinity}, node {lease.handle.numa_node})"
 
 
 def _key(lease: Lease) -> _Key:
-    return lease.group, lease.provider, lease.resource_class, lease.attach_target
+    return (
+        lease.group,
+        lease.provider,
+        lease.wanted.resource_class,
+        lease.wanted.attach_target,
+    )
 
 
 def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
@@ -234,10 +240,10 @@ def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
         GroupAllocation(
             lease.group,
             lease.provider,
-            lease.resource_class,
+            lease.wanted.resource_class,
             amounts[key],
             bitstream_request=_bitstream_request(lease),
-            attach_target=lease.attach_target,
+            attach_target=lease.wanted.attach_target,
             numa_policy=lease.policies.group,
         )
         for key, lease in sorted(found.items(), key=lambda each: each[0][:3])
@@ -312,16 +318,12 @@ def _moved(old: Lease, planned: Lease) -> Lease:
         uuid=planned.uuid,
         epoch=planned.epoch,
         state=planned.state,
-        address=planned.address,
-        iommu_group=planned.iommu_group,
-        numa_node=planned.numa_node,
+        handle=dataclasses.replace(planned.handle, vgpu_type=old.handle.vgpu_type),
         affinity=planned.affinity,
         prior=planned.prior,
         boot_id=planned.boot_id,
         physfns=planned.physfns,
         parent=planned.parent,
-        physical_network=planned.physical_network,
-        driver=planned.driver,
         policies=dataclasses.replace(old.policies, device=planned.policies.device),
         arq="",
         is_spare=True,

@@ -15,11 +15,19 @@ from os_acc.attach.manager import Manager
 from os_acc.host import attributes, mdev, vfio, vgpu
 from os_acc.host.view import Host
 from os_acc.inventory.discovery import Inventory
-from os_acc.objects.device import RejectReason
-from os_acc.objects.lease import HelperRecord, Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.device import AttachHandle, RejectReason
+from os_acc.objects.lease import (
+    Action,
+    HelperRecord,
+    Lease,
+    LeaseState,
+    Owner,
+    PriorBinding,
+)
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, physfns
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
 from os_acc.privsep.functions import is_driver_name
@@ -51,17 +59,21 @@ class UnknownDevice:
     def lease(self, driver: str | None, siblings: Mapping[PciAddress, str]) -> Lease:
         """Return a lease whose release gives the device back."""
         address, members = self._address, self._members()
+        target = AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
         return Lease(
             uuid=uuidutils.generate_uuid(),
             consumer=uuidutils.generate_uuid(),
             owner=Owner.COMMAND,
             state=LeaseState.RELEASING,
-            group="",
-            provider="",
-            resource_class="",
-            address=address,
-            iommu_group=self._host.group_of(address).number,
-            numa_node=self._function.numa_node,
+            wanted=GroupAllocation("", "", "", 1, attach_target=target),
+            handle=AttachHandle(
+                address,
+                members,
+                self._host.group_of(address).number,
+                self._function.numa_node,
+                driver=self._vfio_driver(),
+                vgpu_type=self._vgpu_type(),
+            ),
             prior=tuple(
                 self._prior(each, driver if each == address else siblings.get(each))
                 for each in members
@@ -69,11 +81,6 @@ class UnknownDevice:
             request="",
             boot_id=attributes.boot_id(self._manager.root),
             physfns=physfns(self._host.function(each) for each in members),
-            attach_target=(
-                AttachTarget.VM if self._is_the_guests else AttachTarget.NONE
-            ),
-            driver=self._vfio_driver(),
-            vgpu_type=self._vgpu_type(),
         )
 
     def _vfio_driver(self) -> str:
@@ -202,19 +209,15 @@ def slot_lease(root: str, host: Host, slot: MdevSlot, recorded: HelperRecord) ->
         consumer=uuidutils.generate_uuid(),
         owner=Owner.COMMAND,
         state=LeaseState.RELEASING,
-        group="",
-        provider="",
-        resource_class="",
-        address=slot,
-        iommu_group=None,
-        numa_node=parent.numa_node if parent else None,
+        wanted=GroupAllocation("", "", "", 1),
+        handle=AttachHandle(slot, (slot,), None, parent.numa_node if parent else None),
         prior=(),
         request="",
         boot_id=attributes.boot_id(root),
         physfns=physfns([parent] if parent else []),
         parent=parent.identity if parent else None,
         plugin=recorded.releaser,
-        owes_release=bool(recorded.releaser),
+        outstanding=(Action.RELEASE,) if recorded.releaser else (),
     )
 
 
@@ -269,11 +272,11 @@ def check_ended(
     this_boot = attributes.boot_id(root)
     hidden = {each.identity.numbers for each in device.prior if not each.identity.drive}
     for lease in leases:
-        is_named = recorded and recorded.lease in (lease.uuid, lease.former_uuid)
+        is_named = recorded and recorded.lease in lease.recorded_uuids
         may_be = (
-            device.owes_erase
-            and not lease.is_over
-            and lease.owes_erase
+            device.needs_erase
+            and not lease.erasure
+            and lease.needs_erase
             and lease.boot_id != this_boot
             and hidden.intersection(each.identity.numbers for each in lease.prior)
         )

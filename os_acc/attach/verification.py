@@ -16,7 +16,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.attach import own_drivers, peers
 from os_acc.helper import client
-from os_acc.host import attributes, gpu_parts, health, iommu, mdev, pci, usage, vfio
+from os_acc.host import attributes, health, iommu, mdev, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
@@ -49,9 +49,7 @@ def read_prior(
     :raises DeviceGone: a function has vanished.
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
-    return tuple(
-        _prior(root, _function(root, address), deadline) for address in members
-    )
+    return tuple(_prior(root, address, deadline) for address in members)
 
 
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
@@ -95,21 +93,21 @@ def check_answers(
 def check_unused(root: str, leases: Sequence[Lease]) -> None:
     """Check that the host does not use leased devices.
 
-    After a reboot the host may have mounted the disk of a guest, or made it part
-    of a volume or an array.
+    After a reboot it may have mounted the disk of a guest, or put it into an array.
 
     :raises DeviceInUse: the host uses one.
     """
     if not leases:
         return
-    uses = usage.read_usage(root, pci.scan(root))
+    taken = [address for lease in leases for address in lease.functions]
+    functions = (pci.read_function(root, address) for address in taken)
+    uses = usage.read_usage(root, {each.address: each for each in functions if each})
     for lease in leases:
         own_drivers.check_vgpu(root, lease)
         for address in lease.functions:
-            use = uses.of(address)
-            if use is not None:
+            if address in uses:
                 raise exception.DeviceInUse(
-                    f"{address} is used by the host: {use}",
+                    f"{address} is used by the host: {uses[address]}",
                     address=str(address),
                     hint="release it on the host, then plug again",
                 )
@@ -124,14 +122,14 @@ def check_undivided(root: str, lease: Lease, deadline: float) -> None:
     :raises DeviceInParts: a function has one, or its driver does not tell.
     :raises DeviceStuck: the kernel does not return from a read in time.
     """
-    instances = gpu_parts.mig_instances(root)
+    instances = usage.mig_instances(root)
     for address in lease.functions if instances else ():
         stuck = exception.DeviceStuck(
             f"cannot read the MIG instances of {address}: NVIDIA's driver does not "
             "return",
             address=str(address),
         )
-        use = _read(deadline, stuck, gpu_parts.mig_use, root, str(address), instances)
+        use = _read(deadline, stuck, usage.mig_use, root, address, instances)
         if use is not None:
             raise client.DeviceInParts(
                 f"{address} cannot be given to a guest: {use}", address=str(address)
@@ -144,7 +142,7 @@ def check_viable(root: str, lease: Lease) -> None:
     :raises HostStepFailed: the group has no device node, or a member's driver
         keeps it from being viable.
     """
-    number = lease.iommu_group
+    number = lease.handle.iommu_group
     if lease.slot is not None:
         created = mdev.read_mdev(root, lease.uuid)
         number = created.iommu_group if created else None
@@ -158,25 +156,25 @@ def check_viable(root: str, lease: Lease) -> None:
         return
     own_drivers.check_offered(root, lease)
     if (found := _obstacle(root, lease)) is not None:
+        address, driver = found
         raise exception.HostStepFailed(
-            f"IOMMU group {number} cannot be assigned to a guest: {found.address} is "
-            f"bound to {found.driver}",
-            address=str(found.address),
+            f"IOMMU group {number} cannot be assigned to a guest: {address} is bound "
+            f"to {driver}",
+            address=str(address),
             hint="unbind it, or unplug the instance, then plug again",
         )
 
 
 def _obstacle(
     root: str, lease: Lease, checked: Collection[PciAddress] = ()
-) -> PciFunction | None:
+) -> tuple[PciAddress, str | None] | None:
     """Return an unchecked function whose driver keeps the group from a guest."""
-    assert lease.iommu_group is not None, "it has no function"
-    group = iommu.read_group(root, lease.iommu_group)
-    others = [each for each in group.members if each not in checked] if group else []
-    for each in filter(None, (pci.read_function(root, address) for address in others)):
-        is_own = (each.address, each.driver) == (lease.address, lease.driver)
-        if not is_own and not vfio.leaves_group_viable(each):
-            return each
+    assert lease.handle.iommu_group is not None, "it has no function"
+    for address in iommu.read_members(root, lease.handle.iommu_group):
+        driver = None if address in checked else pci.read_driver(root, address)
+        is_own = (address, driver) == (lease.address, lease.driver)
+        if not is_own and not vfio.leaves_group_viable(driver):
+            return address, driver
     return None
 
 
@@ -185,11 +183,10 @@ def check_driven(root: str, lease: Lease) -> None:
 
     :raises HostStepFailed: the device has no driver, or a VFIO driver.
     """
-    if lease.attach_target is not AttachTarget.HOST:
+    if lease.wanted.attach_target is not AttachTarget.HOST:
         return
     place = lease.address
-    function = pci.read_function(root, place) if isinstance(place, PciAddress) else None
-    driver = function.driver if function else None
+    driver = pci.read_driver(root, place) if isinstance(place, PciAddress) else None
     if driver is None or is_vfio_driver(driver):
         raise exception.HostStepFailed(
             f"{lease.address} has attach_target=host, but it is bound to "
@@ -221,7 +218,7 @@ def holds(root: str, lease: Lease) -> bool:
     # Another function may have been put into the group.
     return not lease.is_the_guests or (
         all(
-            function.iommu_group == lease.iommu_group
+            function.iommu_group == lease.handle.iommu_group
             and own_drivers.is_as_leased(root, lease, function)
             for function in functions
         )
@@ -265,7 +262,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
         or not is_vfio_driver(lease.driver)
         or lease.boot_id == this_boot
         else dataclasses.replace(
-            _prior(root, function, deadline),
+            _prior(root, function.address, deadline),
             identity=function.identity.completed(old.identity),
         )
         for old, function in zip(lease.prior, functions, strict=True)
@@ -273,7 +270,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     return dataclasses.replace(
         lease,
         prior=prior,
-        iommu_group=group,
+        handle=dataclasses.replace(lease.handle, iommu_group=group),
         boot_id=this_boot,
         physfns=physfns(functions),
     )
@@ -319,13 +316,14 @@ def remaining(root: str, lease: Lease) -> Lease:
     """
     prior = () if peers.moved(root, lease) else lease.prior
     found = [(old, _same(root, old)) for old in prior]
-    groups = [now.iommu_group for _, now in found if now is not None]
+    groups = (now.iommu_group for _, now in found if now is not None)
+    number = next((each for each in groups if each is not None), None)
     return dataclasses.replace(
         lease,
         prior=tuple(old for old, now in found if now is not None),
-        iommu_group=next(
-            (number for number in groups if number is not None), lease.iommu_group
-        ),
+        handle=lease.handle
+        if number is None
+        else dataclasses.replace(lease.handle, iommu_group=number),
     )
 
 
@@ -368,10 +366,9 @@ def is_back(root: str, lease: Lease) -> bool:
 
 def moved(root: str, lease: Lease) -> bool:
     """Return whether a function is bound to another driver than its prior one."""
-    found = ((old, pci.read_function(root, old.address)) for old in lease.prior)
     return any(
-        function is not None and function.driver not in (None, old.driver)
-        for old, function in found
+        pci.read_driver(root, old.address) not in (None, old.driver)
+        for old in lease.prior
     )
 
 
@@ -414,30 +411,24 @@ def _read(
     return reading.result()
 
 
-def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
+def _prior(root: str, address: PciAddress, deadline: float) -> PriorBinding:
     deadlines.left(deadline)
     stuck = exception.DeviceStuck(
-        f"cannot read driver_override of {function.address}: the kernel does not "
-        "return",
-        address=str(function.address),
+        f"cannot read driver_override of {address}: the kernel does not return",
+        address=str(address),
     )
-    binding = _read(deadline, stuck, pci.read_binding, root, function.address)
+    binding = _read(deadline, stuck, pci.read_binding, root, address)
     if binding is None:
-        raise exception.DeviceGone(f"{function.address} has vanished from the host")
+        raise exception.DeviceGone(f"{address} has vanished from the host")
     for name in (binding.driver, binding.driver_override):
         # A binding that cannot be restored must not be removed.
         if not is_driver_name(name or ""):
             raise exception.HostStepFailed(
-                f"{function.address}: cannot restore {name!r:.80} as its driver",
-                address=str(function.address),
+                f"{address}: cannot restore {name!r:.80} as its driver",
+                address=str(address),
                 hint="clear its driver_override, or bind it to another driver",
             )
-    return PriorBinding(
-        address=function.address,
-        identity=function.identity,
-        driver=binding.driver,
-        driver_override=binding.driver_override,
-    )
+    return binding
 
 
 def parent_identity(root: str, slot: MdevSlot) -> PciIdentity | None:
@@ -471,7 +462,7 @@ def check_parent(root: str, lease: Lease) -> None:
 
 def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
     check_parent(root, lease)
-    peers.check_told_apart(root, lease)
+    peers.check_distinct(root, lease)
     functions = tuple(_function(root, address) for address in lease.functions)
     for old, now in zip(lease.prior, functions, strict=True):
         if not now.identity.may_be(old.identity):

@@ -169,16 +169,6 @@ class Cache:
             total = sum(each.size for each in found.entries)
             return tuple(self._evict(found.entries, total - size))
 
-    def forget(self, image: Image, deadline: float) -> bool:
-        """Remove an image that was altered, so that it is fetched again.
-
-        :returns: whether it was altered; an intact image stays.
-        :raises DeviceStuck: it was not hashed in time; it stays.
-        :raises LockTimeout: others used it, or the cache, until the deadline.
-        :raises StateUnavailable: the cache cannot be used.
-        """
-        return not self.verify(Digest.of(image), deadline)
-
     def verify(self, digest: Digest, deadline: float) -> bool:
         """Hash an image again, and remove it if it was altered.
 
@@ -239,9 +229,18 @@ class Cache:
                 return file
             os.makedirs(self.directory, mode=0o750, exist_ok=True)
             path = self._path(digest)
-            _make_way(path)
-            with self._begun(image, deadline) as (file, temporary):
-                fd = file.fileno()
+            # rename(2) replaces a file, but not a directory.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.rmdir(path)
+            # A failed download is removed.
+            with contextlib.ExitStack() as begun:
+                with self._locks.hold([CACHE_LOCK], deadline):
+                    self._make_room(image, image.size or 0)
+                    file, temporary = begun.enter_context(
+                        cache_files.temporary(self.directory)
+                    )
+                    fd = file.fileno()
+                    cache_files.reserve(fd, image.size or 0)
                 download.fetch(source, image, fd, self._size, deadline, progress)
                 os.fsync(fd)
                 with self._locks.hold([CACHE_LOCK], deadline):
@@ -251,17 +250,6 @@ class Cache:
                 small_files.sync_directory(self.directory)
                 file.seek(0)
                 return file
-
-    @contextlib.contextmanager
-    def _begun(self, image: Image, deadline: float) -> Iterator[tuple[io.FileIO, str]]:
-        """Yield a file with space for an image; a failed download removes it."""
-        size = image.size or 0
-        with contextlib.ExitStack() as stack:
-            with self._locks.hold([CACHE_LOCK], deadline):
-                self._make_room(image, size)
-                begun = stack.enter_context(cache_files.temporary(self.directory))
-                cache_files.reserve(begun[0].fileno(), size)
-            yield begun
 
     # -- room ----------------------------------------------------------------
 
@@ -331,9 +319,3 @@ def _size(path: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         return os.lstat(path).st_size
     return 0
-
-
-def _make_way(path: str) -> None:
-    # rename(2) replaces a file, but not a directory.
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        os.rmdir(path)

@@ -16,20 +16,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
 
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.bitstreams.source import has
+from os_acc.bitstreams.source import FIELDS, ImageStream, has, parsed
 from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
+from os_acc.rest.responses import JsonValue, ResponseMalformed
 
 LOG = log.getLogger(__name__)
 
@@ -38,13 +38,13 @@ _SUFFIX = ".json"
 _MOST_PROPERTIES = 1 << 18
 _PIECE = 1 << 20
 
-# "Show image" of the Image service API v2: fields that are neither used nor
-# properties.
-_UNUSED = (
-    *("checksum", "created_at", "direct_url", "file", "locations", "min_disk"),
-    *("min_ram", "protected", "schema", "self", "size", "stores", "updated_at"),
-    "virtual_size",
-)
+# The fields of an image that an administrator has published.
+_DEFAULTS = {
+    "status": "active",
+    "visibility": "public",
+    "disk_format": "raw",
+    "container_format": "bare",
+}
 
 
 class _Unusable(Exception):
@@ -76,7 +76,7 @@ class Directory:
                 yield entry.image
 
     @contextlib.contextmanager
-    def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[ImageStream]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.data`."""
         name = self._found(image.id, deadline).file
         with self._opened() as directory:
@@ -88,7 +88,7 @@ class Directory:
                 ) from error
         with open(fd, "rb", buffering=0) as file:
             file.seek(offset)
-            yield _Data(file.fileno(), offset, deadline, f"{self._path}/{name}")
+            yield ImageStream(offset, _pieces(file, deadline, f"{self._path}/{name}"))
 
     def _found(self, image_id: str, deadline: float) -> _Entry:
         wanted = canonical_uuid(image_id)
@@ -157,29 +157,20 @@ class _Entry:
     image: Image
 
 
-class _Data:
-    """The data of a file, from an offset on."""
-
-    def __init__(self, fd: int, offset: int, deadline: float, path: str) -> None:
-        self.offset = offset
-        self._fd = fd
-        self._deadline = deadline
-        self._path = path
-
-    def __iter__(self) -> Iterator[bytes]:
-        while True:
-            _check_time(self._deadline, self._path)
-            try:
-                piece = os.read(self._fd, _PIECE)
-            except OSError as error:
-                raise exception.ServiceUnavailable(
-                    f"cannot read {self._path}: {error.strerror}",
-                    service=exception.ServiceType.IMAGE,
-                    reason=exception.OutageReason.LOCAL_SOURCE,
-                ) from error
-            if not piece:
-                return
-            yield piece
+def _pieces(file: io.FileIO, deadline: float, path: str) -> Iterator[bytes]:
+    while True:
+        _check_time(deadline, path)
+        try:
+            piece = file.read(_PIECE)
+        except OSError as error:
+            raise exception.ServiceUnavailable(
+                f"cannot read {path}: {error.strerror}",
+                service=exception.ServiceType.IMAGE,
+                reason=exception.OutageReason.LOCAL_SOURCE,
+            ) from error
+        if not piece:
+            return
+        yield piece
 
 
 def _check_time(deadline: float, path: str) -> None:
@@ -213,10 +204,10 @@ def _read_image(directory: int, file: str) -> Image:
         size = os.fstat(fd).st_size
     finally:
         os.close(fd)
-    return _image(_parsed(text), file, size)
+    return _image(text, file, size)
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
+def _image(text: bytes, file: str, size: int) -> Image:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -224,39 +215,16 @@ def _parsed(text: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise _Unusable("its properties are not a JSON object")
     # Glance uses null for absent fields.
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _image(fields: dict[str, Any], file: str, size: int) -> Image:
-    for name in _UNUSED:
-        fields.pop(name, None)
-    tags = fields.pop("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _Unusable("its tags are not a list of strings")
-    hidden = fields.pop("os_hidden", False)
-    if not isinstance(hidden, bool):
-        raise _Unusable("its os_hidden is neither true nor false")
-    fields.setdefault("name", file)
-    for name, value in fields.items():
-        if not isinstance(value, str) or not exception.is_encodable(name + value):
+    stated = {name: value for name, value in fields.items() if value is not None}
+    for name, value in stated.items():
+        if name not in FIELDS and not isinstance(value, str):
             raise _Unusable(
                 f"its {exception.show(name)} is {exception.show(value)}, not text"
             )
-    image_id = canonical_uuid(fields.pop("id", ""))
-    if image_id is None:
-        raise _Unusable("its id is not a UUID")
-    return Image(
-        id=image_id,
-        name=fields.pop("name"),
-        status=fields.pop("status", "active"),
-        visibility=fields.pop("visibility", "public"),
-        hidden=hidden,
-        owner=fields.pop("owner", ""),
-        size=size,
-        disk_format=fields.pop("disk_format", "raw"),
-        container_format=fields.pop("container_format", "bare"),
-        hash_algo=fields.pop("os_hash_algo", ""),
-        hash_value=fields.pop("os_hash_value", "").lower(),
-        tags=frozenset(tags),
-        properties=MappingProxyType(fields),
-    )
+    try:
+        image = parsed(
+            JsonValue({"name": file, **_DEFAULTS, **stated, "size": size}, "properties")
+        )
+    except ResponseMalformed as error:
+        raise _Unusable(str(error)) from error
+    return dataclasses.replace(image, id=canonical_uuid(image.id) or image.id)

@@ -72,7 +72,7 @@ def fetch(
             failures = 1 if arriving.done > before else failures + 1
             _pause(image, arriving, failures, error)
             continue
-        if arriving.is_whole:
+        if arriving.is_complete:
             arriving.prove()
             # An earlier attempt may have written more.
             os.ftruncate(fd, arriving.done)
@@ -115,7 +115,7 @@ class _Arriving:
         self.hashing = self.digest.new()
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.image.size is None or self.done == self.image.size
 
     def take(self, data: ImageStream) -> None:
@@ -142,8 +142,7 @@ class _Arriving:
         limit = self.most if self.image.size is None else self.image.size
         if self.done + len(piece) > limit:
             raise exception.ImageUnusable(
-                f"image {self.image} has more than {limit} bytes",
-                reason=exception.ImageReason.INVALID,
+                f"image {self.image} has more than {limit} bytes"
             )
         self.hashing.update(piece)
         rest = memoryview(piece)
@@ -159,8 +158,7 @@ class _Arriving:
         if found != self.digest.value:
             raise exception.ImageUnusable(
                 f"the data of image {self.image} do not match its hash: "
-                f"expected {self.digest}, computed {found}",
-                reason=exception.ImageReason.INVALID,
+                f"expected {self.digest}, computed {found}"
             )
 
     def too_short(self) -> exception.ImageUnusable:
@@ -169,7 +167,6 @@ class _Arriving:
             f"image {self.image} is truncated: the source sends "
             f"{self.done} of {self.image.size} bytes",
             hint="upload it again: the source has lost part of its data",
-            reason=exception.ImageReason.INVALID,
         )
 
     def late(self) -> exception.ServiceUnavailable:

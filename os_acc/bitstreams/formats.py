@@ -14,7 +14,7 @@ python/packager. Other readers of the format accept 1 to 4095 bytes of metadata.
 xclbin is the container of AMD/Xilinx (``struct axlf``): a fixed head, a table of
 sections, the sections, all little endian. XRT: src/runtime_src/core/include/xclbin.h.
 ``xclbinutil`` takes ``m_interface_uuid`` from the metadata of the partition; it is
-zero in files for single-stage shells. The vendor's tool gets the whole file.
+zero in files for single-stage shells. The vendor's tool gets the entire file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from __future__ import annotations
 import json
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import BinaryIO, Final, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import BinaryIO, Final, NoReturn
 
 from os_acc import exception
 from os_acc.bitstreams import properties
 from os_acc.objects.image import Header, Image, ImageFormat
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
+from os_acc.rest.responses import JsonValue
 
 
 def exactly(file: BinaryIO, count: int) -> bytes:
@@ -42,8 +43,7 @@ def exactly(file: BinaryIO, count: int) -> bytes:
         piece = file.read(count - len(found))
         if not piece:
             raise exception.ImageUnusable(
-                f"the file ends {count - len(found)} bytes too early",
-                reason=exception.ImageReason.INVALID,
+                f"the file ends {count - len(found)} bytes too early"
             )
         found += piece
     return found
@@ -57,8 +57,6 @@ _LENGTH: Final = struct.Struct("<I")
 _LONGEST: Final = 4095
 # 640 and 650 equal 1: files of two releases have the release number here.
 _VERSIONS: Final = frozenset({1, 640, 650})
-
-_T = TypeVar("_T")
 
 
 def read_gbs(file: BinaryIO, size: int) -> Header:
@@ -75,50 +73,35 @@ def read_gbs(file: BinaryIO, size: int) -> Header:
         _gbs_invalid(
             f"claims {length} bytes of metadata, but has {size} bytes in total"
         )
-    metadata = _metadata(exactly(file, length))
-    version = _member(metadata, "version", int)
+    try:
+        # Readers in C expect a terminating zero byte.
+        text = exactly(file, length).decode().rstrip("\0 \t\r\n")
+        metadata = JsonValue(json.loads(text, object_pairs_hook=_once), "metadata")
+        version, image = metadata["version"].integer(), metadata["afu-image"]
+        magic = image["magic-no"].integer() if "magic-no" in image else MAGIC_NUMBER
+        interface = image["interface-uuid"].uuid()
+        functions = [
+            each["accelerator-type-uuid"].uuid()
+            for each in image["accelerator-clusters"]
+        ]
+    # RecursionError: too deep nesting.
+    except (ValueError, RecursionError) as error:
+        raise exception.ImageUnusable(
+            f"the metadata of the green bitstream are invalid: {error}"
+        ) from error
     if version not in _VERSIONS:
-        _gbs_invalid(f"has metadata of version {exception.show(version)}")
-    image: Mapping[str, object] = _member(metadata, "afu-image", dict)
-    if image.get("magic-no", MAGIC_NUMBER) != MAGIC_NUMBER:
-        _gbs_invalid(f"has magic-no {exception.show(image['magic-no'])}")
+        _gbs_invalid(f"has metadata of version {version}")
+    if magic != MAGIC_NUMBER:
+        _gbs_invalid(f"has magic-no {magic}")
+    if not functions:
+        _gbs_invalid("implements no function: its accelerator-clusters are empty")
     return Header(
         ImageFormat.GBS,
         payload_offset=offset,
         payload_size=size - offset,
-        interface_id=_uuid(image, "interface-uuid"),
-        function_ids=_functions(image),
+        interface_id=canonical_uuid(interface),
+        function_ids=tuple(dict.fromkeys(filter(None, map(canonical_uuid, functions)))),
     )
-
-
-def _functions(image: Mapping[str, object]) -> tuple[str, ...]:
-    clusters = _member(image, "accelerator-clusters", list)
-    if not clusters:
-        _gbs_invalid("implements no function: its accelerator-clusters are empty")
-    found: dict[str, None] = {}
-    for cluster in clusters:
-        if not isinstance(cluster, dict):
-            _gbs_invalid(
-                f"has {exception.show(cluster)} among its accelerator-clusters"
-            )
-        found[_uuid(cluster, "accelerator-type-uuid")] = None
-    return tuple(found)
-
-
-def _metadata(raw: bytes) -> Mapping[str, object]:
-    try:
-        # Readers in C expect a terminating zero byte.
-        found = json.loads(raw.decode().rstrip("\0 \t\r\n"), object_pairs_hook=_once)
-    # RecursionError: too deep nesting.
-    except (ValueError, RecursionError) as error:
-        raise exception.ImageUnusable(
-            "the metadata of the green bitstream are not JSON: "
-            f"{exception.show(str(error))}",
-            reason=exception.ImageReason.INVALID,
-        ) from error
-    if not isinstance(found, dict):
-        _gbs_invalid(f"has {exception.show(found)} as its metadata, not an object")
-    return found
 
 
 def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
@@ -130,25 +113,8 @@ def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _member(within: Mapping[str, object], key: str, kind: type[_T]) -> _T:
-    found = within.get(key)
-    # isinstance() would accept a bool as an int.
-    if type(found) is not kind:
-        _gbs_invalid(f"has the invalid value {exception.show(found)} for {key}")
-    return found
-
-
-def _uuid(within: Mapping[str, object], key: str) -> str:
-    found = canonical_uuid(within.get(key))
-    if found is None:
-        _gbs_invalid(f"has {exception.show(within.get(key))} for {key}, not a UUID")
-    return found
-
-
 def _gbs_invalid(what: str) -> NoReturn:
-    raise exception.ImageUnusable(
-        f"the green bitstream {what}", reason=exception.ImageReason.INVALID
-    )
+    raise exception.ImageUnusable(f"the green bitstream {what}")
 
 
 MAGIC: Final = b"xclbin2\0"
@@ -223,9 +189,7 @@ def _check_sections(table: bytes, size: int) -> None:
 
 
 def _xclbin_invalid(what: str) -> NoReturn:
-    raise exception.ImageUnusable(
-        f"the xclbin {what}", reason=exception.ImageReason.INVALID
-    )
+    raise exception.ImageUnusable(f"the xclbin {what}")
 
 
 _MAGIC: Final = 16
@@ -263,9 +227,7 @@ def read_header(file: BinaryIO, size: int) -> Header:
         format that no hardware accepts.
     """
     if size <= 0:
-        raise exception.ImageUnusable(
-            "the file is empty", reason=exception.ImageReason.INVALID
-        )
+        raise exception.ImageUnusable("the file is empty")
     file.seek(0)
     magic = exactly(file, min(size, _MAGIC))
     if magic == GUID:
@@ -274,9 +236,7 @@ def read_header(file: BinaryIO, size: int) -> Header:
         return read_xclbin(file, size)
     for start, name, hint in _NO_BITSTREAMS:
         if magic.startswith(start):
-            raise exception.ImageUnusable(
-                f"the file is {name}", hint=hint, reason=exception.ImageReason.INVALID
-            )
+            raise exception.ImageUnusable(f"the file is {name}", hint=hint)
     return Header(ImageFormat.RAW, payload_offset=0, payload_size=size)
 
 
@@ -288,14 +248,22 @@ def check(header: Header, image: Image, region: Region) -> None:
         not state its region. INVALID: it contradicts the properties, or its payload
         is empty, too large, or no multiple of a word.
     """
+    _check_interface(header, image, region, required_interface(region))
+    _check_functions(header, image)
+    _check_payload(header, image)
+
+
+def required_interface(region: Region) -> str:
+    """Return the interface ID that a bitstream for a region has to have.
+
+    :raises RegionUnusable: the region has no interface ID.
+    """
     if region.interface_id is None:
         raise exception.RegionUnusable(
             f"{region} has no interface id, so that no bitstream can be matched to it",
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
-    _check_interface(header, image, region, region.interface_id)
-    _check_functions(header, image)
-    _check_payload(header, image)
+    return region.interface_id
 
 
 def _check_interface(header: Header, image: Image, region: Region, wanted: str) -> None:
@@ -313,8 +281,7 @@ def _check_interface(header: Header, image: Image, region: Region, wanted: str) 
         raise exception.ImageUnusable(
             f"the file of image {properties.title(image)} states the "
             f"region {header.interface_id}, but its properties state "
-            f"{exception.show(claimed)}",
-            reason=exception.ImageReason.INVALID,
+            f"{exception.show(claimed)}"
         )
     built_for = header.interface_id or claimed
     if built_for != wanted:
@@ -334,18 +301,14 @@ def _check_functions(header: Header, image: Image) -> None:
             raise exception.ImageUnusable(
                 f"the file of image {properties.title(image)} implements "
                 f"{', '.join(header.function_ids)}, but its properties state "
-                f"{exception.show(claimed)}",
-                reason=exception.ImageReason.INVALID,
+                f"{exception.show(claimed)}"
             )
 
 
 def _check_payload(header: Header, image: Image) -> None:
     title, size = properties.title(image), header.payload_size
     if size <= 0:
-        raise exception.ImageUnusable(
-            f"image {title} has an empty payload",
-            reason=exception.ImageReason.INVALID,
-        )
+        raise exception.ImageUnusable(f"image {title} has an empty payload")
     # The following limits are DFL's (drivers/fpga/dfl-fme-pr.c); the vendor's tool
     # checks the sections of an xclbin.
     if header.format is ImageFormat.XCLBIN:
@@ -356,11 +319,9 @@ def _check_payload(header: Header, image: Image) -> None:
         raise exception.ImageUnusable(
             f"the payload of image {title} has {size} bytes, not a multiple of 4",
             hint="it is truncated, or was packaged from a truncated file",
-            reason=exception.ImageReason.INVALID,
         )
     if size > _LARGEST_PAYLOAD:
         raise exception.ImageUnusable(
             f"the payload of image {title} has {size} bytes; the kernel "
-            f"accepts at most {_LARGEST_PAYLOAD}",
-            reason=exception.ImageReason.INVALID,
+            f"accepts at most {_LARGEST_PAYLOAD}"
         )

@@ -3,9 +3,8 @@
 """Selection of the image that matches a bitstream request.
 
 Images that the policy rejects are excluded first: an uploader must be able neither
-to make a request ambiguous nor to have an image selected. An error still lists them,
-since the wanted image may be among them. Of private images of other projects, it
-gives the number only; the log names them.
+to make a request ambiguous nor to have an image selected. An error still lists the
+rejected images of a search, since the wanted image may be among them.
 """
 
 from __future__ import annotations
@@ -14,16 +13,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from oslo_log import log
-
 from os_acc import exception
-from os_acc.bitstreams import policy, properties
+from os_acc.bitstreams import formats, options, policy, properties
 from os_acc.objects import bitstream_requests
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
-
-LOG = log.getLogger(__name__)
 
 #: Properties of a VM image that request a bitstream, by the field that they set.
 #: The spellings of a function are those of the images that implement it.
@@ -44,7 +39,6 @@ class _Found:
     image: Image
     refused: tuple[str, ...]
     differs: tuple[str, ...]
-    is_shown: bool
 
     def __str__(self) -> str:
         why = ", ".join(self.refused + self.differs)
@@ -68,8 +62,8 @@ def searches(
 ) -> Iterator[dict[str, str]]:
     """Yield the filters of a source for the images that the policy allows.
 
-    With an administrator's credentials, an unfiltered search returns the images of
-    all tenants, and takes as long as they are many.
+    With an administrator's credentials, an unfiltered search lists the images of all
+    projects; it is slow in clouds with many images.
     """
     for project in sorted(rules.projects):
         yield filters(request) | {"owner": project}
@@ -92,13 +86,9 @@ def choose(
     :raises ImageUnusable: MISMATCH: the allowed images are for other regions,
         vendors or boards. AMBIGUOUS: several images match.
     """
-    if region.interface_id is None:
-        raise exception.RegionUnusable(
-            f"{region} has no interface id, so that no bitstream can be matched to it",
-            reason=exception.RegionReason.NOT_PROGRAMMABLE,
-        )
+    formats.required_interface(region)
     found = [
-        _judged(image, request, region, rules)
+        _check(image, request, region, rules)
         for image in {image.id: image for image in images}.values()
         if answers(request, image)
     ]
@@ -172,8 +162,8 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
         if request.bitstream_id or request.bitstream_name:
             agrees = answers(request, image)
         elif request.function_id:
-            said = {*properties.function_ids(image), *bitstream.header.function_ids}
-            agrees = not said or request.function_id in said
+            stated = {*properties.function_ids(image), *bitstream.header.function_ids}
+            agrees = not stated or request.function_id in stated
         else:
             names = properties.function_names(image)
             agrees = not names or request.function_name in names
@@ -235,7 +225,7 @@ def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
 def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
     for field, names in _OF_VM_IMAGES.items():
         found: dict[BitstreamRequest, str] = {}
-        for key, value in properties.said(vm_image, names):
+        for key, value in properties.stated(vm_image, names):
             try:
                 found.setdefault(bitstream_requests.read(field, value), key)
             except exception.InvalidInput as error:
@@ -254,16 +244,22 @@ def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
         yield from found
 
 
-def _judged(
+def _check(
     image: Image, request: BitstreamRequest, region: Region, rules: policy.ImagePolicy
 ) -> _Found:
+    if not policy.is_shown(image, rules):
+        # Only a request by ID finds it: its name and its owner are not shown.
+        return _Found(
+            dataclasses.replace(image, name=""),
+            ("it is neither public nor of an allowed project",),
+            (),
+        )
     refused = policy.reasons(image, rules)
     # An ID identifies one image. A search also finds VM images, which have the
     # same properties to request a bitstream.
     if not request.bitstream_id and properties.TAG not in image.tags:
         refused = (f"it lacks the tag {properties.TAG}", *refused)
-    differs = tuple(_differences(image, region))
-    return _Found(image, refused, differs, policy.is_shown(image, rules))
+    return _Found(image, refused, tuple(_differences(image, region)))
 
 
 def _differences(image: Image, region: Region) -> Iterator[str]:
@@ -275,7 +271,7 @@ def _differences(image: Image, region: Region) -> Iterator[str]:
         (properties.VENDOR_NAMES, properties.is_vendor),
         (properties.BOARD_NAMES, properties.is_board),
     ):
-        for name, value in properties.said(image, names):
+        for name, value in properties.stated(image, names):
             if not is_it(value, region.identity):
                 yield f"its {name} is {exception.show(value)}"
 
@@ -285,12 +281,9 @@ def _none(
 ) -> Exception:
     if not found:
         return exception.ImageNotFound(
-            f"no image matches {request}", hint=_what_it_takes(request)
+            f"no image matches {request}", hint=_requirements(request)
         )
     listed = _listed(found)
-    if not all(each.is_shown for each in found):
-        # Only readers of the log may see the names of these images.
-        LOG.info("images of %s for %s: %s", request, region, "; ".join(_first(found)))
     if any(not each.refused for each in found):
         return exception.ImageUnusable(
             f"no image that matches {request} fits {region} (interface "
@@ -307,34 +300,28 @@ def _none(
     )
 
 
-def _what_it_takes(request: BitstreamRequest) -> str:
-    if request.bitstream_id or request.bitstream_name:
+def _requirements(request: BitstreamRequest) -> str:
+    if request.bitstream_id:
         return "the image may exist but not be visible to os_acc"
     names = (
         properties.FUNCTION_ID_NAMES
         if request.function_id
         else properties.FUNCTION_NAME_NAMES
     )
+    value = "" if request.bitstream_name else f"a property {names[0]} with this value, "
     return (
-        f"the image needs a property {names[0]} with this value, and "
-        f"the tag {properties.TAG}"
+        f"the image needs {value}the tag {properties.TAG}, and an owner in "
+        f"allowed_projects of [{options.GROUP.name}], unless it is public"
     )
 
 
 def _listed(found: Sequence[_Found]) -> str:
-    shown = [each for each in found if each.is_shown]
-    listed = list(_first(shown))
-    if (more := len(shown) - len(listed)) > 0:
-        listed.append(f"and {more} more")
-    if (others := len(found) - len(shown)) > 0:
-        listed.append(f"neither public nor of an allowed project: {others}")
-    return "; ".join(listed)
-
-
-def _first(found: Sequence[_Found]) -> Iterator[str]:
     # Allowed images first: the wanted one is probably among them.
     in_order = sorted(found, key=lambda each: bool(each.refused))
-    yield from map(str, in_order[:_MOST_LISTED])
+    listed = list(map(str, in_order[:_MOST_LISTED]))
+    if (more := len(found) - _MOST_LISTED) > 0:
+        listed.append(f"and {more} more")
+    return "; ".join(listed)
 
 
 def _canonical(text: str) -> str:

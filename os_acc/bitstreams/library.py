@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from os_acc.bitstreams import (
 )
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.source import ImageSource
+from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
@@ -38,8 +38,6 @@ _LEVELS = {
     options.InvisibleImage.QUIET: logging.DEBUG,
     options.InvisibleImage.WARNED: logging.WARNING,
 }
-# Images that are read only for an error message.
-_MOST_LISTED = 1000
 
 
 def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
@@ -116,18 +114,8 @@ class Library:
         if request.bitstream_id:
             image = self._source.image(request.bitstream_id, deadline)
             return image_selection.choose(request, region, [image], self._rules)
-        allowed = list(self._trusted(request, deadline))
-        try:
-            return image_selection.choose(request, region, allowed, self._rules)
-        except (exception.ImageNotFound, exception.ImageUnusable) as error:
-            if error.reason not in (None, exception.ImageReason.MISMATCH):
-                raise
-            # The error lists images that are not allowed, too.
-            found = self._source.images(image_selection.filters(request), deadline)
-            others = itertools.islice(found, _MOST_LISTED)
-            return image_selection.choose(
-                request, region, itertools.chain(allowed, others), self._rules
-            )
+        found = self._trusted(request, deadline)
+        return image_selection.choose(request, region, found, self._rules)
 
     def answers(self, deadline: float) -> bool:
         """Read one page of bitstreams; return whether there are any.
@@ -197,25 +185,28 @@ class Library:
             policy.check(image, self._rules)
             return image
         request = BitstreamRequest(bitstream_name=text)
-        allowed = {
+        found = {
             each.id: each
             for each in self._trusted(request, deadline)
-            if _is_bitstream(each) and not policy.reasons(each, self._rules)
+            if properties.TAG in each.tags
         }
+        allowed = [
+            each for each in found.values() if not policy.reasons(each, self._rules)
+        ]
         if len(allowed) > 1:
             raise exception.ImageUnusable(
                 f"several images have the name {exception.show(text)}: "
-                f"{', '.join(allowed)}",
+                f"{', '.join(each.id for each in allowed)}",
                 reason=exception.ImageReason.AMBIGUOUS,
             )
-        for image in allowed.values():
-            return image
-        everywhere = self._source.images(image_selection.filters(request), deadline)
-        for image in filter(_is_bitstream, itertools.islice(everywhere, _MOST_LISTED)):
+        for image in allowed or found.values():
             policy.check(image, self._rules)
+            return image
         raise exception.ImageNotFound(
             f"no image with the tag {properties.TAG} has the name "
-            f"{exception.show(text)}"
+            f"{exception.show(text)}",
+            hint="its owner has to be in allowed_projects of "
+            f"[{options.GROUP.name}], or the image public",
         )
 
     @contextlib.contextmanager
@@ -240,16 +231,21 @@ class Library:
         """
         policy.check(image, self._rules)
         with contextlib.ExitStack() as kept:
-            file = kept.enter_context(self._file(image, deadline, progress))
+
+            def verified() -> tuple[io.FileIO, Header]:
+                file = kept.enter_context(
+                    self.cache.fetched(self._source, image, deadline, progress)
+                )
+                return file, self._verified(image, file, region, deadline)
+
             try:
-                header = self._verified(image, file, region, deadline)
+                file, header = verified()
             except (exception.ImageUnusable, exception.ImageRefused):
                 # The file was valid when it was fetched, but may have been altered
                 # since, even into another format or for another region.
-                if not self.cache.forget(image, deadline):
+                if self.cache.verify(Digest.of(image), deadline):
                     raise
-                file = kept.enter_context(self._file(image, deadline, progress))
-                header = self._verified(image, file, region, deadline)
+                file, header = verified()
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 
     @contextlib.contextmanager
@@ -277,17 +273,12 @@ class Library:
 
     def forget(self, image: Image, deadline: float) -> bool:
         """Remove the file of an image if it was altered; return whether it was."""
-        return self.cache.forget(image, deadline)
+        return not self.cache.verify(Digest.of(image), deadline)
 
     def _trusted(self, request: BitstreamRequest, deadline: float) -> Iterator[Image]:
         """Yield the images that the policy trusts; some of them twice."""
         for filters in image_selection.searches(request, self._rules):
             yield from self._source.images(filters, deadline)
-
-    def _file(
-        self, image: Image, deadline: float, progress: download.Progress | None
-    ) -> contextlib.AbstractContextManager[io.FileIO]:
-        return self.cache.fetched(self._source, image, deadline, progress)
 
     def _verified(
         self, image: Image, file: io.FileIO, region: Region | None, deadline: float
@@ -308,18 +299,12 @@ class Library:
         return header
 
 
-def _is_bitstream(image: Image) -> bool:
-    return properties.TAG in image.tags
-
-
 def _header(image: Image, file: io.FileIO) -> Header:
     try:
         return formats.read_header(file, _size(file))
     except exception.ImageUnusable as error:
         raise exception.ImageUnusable(
-            f"image {properties.title(image)}: {error.message}",
-            hint=error.hint,
-            reason=exception.ImageReason.INVALID,
+            f"image {properties.title(image)}: {error.message}", hint=error.hint
         ) from error
 
 

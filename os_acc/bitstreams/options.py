@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import enum
 import os
-from typing import Self
+from typing import Any, Self
 
 from oslo_config import cfg, types
 
@@ -179,9 +179,9 @@ class BitstreamSettings:
         try:
             group = conf[GROUP.name]
             return cls(
-                source=_choice(group, "source", "glance or directory"),
+                source=not_empty(group, "source"),
                 directory=_directory(group, "directory"),
-                cache_size=_bytes(group.cache_size),
+                cache_size=not_empty(group, "cache_size"),
                 certificates=_directory(group, "certificates"),
                 unseen=_unseen(group),
                 # oslo.config reads an empty value as None.
@@ -198,18 +198,18 @@ def register(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
-def _choice(group: cfg.ConfigOpts.GroupAttr, name: str, choices: str) -> str:
-    # oslo.config reads an empty value as None.
-    value: str | None = group[name]
-    if not value:
-        raise exception.InvalidConfiguration(
-            f"[{GROUP.name}] {name} is empty", hint=f"it is {choices}"
-        )
-    return value
+def not_empty(group: cfg.ConfigOpts.GroupAttr, name: str) -> Any:
+    """Return the value of an option.
+
+    :raises InvalidConfiguration: it is empty, which oslo.config reads as None.
+    """
+    if group[name] in (None, ""):
+        raise exception.InvalidConfiguration(f"[{GROUP.name}] {name} is empty")
+    return group[name]
 
 
 def _unseen(group: cfg.ConfigOpts.GroupAttr) -> InvisibleImage:
-    if _choice(group, "instance_images", "ignore or required") == "required":
+    if not_empty(group, "instance_images") == "required":
         return InvisibleImage.REFUSED
     # With bitstreams in a directory, the instances' images are never visible.
     return (
@@ -222,13 +222,5 @@ def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:
     if not value or not os.path.isabs(value) or "\0" in value:
         raise exception.InvalidConfiguration(
             f"[{GROUP.name}] {name} is {exception.show(value)}, not an absolute path"
-        )
-    return value
-
-
-def _bytes(value: int | None) -> int:
-    if value is None:
-        raise exception.InvalidConfiguration(
-            f"[{GROUP.name}] cache_size is empty, not a number of bytes"
         )
     return value

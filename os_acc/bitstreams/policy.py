@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from oslo_config import cfg
 
@@ -28,8 +28,6 @@ SIGNATURE_PROPERTIES: Final = (
     "img_signature_key_type",
     "img_signature_certificate_uuid",
 )
-
-_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,22 +60,15 @@ class ImagePolicy:
             return cls(
                 # Without '', which would match an image without an owner.
                 projects=frozenset(filter(None, group.allowed_projects or ())),
-                public=_not_empty(group.allow_public, "allow_public"),
-                max_size=_not_empty(group.max_image_size, "max_image_size"),
+                public=options.not_empty(group, "allow_public"),
+                max_size=options.not_empty(group, "max_image_size"),
                 disk_formats=frozenset(group.disk_formats or ()),
                 container_formats=frozenset(group.container_formats or ()),
                 file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
-                signed=_not_empty(group.signature, "signature") == "required",
+                signed=options.not_empty(group, "signature") == "required",
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
-
-
-def _not_empty(value: _T | None, name: str) -> _T:
-    # oslo.config reads an empty value as None.
-    if value is None or value == "":
-        raise exception.InvalidConfiguration(f"[{options.GROUP.name}] {name} is empty")
-    return value
 
 
 def check(image: Image, rules: ImagePolicy) -> None:

@@ -88,7 +88,7 @@ VENDOR_NAMES: Final = spellings("vendor")
 BOARD_NAMES: Final = spellings("board")
 
 
-def said(image: Image, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def stated(image: Image, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the name and value of each of these properties that the image has."""
     for name in names:
         if name in image.properties:
@@ -111,7 +111,7 @@ def region_id(image: Image) -> str | None:
 
     Contradicting properties yield a text that matches no region.
     """
-    found = {_canonical(value) for _, value in said(image, REGION_NAMES)}
+    found = {_canonical(value) for _, value in stated(image, REGION_NAMES)}
     return " and ".join(sorted(found)) if found else None
 
 
@@ -125,7 +125,7 @@ def _listed(image: Image, names: Sequence[str]) -> Iterator[str]:
 
     A value without a comma is one element, as it is written.
     """
-    for _, value in said(image, names):
+    for _, value in stated(image, names):
         if "," in value:
             yield from filter(None, map(str.strip, value.split(",")))
         else:

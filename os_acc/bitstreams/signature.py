@@ -9,16 +9,13 @@ comes from elsewhere: cursive reads it from a key manager.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from os_acc import deadlines, exception
 from os_acc.bitstreams import policy, properties
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 _PIECE: Final = 2**20
 
@@ -57,8 +54,7 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
         raise exception.ImageUnusable(
             f"the file is not the one of image {properties.title(image)}: "
             f"its {digest.algorithm} is {hashed.hexdigest()}, not "
-            f"{digest.value}",
-            reason=exception.ImageReason.INVALID,
+            f"{digest.value}"
         )
     try:
         verifier.verify()
@@ -67,10 +63,11 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
 
 
 def _verifier(image: Image, certificates: str) -> _Verifier:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cursive import exception as cursive  # type: ignore[import-untyped]
     from cursive import signature_utils
 
-    from os_acc.bitstreams.certificates import trusted
+    from os_acc.bitstreams.certificates import trusted, unfit_key
 
     parts = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
     if not all(parts):
@@ -82,15 +79,19 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
             image,
             f"names certificate {exception.show(certificate)}, which is not a UUID",
         )
-    key = _key(image, kind, trusted(certificates, certificate_id))
     try:
-        signature = signature_utils.get_signature(text)
-        hash_method = signature_utils.get_hash_method(method)
-        key_type = signature_utils.SignatureKeyType.lookup(kind)
-        if not isinstance(key, key_type.public_key_type):
-            raise _invalid(image, f"is of {kind}, but the certificate's key is not")
-        verifier: _Verifier | None = key_type.create_verifier(
-            signature, hash_method, key
+        key = trusted(certificates, certificate_id).public_key()
+    except UnsupportedAlgorithm as error:
+        raise _invalid(image, "has a certificate with an unknown key") from error
+    if (why := unfit_key(key, kind)) is not None:
+        raise _invalid(image, why)
+    try:
+        verifier: _Verifier | None = signature_utils.SignatureKeyType.lookup(
+            kind
+        ).create_verifier(
+            signature_utils.get_signature(text),
+            signature_utils.get_hash_method(method),
+            key,
         )
     # ValueError: cursive does not catch the error of invalid base64.
     except (cursive.SignatureVerificationError, ValueError) as error:
@@ -100,23 +101,8 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
     return verifier
 
 
-def _key(image: Image, kind: str, certificate: x509.Certificate) -> object:
-    from cryptography.exceptions import UnsupportedAlgorithm
-
-    from os_acc.bitstreams.certificates import unfit_key
-
-    try:
-        key = certificate.public_key()
-    except UnsupportedAlgorithm as error:
-        raise _invalid(image, "has a certificate with an unknown key") from error
-    if (why := unfit_key(key, kind)) is not None:
-        raise _invalid(image, why)
-    return key
-
-
 def _invalid(image: Image, what: str) -> exception.ImageUnusable:
     return exception.ImageUnusable(
         f"the signature of image {properties.title(image)} {what}",
         hint="sign the image again; it was not programmed",
-        reason=exception.ImageReason.INVALID,
     )

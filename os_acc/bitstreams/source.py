@@ -1,15 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The interface of image sources."""
+"""The interface of image sources, and the parser of their images."""
 
 from __future__ import annotations
 
+import dataclasses
+import types
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from os_acc import exception
 from os_acc.objects.image import Image
+from os_acc.rest.responses import JsonValue
+
+#: Image service API v2, "Show image": the fields that are no custom properties.
+FIELDS: Final = frozenset(
+    {
+        "id", "name", "status", "visibility", "protected", "os_hidden",
+        "checksum", "os_hash_algo", "os_hash_value", "owner", "size",
+        "virtual_size", "disk_format", "container_format", "min_disk",
+        "min_ram", "created_at", "updated_at", "tags", "file", "schema", "self",
+        "direct_url", "locations", "stores",
+    }
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImageStream:
+    """The data of an image during a download.
+
+    :ivar offset: the actual start; 0 if the source does not support offsets.
+    :ivar pieces: the data, in pieces of at most a mebibyte. It raises
+        DownloadInterrupted if they end before the announced length, and
+        ServiceUnavailable if the connection is dropped, or at the deadline.
+    """
+
+    offset: int
+    pieces: Iterator[bytes]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.pieces
 
 
 class DownloadInterrupted(exception.ServiceUnavailable):
@@ -75,17 +106,38 @@ def _value(image: Image, name: str, wanted: str) -> str | None:
     return fields[name] if name in fields else image.properties.get(name)
 
 
-class ImageStream(Protocol):
-    """The data of an image during a download.
+def parsed(found: JsonValue) -> Image:
+    """Parse an image with Glance's names; properties that are no strings are left out.
 
-    :ivar offset: the actual start; 0 if the source does not support offsets.
+    :raises ResponseMalformed: it has no ID, or a field has an unexpected type.
     """
 
-    offset: int
+    def field(name: str) -> JsonValue | None:
+        return found[name].optional() if name in found else None
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the data in pieces of at most a mebibyte.
+    def text(name: str) -> str:
+        value = field(name)
+        return "" if value is None else value.text()
 
-        :raises DownloadInterrupted: the data ended before the announced length.
-        :raises ServiceUnavailable: the connection was dropped.
-        """
+    size, hidden, tags = field("size"), field("os_hidden"), field("tags")
+    return Image(
+        id=found["id"].uuid(),
+        name=text("name"),
+        status=text("status"),
+        visibility=text("visibility"),
+        hidden=hidden is not None and hidden.boolean(),
+        owner=text("owner"),
+        size=None if size is None else size.integer(),
+        disk_format=text("disk_format"),
+        container_format=text("container_format"),
+        hash_algo=text("os_hash_algo"),
+        hash_value=text("os_hash_value").lower(),
+        tags=frozenset(each.text() for each in tags or ()),
+        properties=types.MappingProxyType(
+            {
+                name: value.text()
+                for name, value in found.items()
+                if name not in FIELDS and isinstance(value.found, str)
+            }
+        ),
+    )

@@ -7,23 +7,67 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import importlib.util
 import itertools
 import logging
 import os
+import re
+from collections.abc import Iterator
 from importlib import metadata
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from cliff import app, commandmanager
-from oslo_config import cfg
+from cliff import app, command, commandmanager
 
-from os_acc import conf
-from os_acc.cmd import configuration
-from os_acc.cmd.simulated import SimulatedHost
 from os_acc.cmd.suggestions import add_suggestions
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
 
 _FORMAT = "%(levelname)s: %(message)s"
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 _USAGE = 2
+
+
+class Commands(commandmanager.CommandManager):
+    """The installed commands; each is imported when it runs.
+
+    cliff imports every command to find one, which takes a second.
+    """
+
+    def load_commands(self, namespace: str) -> None:
+        """Find the commands."""
+        self.group_list.append(namespace)
+        for point in metadata.entry_points(group=namespace):
+            self.commands[point.name.replace("_", " ")] = point
+
+    def __iter__(self) -> Iterator[tuple[str, commandmanager.EntryPointT]]:
+        """Yield each command with its description alone."""
+        for name, point in self.commands.items():
+            if isinstance(point, commandmanager.EntryPointWrapper):
+                # cliff's own command, imported already.
+                yield name, point
+                continue
+            line = _first_line(point)
+
+            class Listed(command.Command):
+                _description = line
+
+                def take_action(self, parsed_args: argparse.Namespace) -> None:
+                    raise NotImplementedError("only for the list of commands")
+
+            yield name, commandmanager.EntryPointWrapper(name, Listed)
+
+
+def _first_line(point: metadata.EntryPoint) -> str:
+    """Return the first line of a command's docstring, without importing it."""
+    module, _, name = point.value.partition(":")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    found = re.search(rf'^class {name}\(.*\):\n    """(.*)', text, re.MULTILINE)
+    return found[1].rstrip('"') if found else ""
 
 
 class OsAcc(app.App):
@@ -46,7 +90,7 @@ class OsAcc(app.App):
         stderr: TextIO | None = None,
     ) -> None:
         self.root = root
-        self.config = config or cfg.CONF
+        self._config = config
         #: The words of the command line, less the options that precede the command.
         self.words: list[str] = []
         self._handlers: list[logging.Handler] = []
@@ -54,12 +98,21 @@ class OsAcc(app.App):
         super().__init__(
             description="Look after the accelerators of this compute node.",
             version=metadata.version("os-acc"),
-            command_manager=commandmanager.CommandManager("os_acc.cli"),
+            command_manager=Commands("os_acc.cli"),
             stdout=stdout,
             stderr=stderr,
             # Without this, --help never reaches the command.
             deferred_help=True,
         )
+
+    @property
+    def config(self) -> cfg.ConfigOpts:
+        """The configuration."""
+        if self._config is None:
+            from oslo_config import cfg
+
+            self._config = cfg.CONF
+        return self._config
 
     def build_option_parser(
         self,
@@ -141,16 +194,21 @@ class OsAcc(app.App):
         :raises InvalidConfiguration: it cannot be read.
         :raises InvalidInput: the directory has no simulated host.
         """
+        from os_acc.cmd import configuration
+
         options = self.options
         if options.simulated is None:
             configuration.load(
                 self.config, options.config_file, options.config_dir, self.root
             )
             return
+        from os_acc import conf
+        from os_acc.cmd.simulated import SimulatedHost
+
         host = SimulatedHost.enter(options.simulated)
         self.root = host.root
         configuration.load(self.config, [host.config_file], [], self.root)
-        host.check(conf.Settings.load(self.config).state_path)
+        host.check(conf.state_path(self.config))
         self._at_the_end.enter_context(host.helpers())
 
     def run(self, argv: list[str]) -> int:

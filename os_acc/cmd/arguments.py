@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from oslo_utils import strutils
-
 from os_acc import exception
 from os_acc.objects import mdev
 from os_acc.objects.instance import canonical_uuid
@@ -87,6 +85,9 @@ def distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def size(text: str) -> int:
     """Convert a number of bytes, or a size with a unit, for example ``5GiB``."""
+    # Slow to import.
+    from oslo_utils import strutils
+
     if text.isdecimal():
         return int(text)
     try:

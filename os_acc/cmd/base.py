@@ -8,23 +8,24 @@ import argparse
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cliff import command, lister, show
+from cliff import columns, command, lister, show
 
-from os_acc import conf, exception, plugins, service
-from os_acc.attach.manager import Manager
-from os_acc.bitstreams import library
+from os_acc import conf, exception
 from os_acc.cmd import configuration, identity
 from os_acc.cmd.app import OsAcc
 from os_acc.cmd.suggestions import add_suggestions
-from os_acc.helper import client
-from os_acc.host.pci_ids import ModelNames
 from os_acc.objects import device_spec
-from os_acc.objects.lease import Owner
-from os_acc.service import HostInspection
-from os_acc.store import readonly
-from os_acc.store.locks import Locks
+
+# Each method imports what it calls: a command starts in a fraction of a second.
+if TYPE_CHECKING:
+    from os_acc import plugins
+    from os_acc.attach.manager import Manager
+    from os_acc.bitstreams.library import Library
+    from os_acc.host.pci_ids import ModelNames
+    from os_acc.inspection import HostInspection
+    from os_acc.store.readonly import StoreSnapshot
 
 #: The names of columns, and the rows.
 Table: TypeAlias = tuple[Sequence[str], Iterable[Sequence[Any]]]
@@ -47,6 +48,10 @@ class Acting(command.Command):
         os_acc = self.os_acc
         add_suggestions(parser, os_acc.parser, lambda: os_acc.words)
         return parser
+
+    def get_epilog(self) -> str:
+        """Return no epilog: cliff would read the metadata of all packages for it."""
+        return ""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; print an error of os_acc with its hint."""
@@ -81,39 +86,48 @@ class Acting(command.Command):
 
     def look(self) -> HostInspection:
         """Return an inspection of the host, without side effects."""
-        self._need_no_root()
-        return service.look(self.os_acc.config, self.os_acc.root)
+        from os_acc import inspection
+
+        self._drop_root()
+        return inspection.look(self.os_acc.config, self.os_acc.root)
 
     def plugins(self) -> plugins.Plugins:
         """Return the loaded plugins, and the ones set aside; root becomes the owner.
 
         :raises InvalidConfiguration: an option cannot be used.
         """
-        self._need_no_root()
+        from os_acc import plugins
+
+        self._drop_root()
         enabled = self.settings.enabled_plugins
         return plugins.load(self.os_acc.config, self.os_acc.root, enabled)
 
     def models(self, look: HostInspection) -> ModelNames:
         """Return the model names of the host's functions, as far as they are known."""
+        from os_acc.host.pci_ids import ModelNames
+
         functions = look.inventory.host.functions.values()
         return ModelNames.read(self.os_acc.root, (each.identity for each in functions))
 
-    def recorded(self, *, events: int = 0) -> readonly.StoreSnapshot:
+    def recorded(self, *, events: int = 0) -> StoreSnapshot:
         """Return the contents of the store, independent of the host's state.
 
         :param events: number of the newest events to read as well.
         """
-        self._need_no_root()
-        return readonly.read(
-            self.settings.state_path, service.STORE_SECONDS, events=events
-        )
+        from os_acc.store import readonly
 
-    def library(self) -> library.Library:
+        self._drop_root()
+        return readonly.read(self.settings.state_path, events=events)
+
+    def library(self) -> Library:
         """Return the bitstream library; root becomes the state's owner.
 
         :raises InvalidConfiguration: an option cannot be used.
         """
-        self._need_no_root()
+        from os_acc.bitstreams import library
+        from os_acc.store.locks import Locks
+
+        self._drop_root()
         state_path = self.settings.state_path
         return library.build(self.os_acc.config, state_path, Locks.below(state_path))
 
@@ -122,6 +136,10 @@ class Acting(command.Command):
 
         :raises OsAccError: the manager cannot be built.
         """
+        from os_acc import service
+        from os_acc.helper import client
+        from os_acc.objects.lease import Owner
+
         settings = self.settings
         if os.geteuid() == 0:
             identity.check_owner(settings.state_path)
@@ -143,7 +161,7 @@ class Acting(command.Command):
             where = " or ".join(files) or f"a file ({configuration.NAME_IT})"
             self.remark(f"device_spec is empty: set [os_acc] device_spec in {where}")
 
-    def _need_no_root(self) -> None:
+    def _drop_root(self) -> None:
         if os.path.isdir(self.settings.state_path):
             # Plugins are third-party code and need no root to inspect the host.
             identity.become_owner(self.settings.state_path)
@@ -180,6 +198,22 @@ class Showing(Acting, show.ShowOne):
     ) -> int:
         shown = tuple(_shown(each, parsed_args) for each in data)
         return super().produce_output(parsed_args, column_names, shown)
+
+
+class Formatted(columns.FormattableColumn[Any]):
+    """A value for programs, with another text for people."""
+
+    def __init__(self, value: Any, text: str) -> None:
+        super().__init__(value)
+        self._text = text
+
+    def human_readable(self) -> str:
+        """Return the text."""
+        return self._text
+
+    def machine_readable(self) -> Any:
+        """Return the value."""
+        return self._value
 
 
 def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:

@@ -69,19 +69,10 @@ class BitstreamFetch(base.Listing):
         seconds = parsed_args.timeout or self.settings.plug_timeout
         images = self.library()
         found = [self._fetched(images, text, seconds) for text in parsed_args.image]
-        if not parsed_args.long:
-            return _FETCHED, [_fetched_row(each, parsed_args) for each in found]
-        return (
-            (*_FETCHED, "Built For", "Functions"),
-            [
-                (
-                    *_fetched_row(each, parsed_args),
-                    each.header.interface_id,
-                    list(each.header.function_ids),
-                )
-                for each in found
-            ],
-        )
+        number = len(_FETCHED) if parsed_args.long else len(_FETCHED) - len(_LONG)
+        return _FETCHED[:number], [
+            _fetched_row(each, parsed_args)[:number] for each in found
+        ]
 
     def _fetched(self, images: Library, text: str, seconds: float) -> Bitstream:
         deadline = time.monotonic() + seconds
@@ -136,7 +127,8 @@ class BitstreamPrune(base.Listing):
 
 
 _HASH = ("Hash Algorithm", "Hash")
-_FETCHED = ("ID", "Name", *_HASH, "Size", "Format")
+_LONG = ("Built For", "Functions")
+_FETCHED = ("ID", "Name", *_HASH, "Size", "Format", *_LONG)
 # Enough to distinguish images, and short enough for a terminal.
 _SHOWN = 16
 
@@ -144,10 +136,12 @@ _SHOWN = 16
 def _fetched_row(
     bitstream: Bitstream, parsed_args: argparse.Namespace
 ) -> tuple[Any, ...]:
-    image = bitstream.image
-    digest = _hash(Digest.of(image), parsed_args)
-    form = bitstream.header.format.value
-    return (image.id, image.name, *digest, bitstream.size, form)
+    image, header = bitstream.image, bitstream.header
+    return (
+        *(image.id, image.name, *_hash(Digest.of(image), parsed_args)),
+        *(bitstream.size, header.format.value),
+        *(header.interface_id, list(header.function_ids)),
+    )
 
 
 def _row(entry: CachedImage, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
@@ -179,31 +173,23 @@ def progress_bar(stream: TextIO, title: str) -> Iterator[Progress | None]:
     if not stream.isatty():
         yield None
         return
-    bar = _Bar(stream, title)
-    try:
-        yield bar
-    finally:
-        bar.end()
+    last = ""
 
-
-class _Bar:
-    def __init__(self, stream: TextIO, title: str) -> None:
-        self._stream = stream
-        self._title = title
-        self._last = ""
-
-    def __call__(self, done: int, size: int | None) -> None:
-        text = f"{self._title} {_bar(done, size)}"
+    def report(done: int, size: int | None) -> None:
+        nonlocal last
+        text = f"{title} {_bar(done, size)}"
         # Write only changes: a terminal is slower than a disk.
-        if text != self._last:
-            self._stream.write(f"\r{text}")
-            self._stream.flush()
-            self._last = text
+        if text != last:
+            stream.write(f"\r{text}")
+            stream.flush()
+            last = text
 
-    def end(self) -> None:
+    try:
+        yield report
+    finally:
         # A cached image shows no bar.
-        if self._last:
-            self._stream.write("\n")
+        if last:
+            stream.write("\n")
 
 
 def _bar(done: int, size: int | None) -> str:

@@ -11,7 +11,7 @@ from os_acc import exception
 from os_acc.cmd import base
 from os_acc.testing.demo import host
 from os_acc.testing.demo.story import Story
-from os_acc.testing.demo.terminal import Terminal
+from os_acc.testing.demo.views import Terminal
 
 
 class Demo(base.Acting):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from os_acc import exception
-from os_acc.attach import operations
 from os_acc.cmd import arguments, base, device_states
 from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
@@ -103,6 +102,8 @@ class DeviceRelease(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
+        from os_acc.attach import operations
+
         operations.release_device(
             self.manager(),
             parsed_args.address,
@@ -129,6 +130,8 @@ class DeviceAdopt(base.Showing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
+        from os_acc.attach import operations
+
         operations.adopt_device(
             self.manager(),
             parsed_args.address,
@@ -188,7 +191,7 @@ def _row(
         name(function.identity) if function else None,
         device.resource_class,
         device.state.value,
-        device.lease.consumer if device.lease and not device.lease.is_over else None,
+        device.lease.consumer if device.lease and not device.lease.erasure else None,
         function.numa_node if function else None,
         function.driver if function else None,
         device.reason or None,
@@ -221,14 +224,14 @@ def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
         ("Lease", lease.uuid),
         ("Owner", lease.owner.value),
         ("Request Group", lease.group),
-        ("Instance Name", lease.instance_name or None),
-        ("Project", lease.project_id or None),
+        ("Instance Name", lease.guest.name or None),
+        ("Project", lease.guest.project_id or None),
         ("Goes Back To", [_prior(prior) for prior in lease.prior]),
         ("Recorded In This Boot", lease.boot_id == this_boot),
-        ("To Be Erased", lease.owes_erase),
+        ("To Be Erased", lease.needs_erase),
         *(
-            (("Former Consumer", lease.former_consumer), ("Erased", lease.erased))
-            if lease.is_over
+            (("Former Consumer", lease.erasure.consumer), ("Erased", lease.erased))
+            if lease.erasure
             else ()
         ),
     )

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import TYPE_CHECKING
 
 from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
 from os_acc.objects.pci import PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.service import HostInspection
+
+if TYPE_CHECKING:
+    from os_acc.inspection import HostInspection
 
 
 class DeviceStatus(enum.Enum):
@@ -60,7 +63,7 @@ class DeviceState:
         """The resource class; None if the function was never offered."""
         if self.provider is not None:
             return self.provider.device.resource_class
-        return self.lease.resource_class or None if self.lease else None
+        return self.lease.wanted.resource_class or None if self.lease else None
 
 
 def device_states(look: HostInspection) -> tuple[DeviceState, ...]:
@@ -108,7 +111,7 @@ class _Survey:
         given = lease or handle
         return DeviceState(
             address=address,
-            state=self._judge(address),
+            state=self._status(address),
             function=self._function(address),
             provider=provider,
             lease=lease,
@@ -121,7 +124,7 @@ class _Survey:
         place = function_of(address)
         return self._look.inventory.host.functions.get(place) if place else None
 
-    def _judge(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
+    def _status(self, address: DeviceAddress | DeviceName) -> DeviceStatus:
         lease = self._leases.get(address)
         if lease is not None:
             return _OF_LEASE[lease.state]
@@ -172,7 +175,7 @@ class _Survey:
         )
         lease, refused = self._leases.get(address), self._refused.get(address)
         reasons = [
-            _erasure(lease) if lease and lease.is_over else "",
+            _erasure(lease) if lease and lease.erasure else "",
             lease.reason if lease else "",
             "the record of its lease is damaged"
             if address in self._look.recorded.damaged_claims

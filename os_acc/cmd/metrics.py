@@ -1,25 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc metrics``: the state of this host's accelerators, for monitoring."""
+"""``os-acc metrics``: the state of this host's accelerators, for monitoring.
+
+The text format is OpenMetrics 1.0:
+https://prometheus.io/docs/specs/om/open_metrics_spec/
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from os_acc.cmd import base
-from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
 from os_acc.host import health
-from os_acc.objects.device import Provider, RejectReason, pci_functions_of
+from os_acc.inspection import HostInspection
+from os_acc.objects.device import RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
-from os_acc.service import HostInspection
 from os_acc.store import health_record
-from os_acc.store.health_record import HealthRecord
 
-_GAUGE, _COUNTER = MetricType.GAUGE, MetricType.COUNTER
+#: A value, and the labels that distinguish it within its metric.
+Sample: TypeAlias = tuple[float, dict[str, str]]
+#: A metric: its name, which ends with its unit, the description, and the samples.
+Metric: TypeAlias = tuple[str, str, list[Sample]]
+
+_COUNTER = "os_acc_pcie_errors"
+#: Base units of the specification, of the metrics that have one.
+_UNITS = {"os_acc_erased_ratio": "ratio", "os_acc_temperature_celsius": "celsius"}
 
 
 class Metrics(base.Acting):
@@ -39,165 +49,157 @@ class Metrics(base.Acting):
             health.source(root, each) for each in pci_functions_of(providers.values())
         }
         readings = health.read_in_time(root, sources)
-        recorded = health_record.recorded(self.settings.state_path, root)
-        families = (*_families(look), *_readings(readings), _recorded(recorded))
-        self.app.stdout.write(exposition(families))
+        recorded = health_record.recorded(self.settings.state_path, root).readings
+        metrics = (*_states(look), *_readings(readings), _recorded(recorded))
+        self.app.stdout.write(exposition(metrics))
         return 0
 
 
-def _families(look: HostInspection) -> Iterator[MetricFamily]:
+def _states(look: HostInspection) -> Iterator[Metric]:
     """Yield the metrics of units, leases, devices and plugins."""
-    providers = look.inventory.providers
-    leases = look.recorded.leases
-    used = Counter(each.provider for each in leases if not each.is_over)
-    found = capacity.capacities(providers.values(), look.recorded)
-    units = [
-        (_labels(each, name), amounts, used[each.uuid])
-        for each in found
-        for name, amounts in each.units.items()
-    ]
-    yield _family(
+    providers, leases = look.inventory.providers.values(), look.recorded.leases
+    used = Counter(each.provider for each in leases if not each.erasure)
+    total: list[Sample] = []
+    reserved: list[Sample] = []
+    leased: list[Sample] = []
+    for each in capacity.capacities(providers, look.recorded):
+        provider = each.provider.name if each.provider else each.uuid
+        for name, units in each.units.items():
+            labels = {"provider": provider, "resource_class": name}
+            total.append((units.total, labels))
+            reserved.append((units.reserved, labels))
+            leased.append((used[each.uuid], labels))
+    yield (
         "os_acc_units",
-        _GAUGE,
         "Accelerators of a resource provider, as in its inventory.",
-        (Sample(each.total, labels) for labels, each, _ in units),
+        total,
     )
-    yield _family(
+    yield (
         "os_acc_reserved_units",
-        _GAUGE,
         "Accelerators that are out of order or being erased, or whose release failed.",
-        (Sample(each.reserved, labels) for labels, each, _ in units),
+        reserved,
     )
-    yield _family(
+    yield (
         "os_acc_leased_units",
-        _GAUGE,
         "Accelerators of a resource provider that consumers hold.",
-        (Sample(number, labels) for labels, _, number in units),
+        leased,
     )
     states = Counter(lease.state for lease in leases)
-    yield _family(
+    yield (
         "os_acc_leases",
-        _GAUGE,
         "Leases by state; a quarantined one waits for an operator.",
-        (Sample(states[each], {"state": each.value}) for each in LeaseState),
+        [(states[each], {"state": each.value}) for each in LeaseState],
     )
-    yield _family(
+    yield (
         "os_acc_erased_ratio",
-        _GAUGE,
         "The part of a device that is erased after its last guest, from 0 to 1.",
-        (
-            Sample(each.erased, {"address": str(each.address)})
+        [
+            (each.erased, {"address": str(each.address)})
             for each in leases
-            if each.is_over
-        ),
-        unit="ratio",
+            if each.erasure
+        ],
     )
-    yield _family(
+    yield (
         "os_acc_faulty",
-        _GAUGE,
         "Whether a device must not be attached at present (1), or may be (0).",
-        _faulty(providers.values()),
+        [
+            (bool(each.fault), {"address": str(each.address), "provider": owner.name})
+            for owner in providers
+            for each in owner.device.handles
+        ],
     )
     reasons = Counter(each.reason for each in look.inventory.refused)
-    yield _family(
+    yield (
         "os_acc_rejected_functions",
-        _GAUGE,
         "Functions named in device_spec that are not offered, by reason.",
-        (Sample(reasons[each], {"reason": each.name}) for each in RejectReason),
+        [(reasons[each], {"reason": each.name}) for each in RejectReason],
     )
-    yield _family(
+    yield (
         "os_acc_failed_plugins",
-        _GAUGE,
         "Plugins that cannot be used; each has the value 1.",
-        (Sample(1, {"plugin": each.name}) for each in look.inventory.set_aside),
+        [(1, {"plugin": each.name}) for each in look.inventory.set_aside],
     )
 
 
-def _labels(units: capacity.Capacity, resource_class: str) -> dict[str, str]:
-    name = units.provider.name if units.provider else units.uuid
-    return {"provider": name, "resource_class": resource_class}
-
-
-def _faulty(providers: Iterable[Provider]) -> Iterator[Sample]:
-    for provider in providers:
-        for handle in provider.device.handles:
-            labels = {"address": str(handle.address), "provider": provider.name}
-            yield Sample(int(bool(handle.fault)), labels)
-
-
-def _readings(
-    readings: dict[PciAddress, health.HealthReadings],
-) -> Iterator[MetricFamily]:
+def _readings(found: dict[PciAddress, health.HealthReadings]) -> Iterator[Metric]:
     """Yield the metrics of functions that report their health."""
-    yield _family(
-        "os_acc_pcie_errors",
+    errors: list[Sample] = []
+    lanes: list[Sample] = []
+    speeds: list[Sample] = []
+    degrees: list[Sample] = []
+    for place, each in found.items():
+        address = {"address": str(place)}
+        if each.errors is not None:
+            errors += [
+                (each.errors.correctable, {**address, "severity": "correctable"}),
+                (each.errors.nonfatal, {**address, "severity": "nonfatal"}),
+                (each.errors.fatal, {**address, "severity": "fatal"}),
+            ]
+        if each.link is not None:
+            for limit, width, speed in (
+                ("current", each.link.width, each.link.speed),
+                ("max", each.link.max_width, each.link.max_speed),
+            ):
+                lanes.append((width, {**address, "limit": limit}))
+                if speed is not None:
+                    speeds.append((speed * 1e9, {**address, "limit": limit}))
+        degrees += [
+            (sensor.degrees, {**address, "sensor": sensor.sensor})
+            for sensor in each.temperatures
+        ]
+    yield (
         _COUNTER,
         "PCIe errors since the kernel found the function, by severity.",
-        (
-            Sample(number, {"address": str(address), "severity": severity})
-            for address, each in readings.items()
-            if each.errors is not None
-            for severity, number in (
-                ("correctable", each.errors.correctable),
-                ("nonfatal", each.errors.nonfatal),
-                ("fatal", each.errors.fatal),
-            )
-        ),
+        errors,
     )
-    links = {
-        str(address): each.link
-        for address, each in readings.items()
-        if each.link is not None
-    }
-    yield _family(
+    yield (
         "os_acc_pcie_link_lanes",
-        _GAUGE,
         "Lanes of the PCIe link: those in use, and the most that the function has.",
-        (
-            Sample(number, {"address": address, "limit": limit})
-            for address, link in links.items()
-            for limit, number in (("current", link.width), ("max", link.max_width))
-        ),
+        lanes,
     )
-    yield _family(
+    yield (
         "os_acc_pcie_link_transfers_per_second",
-        _GAUGE,
         "Transfers per second and lane of the PCIe link, in use and at most.",
-        (
-            Sample(speed * 1e9, {"address": address, "limit": limit})
-            for address, link in links.items()
-            for limit, speed in (("current", link.speed), ("max", link.max_speed))
-            if speed is not None
-        ),
+        speeds,
     )
-    yield _family(
+    yield (
         "os_acc_temperature_celsius",
-        _GAUGE,
         "Temperature that the driver of a function reports.",
-        (
-            Sample(each.degrees, {"address": str(address), "sensor": each.sensor})
-            for address, found in readings.items()
-            for each in found.temperatures
-        ),
-        unit="celsius",
+        degrees,
     )
 
 
-def _recorded(found: HealthRecord) -> MetricFamily:
+def _recorded(found: Mapping[PciAddress, Mapping[str, float]]) -> Metric:
     """Return the readings of the plugins' health steps, which a service has made."""
-    return _family(
+    return (
         "os_acc_health",
-        _GAUGE,
         "Reading of a device's health that a service has made as root, by its name.",
-        (
-            Sample(value, {"address": str(address), "reading": name})
-            for address, each in sorted(found.readings.items())
+        [
+            (value, {"address": str(address), "reading": name})
+            for address, each in sorted(found.items())
             for name, value in sorted(each.items())
-        ),
+        ],
     )
 
 
-def _family(
-    name: str, kind: MetricType, text: str, samples: Iterable[Sample], unit: str = ""
-) -> MetricFamily:
-    return MetricFamily(name, kind, text, tuple(samples), unit)
+def exposition(metrics: Iterable[Metric]) -> str:
+    """Return the text of metrics; those without a sample are left out."""
+    lines = [line for each in metrics if each[2] for line in _lines(*each)]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _lines(name: str, text: str, samples: list[Sample]) -> Iterator[str]:
+    is_counter = name == _COUNTER
+    yield f"# TYPE {name} {'counter' if is_counter else 'gauge'}"
+    if name in _UNITS:
+        yield f"# UNIT {name} {_UNITS[name]}"
+    yield f"# HELP {name} {_escaped(text)}"
+    for value, labels in samples:
+        pairs = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items())
+        yield f"{name}{'_total' if is_counter else ''}{{{pairs}}} {value:.17g}"
+
+
+def _escaped(text: str) -> str:
+    for character, escape in (("\\", "\\\\"), ("\n", "\\n"), ('"', '\\"')):
+        text = text.replace(character, escape)
+    return text

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from os_acc import exception, service
+from os_acc import exception
 from os_acc.attach import serialize
 from os_acc.attach.manager import Manager
 from os_acc.cmd import arguments, base
@@ -146,7 +146,7 @@ class Unplug(base.Showing):
         # Read before the manager is built: it first finishes earlier unplugs, whose
         # devices would not be counted.
         with contextlib.suppress(exception.StateUnavailable):
-            found = readonly.read(self.settings.state_path, service.STORE_SECONDS)
+            found = readonly.read(self.settings.state_path)
             return {each.uuid for each in found.leases if each.consumer == consumer}
         return set()
 
@@ -172,7 +172,7 @@ class Attached(base.Listing):
         found = [
             lease
             for lease in self.recorded().leases
-            if parsed_args.uuid in (None, lease.consumer) and not lease.is_over
+            if parsed_args.uuid in (None, lease.consumer) and not lease.erasure
         ]
         if not found:
             who = parsed_args.uuid or "any instance"

@@ -10,9 +10,9 @@ from typing import Any
 
 from os_acc.cmd import base
 from os_acc.cmd.plugin_package import PluginPackage
+from os_acc.inspection import HostInspection
 from os_acc.plugins import entry_points
 from os_acc.plugins.entry_points import InstalledPlugin
-from os_acc.service import HostInspection
 
 _COLUMNS = ("Name", "Distribution", "Version", "Contract", "State", "Reason")
 

@@ -167,7 +167,7 @@ def _of_vendors(loaded: Plugins) -> Iterable[Context]:
     :raises PluginFailed: one has no plain name, which could not be written into a rule.
     """
     done = set(own_contexts())
-    for name, context in loaded.contexts():
+    for name, context in loaded.contexts:
         if context in done:
             continue
         done.add(context)

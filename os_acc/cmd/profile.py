@@ -7,10 +7,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from cliff import columns
+from collections.abc import Mapping, Sequence
 
 from os_acc.cmd import base
 from os_acc.cmd.drawing.labels import plain
@@ -32,7 +29,7 @@ class ProfileList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = []
-        for where, each in _source(self).judged(_deadline(self)):
+        for where, each in _source(self).checked(_deadline(self)):
             if isinstance(each, DeviceProfile):
                 found.append(each)
             else:
@@ -43,7 +40,7 @@ class ProfileList(base.Listing):
                 each.uuid,
                 len(each.groups),
                 each.accelerators,
-                _Text(each.description),
+                _text(each.description),
             )
             for each in sorted(found, key=lambda each: each.name)
         ]
@@ -60,8 +57,8 @@ class ProfileShow(base.Showing):
         return ("Name", "UUID", "Description", "Groups", "Accelerators"), (
             found.name,
             found.uuid,
-            _Text(found.description),
-            _ProfileGroups(found.groups),
+            _text(found.description),
+            _groups(found.groups),
             found.accelerators,
         )
 
@@ -75,7 +72,7 @@ class ProfileCheck(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         rows: list[tuple[str | None, str, str]] = []
-        for where, each in _source(self).judged(_deadline(self)):
+        for where, each in _source(self).checked(_deadline(self)):
             if isinstance(each, DeviceProfile):
                 rows.append((each.name, where, "can be used"))
             else:
@@ -120,7 +117,7 @@ class ProfileApply(base.Showing):
             self.remark(_WITHOUT_POLICY)
         return ("Flavor", "Properties", "Command"), (
             parsed_args.flavor,
-            _Properties(properties),
+            _properties(properties),
             _command(parsed_args.flavor, properties),
         )
 
@@ -144,45 +141,29 @@ class ProfileApply(base.Showing):
             )
         return ("Flavor", "Properties", "Removed"), (
             applied.name,
-            _Properties(properties),
+            _properties(properties),
             list(applied.removed),
         )
 
 
-class _Text(columns.FormattableColumn[Any]):
-    """Third-party text; control characters are replaced for terminals."""
-
-    def human_readable(self) -> str:
-        return "\n".join(map(plain, self._value.splitlines()))
-
-    def machine_readable(self) -> str:
-        return str(self._value)
+def _text(given: str) -> base.Formatted:
+    """Format third-party text; control characters are replaced for terminals."""
+    return base.Formatted(given, "\n".join(map(plain, given.splitlines())))
 
 
-class _ProfileGroups(columns.FormattableColumn[Any]):
-    """Groups, as lines for people and as in the profile for programs."""
-
-    def human_readable(self) -> str:
-        return "\n".join(line for group in self._value for line in _lines(group))
-
-    def machine_readable(self) -> list[dict[str, str]]:
-        return [dict(group.properties) for group in self._value]
-
-
-class _Properties(columns.FormattableColumn[Any]):
-    """Properties, one per line for people."""
-
-    def human_readable(self) -> str:
-        return "\n".join(f"{key}={value}" for key, value in self._value.items())
-
-    def machine_readable(self) -> dict[str, str]:
-        return dict(self._value)
+def _groups(groups: Sequence[ProfileGroup]) -> base.Formatted:
+    """Format groups as lines for people, and as in the profile for programs."""
+    lines = []
+    for group in groups:
+        lines.append(f"group {group.index}:")
+        lines += [f"  {key}={value}" for key, value in group.properties]
+    values = [dict(group.properties) for group in groups]
+    return base.Formatted(values, "\n".join(lines))
 
 
-def _lines(group: ProfileGroup) -> Iterable[str]:
-    yield f"group {group.index}:"
-    for key, value in group.properties:
-        yield f"  {key}={value}"
+def _properties(given: Mapping[str, str]) -> base.Formatted:
+    lines = (f"{key}={value}" for key, value in given.items())
+    return base.Formatted(dict(given), "\n".join(lines))
 
 
 def _command(flavor: str, properties: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from os_acc import service
+from os_acc import inspection, service
 from os_acc.cmd import base, identity
 from os_acc.host.pci_ids import ModelNames
 from os_acc.objects.device import Provider
@@ -27,7 +27,7 @@ class ProviderList(base.Listing):
         self.remark_if_none_named()
         models = self.models(look)
         used = Counter(
-            lease.provider for lease in look.recorded.leases if not lease.is_over
+            lease.provider for lease in look.recorded.leases if not lease.erasure
         )
         return _COLUMNS, [
             (
@@ -77,7 +77,7 @@ class ProviderSync(base.Listing):
             steps, refused = plan.steps, plan.refused
         else:
             store = Store.open(
-                self.settings.state_path, service.STORE_SECONDS, deadline=deadline
+                self.settings.state_path, inspection.STORE_SECONDS, deadline=deadline
             )
             store = store.until(deadline)
             inventory = look.inventory
@@ -99,7 +99,7 @@ class ProviderSync(base.Listing):
 
 
 def _model(
-    look: service.HostInspection, provider: Provider, models: ModelNames
+    look: inspection.HostInspection, provider: Provider, models: ModelNames
 ) -> str | None:
     place = function_of(provider.device.address)
     function = look.inventory.host.functions.get(place) if place else None

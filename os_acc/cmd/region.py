@@ -10,9 +10,9 @@ import time
 from typing import Any
 
 from os_acc.cmd import arguments, base
+from os_acc.inspection import HostInspection
 from os_acc.objects.device import Provider
 from os_acc.objects.region import Region, UnverifiedRegions, functions_held
-from os_acc.service import HostInspection
 
 
 class RegionStatus(enum.Enum):

@@ -5,13 +5,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib import parse
-
-from cliff import columns
 
 from os_acc import exception
 from os_acc.attach.external_events import NovaEvents
@@ -66,18 +63,16 @@ class RequestShow(base.Showing):
         given = arguments.distinct(parsed_args.property)
         if not given and parsed_args.flavor is None:
             self._parser.error("give at least one of --property and --flavor-file")
-        found = _flavor(parsed_args.flavor)
-        specs = {**found.properties, **given}
+        properties, amounts = _flavor(parsed_args.flavor)
+        specs = {**properties, **given}
         # First, since ignored keys may cause later errors.
-        self._tell_of_keys(specs)
-        request = extra_specs.parse(self._folded(specs))
-        if found.amounts is not None:
-            request = allocation_candidates.filled(
-                request,
-                vcpus=found.amounts.vcpus,
-                memory_mb=found.amounts.memory_mb,
-                disk_gb=found.amounts.disk_gb,
+        for key in extra_specs.overlooked(specs):
+            self.remark(
+                f"extra spec {exception.show(key)} has no effect: Nova ignores it"
             )
+        request = extra_specs.parse(self._expanded(specs))
+        if amounts:
+            request = allocation_candidates.filled(request, **amounts)
         query = allocation_candidates.query(request, parsed_args.limit)
         for name in allocation_candidates.miscounted(request):
             self.remark(
@@ -86,62 +81,41 @@ class RequestShow(base.Showing):
                 "group_policy is none"
             )
         return _COLUMNS, (
-            _Groups(request.groups),
+            base.Formatted(
+                [_values(each) for each in request.groups],
+                "\n".join(line for each in request.groups for line in _lines(each)),
+            ),
             request.policy.value if request.policy else None,
             allocation_candidates.MICROVERSION,
-            _Query(query),
+            base.Formatted(f"{_PATH}?{query}", _query_lines(query)),
         )
 
-    def _tell_of_keys(self, specs: Mapping[str, object]) -> None:
-        for key in extra_specs.overlooked(specs):
-            self.remark(
-                f"extra spec {exception.show(key)} has no effect: Nova ignores it"
-            )
-
-    def _folded(self, specs: Mapping[str, object]) -> object:
+    def _expanded(self, specs: Mapping[str, object]) -> object:
         """Return the extra specs, with the groups of the device profile added."""
         if not expansion.named(specs):
             return specs
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
-        whole = lookup.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
-        if whole.unread:
+        found = lookup.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
+        if found.unreadable:
             self.remark(
                 "not shown: the groups of device profile "
-                f"{exception.show(whole.unread)}, which Nova adds: no source "
+                f"{exception.show(found.unreadable)}, which Nova adds: no source "
                 "of device profiles is configured in [os_acc_profiles]"
             )
-        return whole.specs
+        return found.specs
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FlavorAmounts:
-    """The standard resources that Nova requests for each server of a flavor.
-
-    :ivar disk_gb: root, ephemeral and swap disk together, in GiB.
-    """
-
-    vcpus: int
-    memory_mb: int
-    disk_gb: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Flavor:
-    """The parts of a flavor that matter for request groups."""
-
-    properties: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    amounts: FlavorAmounts | None = None
-
-
-def _flavor(printed: Any) -> Flavor:
+def _flavor(printed: Any) -> tuple[Mapping[str, object], dict[str, int]]:
     """Read a flavor as printed by ``openstack flavor show -f json``.
 
     :param printed: parsed JSON; None for no flavor.
+    :return: the extra specs, and the standard resources that Nova requests for each
+        server: the root, ephemeral and swap disk together, in GiB.
     :raises InvalidInput: it is no flavor.
     """
     if printed is None:
-        return Flavor()
+        return {}, {}
     if not isinstance(printed, Mapping):
         raise exception.InvalidInput(
             f"{exception.show(printed)} is not a flavor", hint=_FLAVOR_HINT
@@ -156,10 +130,11 @@ def _flavor(printed: Any) -> Flavor:
     disk += _number(printed, "OS-FLV-EXT-DATA:ephemeral")
     # In whole GiB, as Nova rounds it.
     disk += -(-_number(printed, "swap") // _MIB_PER_GIB)
-    return Flavor(
-        properties,
-        FlavorAmounts(_number(printed, "vcpus"), _number(printed, "ram"), disk),
-    )
+    return properties, {
+        "vcpus": _number(printed, "vcpus"),
+        "memory_mb": _number(printed, "ram"),
+        "disk_gb": disk,
+    }
 
 
 def _number(printed: Mapping[str, object], name: str) -> int:
@@ -173,38 +148,24 @@ def _number(printed: Mapping[str, object], name: str) -> int:
     return value
 
 
-class _Groups(columns.FormattableColumn[Any]):
-    """Groups, as lines for people and as values for programs."""
-
-    def human_readable(self) -> str:
-        return "\n".join(line for group in self._value for line in _lines(group))
-
-    def machine_readable(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "suffix": group.suffix,
-                "resources": dict(group.resources),
-                "required": sorted(group.required),
-                "forbidden": sorted(group.forbidden),
-                "programmed_with": str(group.bitstream_request)
-                if group.bitstream_request
-                else None,
-                "attach_target": group.attach_target.value,
-                "numa_policy": group.numa_policy and group.numa_policy.value,
-            }
-            for group in self._value
-        ]
+def _values(group: RequestGroup) -> dict[str, Any]:
+    """Return a group for programs."""
+    return {
+        "suffix": group.suffix,
+        "resources": dict(group.resources),
+        "required": sorted(group.required),
+        "forbidden": sorted(group.forbidden),
+        "programmed_with": str(group.bitstream_request)
+        if group.bitstream_request
+        else None,
+        "attach_target": group.attach_target.value,
+        "numa_policy": group.numa_policy and group.numa_policy.value,
+    }
 
 
-class _Query(columns.FormattableColumn[Any]):
-    """A query, one parameter per line for people."""
-
-    def human_readable(self) -> str:
-        asked = [f"{name}={value}" for name, value in parse.parse_qsl(self._value)]
-        return "\n".join((_PATH, f"  ?{asked[0]}", *(f"  &{one}" for one in asked[1:])))
-
-    def machine_readable(self) -> str:
-        return f"{_PATH}?{self._value}"
+def _query_lines(query: str) -> str:
+    first, *others = [f"{name}={value}" for name, value in parse.parse_qsl(query)]
+    return "\n".join((_PATH, f"  ?{first}", *(f"  &{each}" for each in others)))
 
 
 def _lines(group: RequestGroup) -> Iterable[str]:

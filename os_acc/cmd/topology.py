@@ -8,7 +8,7 @@ import argparse
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
 
@@ -17,7 +17,7 @@ from stevedore import ExtensionManager, extension
 
 from os_acc import exception
 from os_acc.cmd import arguments, base
-from os_acc.cmd.drawing import build, rows, snapshot, svg, text
+from os_acc.cmd.drawing import rows, snapshot, tree
 from os_acc.host import numa, pci
 from os_acc.numa import network_options
 from os_acc.objects.numa import NUMATopology
@@ -42,7 +42,8 @@ class Topology(base.Listing):
     ) -> ExtensionManager[formatters.ListFormatter]:
         found = super()._load_formatter_plugins()
         entry = EntryPoint(_TREE, f"{__name__}:_Tree", self.formatter_namespace)
-        found.extensions.append(extension.Extension(_TREE, entry, _Tree, _Tree()))
+        tree = _Tree(self._draw)
+        found.extensions.append(extension.Extension(_TREE, entry, _Tree, tree))
         return found
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -76,22 +77,21 @@ class Topology(base.Listing):
         more = rows.MORE if parsed_args.cells else ()
         return (*rows.COLUMNS, *more), rows.rows(self._snapshot)
 
-    def produce_output(
-        self,
-        parsed_args: argparse.Namespace,
-        column_names: Sequence[str],
-        data: Iterable[Sequence[Any]],
-    ) -> int:
-        if parsed_args.formatter != _TREE:
-            return super().produce_output(parsed_args, column_names, data)
-        drawing = build.draw(self._snapshot, long=parsed_args.long)
+    def _draw(self, parsed_args: argparse.Namespace) -> None:
+        # Slow to import.
+        from os_acc.cmd.drawing import render
+
+        host = tree.draw(self._snapshot, long=parsed_args.long)
+        supplies = tree.supplies(self._snapshot)
         if parsed_args.svg:
-            _write(parsed_args.svg, svg.render(drawing))
-            return 0
-        out = self.app.stdout
-        for line in text.render(drawing, _style(out, parsed_args.max_width)):
-            out.write(f"{line}\n")
-        return 0
+            _write(parsed_args.svg, render.picture(host, supplies))
+            return
+        out, width = self.app.stdout, parsed_args.max_width
+        is_terminal = out.isatty()
+        if width < 1:
+            width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
+        colours = is_terminal and "NO_COLOR" not in os.environ
+        render.write_text(host, supplies, out, width, colours=colours)
 
     def _look(self, cells: tuple[int, ...]) -> snapshot.HostSnapshot:
         look, root = self.look(), self.os_acc.root
@@ -120,7 +120,10 @@ class Topology(base.Listing):
 
 
 class _Tree(formatters.ListFormatter):
-    """Formatter name of the tree, which the command draws itself."""
+    """The format of the tree, which has more than the rows."""
+
+    def __init__(self, draw: Callable[[argparse.Namespace], None]) -> None:
+        self._draw = draw
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
         pass
@@ -132,18 +135,7 @@ class _Tree(formatters.ListFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        raise NotImplementedError("a tree cannot be printed as a list")
-
-
-def _style(out: TextIO, width: int) -> text.Style:
-    is_terminal = out.isatty()
-    if width < 1:
-        width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
-    return text.Style(
-        width,
-        getattr(out, "encoding", None) or "utf-8",
-        colours=is_terminal and "NO_COLOR" not in os.environ,
-    )
+        self._draw(parsed_args)
 
 
 def _write(file: TextIO, picture: str) -> None:

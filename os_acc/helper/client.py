@@ -14,10 +14,11 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors
+from os_acc.helper import connection, errors, requests
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
+from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
@@ -27,27 +28,33 @@ from os_acc.objects.region import Region
 from os_acc.privsep import (
     binding,
     fpga,
-    functions,
     holders,
     mdev,
     nvme,
     qat,
     record,
     rootconf,
+    several,
     sriov,
+    steps,
     xrt,
 )
+from os_acc.privsep.images import ImageRequest
 from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.record import FunctionUse
+from os_acc.privsep.request import (
+    DEADLINE_LIMIT_MS,
+    BindTarget,
+    CardRequest,
+    Request,
+)
 from os_acc.privsep.rootconf import LimitMode
 from os_acc.privsep.step import StepPurpose
 
-_CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
-# A host without FPGAs need not permit the third one.
+# A host without FPGAs need not permit the context image.
 _AT_ONCE = (privsep.base, privsep.inspect)
 # Seconds that a plugin's step has at most.
-_LONGEST_STEP = functions.DEADLINE_LIMIT_MS / 1000
+_LONGEST_STEP = DEADLINE_LIMIT_MS / 1000
 
 
 class Helper:
@@ -73,10 +80,7 @@ class Helper:
 
     def forget_parent(self) -> None:
         """Forget all starts of helpers: a forked child would wait for them forever."""
-        self._links = {
-            context: connection.Connection(context, self._start_timeout)
-            for context in _CONTEXTS
-        }
+        self._links: dict[privsep.Context, connection.Connection] = {}
 
     def start(
         self, deadline: float, contexts: Sequence[privsep.Context] = _AT_ONCE
@@ -94,12 +98,8 @@ class Helper:
         return self._link(context).start()
 
     def _link(self, context: privsep.Context) -> connection.Connection:
-        # Contexts of vendors are known once their plugins are loaded.
-        found = self._links.get(context)
-        if found is None:
-            made = connection.Connection(context, self._start_timeout)
-            found = self._links.setdefault(context, made)
-        return found
+        made = connection.Connection(context, self._start_timeout)
+        return self._links.setdefault(context, made)
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
@@ -107,24 +107,18 @@ class Helper:
         mode, path, why = turn.ask(rootconf.limits)
         return LimitMode(mode), path, why
 
-    def take(self, lease: Lease, deadline: float) -> None:
-        """Bind the function of a lease to its driver, and the others to vfio-pci.
+    def take(self, leases: Sequence[Lease], deadline: float) -> None:
+        """Bind the function of each lease to its driver, and the others to vfio-pci.
 
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises DeviceInParts: one of them has VFs or mediated devices.
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        answers = turn.ask(
-            binding.take,
-            lease.iommu_group,
-            lease.targets,
-            lease.epoch,
-            turn.milliseconds,
-            lease.uuid,
-            *(lease.eraser, lease.releaser, self._node),
-        )
-        errors.judge(lease.functions, answers)
+        calls = [requests.take(each, turn.milliseconds, self._node) for each in leases]
+        found = turn.ask_each("take", calls)
+        for lease, answers in zip(leases, found, strict=True):
+            errors.check(lease.functions, answers)
 
     def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
         """Record the functions of a lease as taken, without changing their binding.
@@ -135,18 +129,8 @@ class Helper:
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        answers = turn.ask(
-            binding.reserve,
-            lease.iommu_group,
-            lease.targets,
-            lease.epoch,
-            turn.milliseconds,
-            lease.uuid,
-            str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
-            instead_of,
-            *(lease.eraser, lease.releaser, self._node),
-        )
-        errors.judge(lease.functions, answers)
+        request = requests.reserve(lease, turn.milliseconds, self._node, instead_of)
+        errors.check(lease.functions, turn.ask(binding.reserve, request))
 
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
@@ -156,14 +140,10 @@ class Helper:
         :raises HostError: one of them is on its VFIO driver for the guest.
         """
         turn = self._turn(privsep.base, deadline)
-        answers = turn.ask(
-            binding.forget,
-            tuple(address.parts for address in addresses),
-            epoch,
-            turn.milliseconds,
-            lease,
+        request = binding.ForgetRequest(
+            tuple(addresses), epoch, turn.milliseconds, lease
         )
-        errors.judge(addresses, answers)
+        errors.check(addresses, turn.ask(binding.forget, request))
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
         """List the functions and slots that the helper has taken in this boot."""
@@ -181,26 +161,8 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
-        targets = tuple(
-            (
-                prior.address.parts,
-                prior.identity.numbers,
-                prior.driver or "",
-                prior.driver_override or "",
-                prior.identity.number,
-            )
-            for prior in lease.prior
-        )
         answers = turn.ask(
-            binding.give_back,
-            lease.iommu_group,
-            targets,
-            lease.epoch,
-            turn.milliseconds,
-            proven_free,
-            lease.uuid,
-            lease.eraser,
-            lease.releaser,
+            binding.give_back, requests.give_back(lease, turn.milliseconds, proven_free)
         )
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -208,7 +170,35 @@ class Helper:
             if not proven_free:
                 self.give_back(lease, deadline, proven_free=True)
                 return
-        errors.judge(lease.functions, answers)
+        errors.check(lease.functions, answers)
+
+    def give_back_several(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> dict[str, exception.OsAccError | None]:
+        """Restore the prior bindings of several leases with one call.
+
+        :returns: by UUID of the lease, None if its functions are restored, or the
+            error. Leases with a function that is held, gone or exchanged, or that
+            refuses the epoch, are absent: call :meth:`give_back` for each.
+        """
+        turn = self._turn(privsep.base, deadline)
+        calls = [requests.give_back(each, turn.milliseconds) for each in leases]
+        found: dict[str, exception.OsAccError | None] = {}
+        answered = turn.ask_each("give_back", calls)
+        for lease, answers in zip(leases, answered, strict=True):
+            try:
+                errors.check(lease.functions, answers)
+                found[lease.uuid] = None
+            except (
+                exception.DeviceInUse,
+                exception.DeviceGone,
+                exception.DeviceChanged,
+                EpochRefused,
+            ):
+                continue
+            except exception.OsAccError as error:
+                found[lease.uuid] = error
+        return found
 
     def create_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Create the mediated device of a lease.
@@ -216,8 +206,7 @@ class Helper:
         :raises DeviceClaimed: the helper has its slot taken for another lease.
         :raises HostError: the host refused it.
         """
-        owner = lease.releaser, self._node
-        self._change_mdev(mdev.create, lease, slot, deadline, *owner)
+        self._ask_for_slot(mdev.create, lease, slot, deadline)
 
     def remove_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the mediated device of a lease, unless a process holds it.
@@ -225,42 +214,39 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         self.check_unused(lease, deadline)
-        self._change_mdev(mdev.remove, lease, slot, deadline, lease.owes_release)
+        self._remove_mdev(lease, slot, deadline, keeps_record=lease.needs_release)
 
     def forget_mdev(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Remove the helper's record of a mediated device that is removed already."""
-        self._change_mdev(mdev.remove, lease, slot, deadline, False)
+        self._remove_mdev(lease, slot, deadline, keeps_record=False)
+
+    def _remove_mdev(
+        self, lease: Lease, slot: MdevSlot, deadline: float, *, keeps_record: bool
+    ) -> None:
+        turn = self._turn(privsep.base, deadline)
+        request = mdev.RemoveRequest(
+            slot, lease.uuid, lease.epoch, turn.milliseconds, keeps_record
+        )
+        errors.check([slot], [turn.ask(mdev.remove, request)])
 
     def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Replace the helper's damaged record of a slot by one for a lease.
 
-        It is removed if the lease owes no plugin a release, or has no parent.
+        It is removed if no plugin has to release the slot, or the parent is gone.
         """
-        owner = lease.releaser, self._node
-        self._change_mdev(mdev.repair_record, lease, slot, deadline, *owner)
+        self._ask_for_slot(mdev.repair_record, lease, slot, deadline)
 
-    def _change_mdev(
+    def _ask_for_slot(
         self,
         entrypoint: Callable[..., Any],
         lease: Lease,
         slot: MdevSlot,
         deadline: float,
-        *last: object,
     ) -> None:
         turn = self._turn(privsep.base, deadline)
-        answer = turn.ask(
-            entrypoint,
-            slot.type.parent,
-            slot.type.name,
-            slot.number,
-            lease.uuid,
-            lease.epoch,
-            turn.milliseconds,
-            *last,
-        )
-        result = CallResult(*answer)
-        if result.outcome != Outcome.OK:
-            raise errors.of_answer(str(slot), result)
+        call = slot, lease.uuid, lease.epoch, turn.milliseconds
+        request = mdev.SlotRequest(*call, lease.releaser, self._node)
+        errors.check([slot], [turn.ask(entrypoint, request)])
 
     def check_unused(self, lease: Lease, deadline: float) -> None:
         """Check that no process holds the functions of a lease, or its mediated device.
@@ -271,8 +257,8 @@ class Helper:
             self.check_free(lease.functions, deadline)
             return
         turn = self._turn(privsep.inspect, deadline)
-        answer = turn.ask(holders.mdev_holders, lease.uuid)
-        errors.judge_holders(str(lease.slot), answer)
+        answer = turn.ask(holders.mdev_holders, holders.MdevRequest(lease.uuid))
+        errors.check_holders(str(lease.slot), answer)
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
         """Check that no process holds one of these functions.
@@ -280,24 +266,39 @@ class Helper:
         :raises DeviceInUse: a process does, or even root cannot determine it.
         """
         turn = self._turn(privsep.inspect, deadline)
-        parts = tuple(address.parts for address in addresses)
-        answer = turn.ask(holders.holders, parts)
-        errors.judge_holders(str(addresses[0]), answer)
+        request = holders.HoldersRequest(tuple(addresses))
+        errors.check_holders(str(addresses[0]), turn.ask(holders.holders, request))
 
     def run_step(
         self,
         step: privsep.Step[Any, *tuple[Any, ...]],
-        target: tuple[object, ...],
         lease: Lease,
         arguments: tuple[object, ...],
         deadline: float,
+        region: Region | None = None,
         purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
         turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
-        call = (*target, lease.epoch, turn.milliseconds, lease.uuid, arguments)
-        more = str(purpose), lease.releaser
-        return CallResult(*turn.ask(step.entry, *call, *more))
+        members = requests.targets(lease)
+        if lease.slot and lease.slot.type.function and lease.parent:
+            parent = BindTarget(lease.slot.type.function, lease.parent.numbers)
+            members = (parent,)
+        cards: tuple[BindTarget, ...] = ()
+        if region is not None:
+            cards = (BindTarget(region.card, region.identity.numbers),)
+        request = steps.StepRequest(
+            device=lease.address,
+            members=members,
+            cards=cards,
+            epoch=lease.epoch,
+            milliseconds=turn.milliseconds,
+            lease=lease.uuid,
+            arguments=arguments,
+            purpose=purpose,
+            releaser=lease.releaser,
+        )
+        return CallResult(*turn.ask(step.entry, request))
 
     def read_health(
         self,
@@ -307,9 +308,9 @@ class Helper:
     ) -> CallResult:
         """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
         turn = self._turn(step.context, deadline)
-        target = (function.address.parts, function.identity.numbers)
-        call = target, turn.milliseconds, step.arguments
-        return CallResult(*turn.ask(step.entry, *call))
+        target = BindTarget(function.address, function.identity.numbers)
+        request = steps.HealthRequest(target, turn.milliseconds, step.arguments)
+        return CallResult(*turn.ask(step.entry, request))
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -318,7 +319,7 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        self._change(sriov.set_num_vfs, function, (count,), epoch, deadline)
+        self._change(privsep.base, sriov.set_num_vfs, function, count, epoch, deadline)
 
     def share_nvme_resources(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -327,8 +328,8 @@ class Helper:
 
         :raises HostError: they are too few, or the controller refused it.
         """
-        step = vf_resources.share_resources
-        self._change(step, function, (count,), epoch, deadline, context=nvme.context)
+        entrypoint = vf_resources.share_resources
+        self._change(nvme.context, entrypoint, function, count, epoch, deadline)
 
     def set_qat_services(
         self, function: PciFunction, services: QatServices, epoch: int, deadline: float
@@ -337,25 +338,36 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        numbers = (number_of(services),)
-        self._change(qat.set_qat_services, function, numbers, epoch, deadline)
+        count, entrypoint = number_of(services), qat.set_qat_services
+        self._change(privsep.base, entrypoint, function, count, epoch, deadline)
+
+    def set_ports(
+        self, card: PciFunction, count: int, epoch: int, deadline: float
+    ) -> None:
+        """Detach a card's first ports from the host, for VFs to use.
+
+        :param count: number of ports; the host gets all others back.
+        :raises HostError: the host refused it; DeviceInUse names holders.
+        """
+        self._change(privsep.base, fpga.set_ports, card, count, epoch, deadline)
 
     def _change(
         self,
+        context: privsep.Context,
         entrypoint: Callable[..., Any],
         card: PciFunction,
-        numbers: tuple[int, ...],
+        count: int,
         epoch: int,
         deadline: float,
-        context: privsep.Context = privsep.base,
     ) -> None:
-        """Change a card as a whole."""
         turn = self._turn(context, deadline)
-        target = (card.address.parts, card.identity.numbers)
-        answer = turn.ask(entrypoint, *target, *numbers, epoch, turn.milliseconds)
+        request = CardRequest(
+            card.address, card.identity.numbers, count, epoch, turn.milliseconds
+        )
+        answer = turn.ask(entrypoint, request)
         if CallResult(*answer).outcome == Outcome.IN_USE:
-            self.check_free((card.address,), deadline)
-        errors.judge((card.address,), (answer,))
+            self.check_free([card.address], deadline)
+        errors.check([card.address], [answer])
 
     def program(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
@@ -371,9 +383,7 @@ class Helper:
             DeviceStuck and HelperLost.
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        _check_programmable(region)
-        part = bitstream.header.payload_offset, bitstream.header.payload_size
-        return self._program(fpga.program, region, bitstream, part, epoch, deadline)
+        return self._program(fpga.program, region, bitstream, epoch, deadline)
 
     def load_xclbin(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
@@ -383,43 +393,40 @@ class Helper:
         :returns: canonical UUID of the xclbin.
         :raises OsAccError: as :meth:`program`.
         """
-        _check_programmable(region)
         user = dataclasses.replace(region.card, function=region.number)
         # xclmgmt would replace the xclbin even while a process uses it through xocl.
         self.check_free((user,), deadline)
-        return self._program(xrt.program, region, bitstream, (), epoch, deadline)
+        return self._program(xrt.program, region, bitstream, epoch, deadline)
 
     def _program(
         self,
         entrypoint: Callable[..., Any],
         region: Region,
         bitstream: Bitstream,
-        part: tuple[int, ...],
         epoch: int,
         deadline: float,
     ) -> str:
-        """Program a region; return its contents as read back, or raise the error.
-
-        :param part: offset and size of the part of the image to send; empty: all.
-        """
+        if region.interface_id is None:
+            raise exception.RegionUnusable(
+                f"{region} cannot be programmed",
+                reason=exception.RegionReason.NOT_PROGRAMMABLE,
+            )
         turn = self._turn(privsep.image, deadline)
-        image = bitstream.image
-        found = image.properties
-        signature = tuple(found.get(each, "") for each in policy.SIGNATURE_PROPERTIES)
-        answer = turn.ask(
-            entrypoint,
-            region.card.parts,
-            region.identity.numbers,
-            region.number,
-            region.interface_id,
-            image.hash_algo,
-            image.hash_value,
-            *part,
-            epoch,
-            turn.milliseconds,
-            signature,
+        image, header = bitstream.image, bitstream.header
+        signature = (image.properties.get(k, "") for k in policy.SIGNATURE_PROPERTIES)
+        request = ImageRequest(
+            card=region.card,
+            identity=region.identity.numbers,
+            number=region.number,
+            interface_id=region.interface_id,
+            digest=Digest(image.hash_algo, image.hash_value),
+            offset=header.payload_offset,
+            size=header.payload_size,
+            epoch=epoch,
+            milliseconds=turn.milliseconds,
+            signature=tuple(signature),
         )
-        result = CallResult(*answer)
+        result = CallResult(*turn.ask(entrypoint, request))
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
@@ -428,22 +435,6 @@ class Helper:
                 or errors.of_answer(str(region.card), result)
             )
         return result.observed
-
-    def release_ports(
-        self, card: PciFunction, count: int, epoch: int, deadline: float
-    ) -> None:
-        """Detach a card's first ports from the host, for VFs to use.
-
-        :raises HostError: the host refused it; DeviceInUse names holders.
-        """
-        self._change(fpga.release_ports, card, (count,), epoch, deadline)
-
-    def assign_ports(self, card: PciFunction, epoch: int, deadline: float) -> None:
-        """Return all ports of a card without VFs to the host.
-
-        :raises HostError: the host refused it; DeviceInUse names holders.
-        """
-        self._change(fpga.assign_ports, card, (), epoch, deadline)
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None
@@ -472,15 +463,21 @@ class _Turn:
     link: connection.Connection
     milliseconds: int
 
-    def ask(self, entrypoint: Callable[..., Any], *args: object) -> Any:
+    def ask(
+        self, entrypoint: Callable[..., Any], request: Request | None = None
+    ) -> Any:
         # The helper's own deadline is earlier, so that its answer can arrive.
         seconds = self.milliseconds / 1000 + deadlines.ANSWER
-        return self.link.ask(entrypoint, seconds, args)
+        values = () if request is None else request.values()
+        return self.link.ask(entrypoint, seconds, values)
 
+    def ask_each(self, name: str, requests: Sequence[Request]) -> Sequence[Any]:
+        """Ask an entry point of ``binding`` once for several leases.
 
-def _check_programmable(region: Region) -> None:
-    if region.interface_id is None:
-        raise exception.RegionUnusable(
-            f"{region} cannot be programmed",
-            reason=exception.RegionReason.NOT_PROGRAMMABLE,
-        )
+        :returns: the answers for each.
+        """
+        if len(requests) < 2:
+            return [self.ask(getattr(binding, name), each) for each in requests]
+        call = several.SeveralRequest(name, tuple(each.values() for each in requests))
+        found: Sequence[Any] = self.ask(several.several, call)
+        return found

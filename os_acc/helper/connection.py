@@ -20,7 +20,7 @@ Two helpers may therefore run for a while. Two mechanisms separate them:
 
 A helper whose threads are all busy looks like a silent one. Retiring it loses no
 answer, and a new one has threads for the waiting callers. Each retirement costs a
-caller a whole timeout, so it is rare.
+caller an entire timeout, so it is rare.
 """
 
 from __future__ import annotations

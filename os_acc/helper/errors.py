@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 from os_acc import exception
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.image import Bitstream, Image
-from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.privsep import disks, locks
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -158,7 +158,7 @@ class DeviceClaimed(exception.NoDeviceAvailable):
 
 
 class DeviceInParts(exception.DeviceInUse):
-    """A function has parts that would end if a guest got it as a whole.
+    """A function has parts that would end if a guest got all of it.
 
     They were made after the scan of the host, which excludes such functions.
     """
@@ -172,7 +172,8 @@ class DeviceInParts(exception.DeviceInUse):
 
 def of_answer(address: str, result: CallResult) -> exception.OsAccError:
     """Return the error for an answer about a device."""
-    text = f"{address}: {result.step or 'the step'}"
+    number = result.errno
+    failed = functools.partial(exception.HostStepFailed, address=address, errno=number)
     match result.outcome:
         case Outcome.GONE if result.step == locks.TYPES:
             return exception.DeviceGone(
@@ -208,13 +209,11 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
             return DeviceInParts(
                 f"{result.step} cannot be given to a guest: it has {result.observed}",
                 address=result.step,
-                errno=result.errno,
+                errno=number,
             )
         case Outcome.DENIED:
-            return exception.HostStepFailed(
+            return failed(
                 f"{address}: root's configuration does not allow this step",
-                address=address,
-                errno=result.errno,
                 hint=DENIED_HINT,
                 reason=exception.StepReason.DENIED,
             )
@@ -223,25 +222,25 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
             return exception.DeviceInUse(
                 f"{address}: the host uses {result.observed}{why}",
                 address=address,
-                errno=result.errno,
+                errno=number,
                 hint=_DISK_HINT,
             )
         case Outcome.IN_USE | Outcome.UNSURE:
             return exception.DeviceInUse(
-                f"{address} is in use", address=address, errno=result.errno
+                f"{address} is in use", address=address, errno=number
             )
         case Outcome.STUCK:
             return exception.DeviceStuck(
                 f"{address}: the kernel has not returned from a write",
                 address=address,
-                errno=result.errno,
+                errno=number,
             )
         case Outcome.BUSY:
             earlier = f"step for {result.observed}" if result.observed else "write"
             return exception.DeviceStuck(
                 f"{address}: an earlier {earlier} has not ended",
                 address=address,
-                errno=result.errno,
+                errno=number,
             )
         case Outcome.NO_EFFECT if result.step == "child":
             # The step may have been interrupted anywhere. The locks are free, so a
@@ -251,55 +250,45 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 address=address,
             )
         case Outcome.FAILED:
-            return exception.HostStepFailed(
+            return failed(
                 f"{address}: the privileged helper's worker raised {result.observed}",
-                address=address,
                 hint="this is a defect of os_acc: report it",
             )
         case Outcome.NO_EFFECT if result.step == "driver":
-            return exception.HostStepFailed(
+            return failed(
                 f"{address} is bound to {result.observed or 'no driver'} after the "
                 "probe",
-                address=address,
                 hint="the driver rejected the device; the kernel's log has the reason",
                 reason=exception.StepReason.BIND,
             )
         case Outcome.REFUSED if result.step == "virtualization":
-            return exception.HostStepFailed(
+            return failed(
                 f"{address}: cannot give its VFs queues and interrupts: "
                 f"{result.observed}",
-                address=address,
-                errno=result.errno,
                 hint="lower num_vfs, or distribute them with 'nvme virt-mgmt'",
             )
         case Outcome.REFUSED if (result.step, result.errno) == _WITHOUT_VFS:
             driver = result.observed
-            return exception.HostStepFailed(
+            return failed(
                 f"{address}: its driver {driver} cannot create VFs"
                 if driver
                 else f"{address}: no driver is bound to it, which could create VFs",
-                address=address,
-                errno=result.errno,
                 hint="bind the driver of the PF that creates VFs",
             )
-    error = exception.HostStepFailed(
-        f"{text}: {reason(result)}",
-        address=address,
-        errno=result.errno,
-    )
+    error = failed(f"{address}: {result.step or 'the step'}: {reason(result)}")
     if result.step == "worker":
         # The child could not be forked, or ran out of memory.
         error.set_exhausted()
     return error
 
 
-def judge_holders(address: str, answer: Sequence[Any]) -> None:
+def check_holders(address: str, answer: Sequence[Any]) -> None:
     """Check an answer about the holders of a device.
 
     :raises DeviceInUse: a process holds it, or even root cannot determine it.
     :raises HostStepFailed: memory or descriptors ran out.
     """
-    outcome, number, found = answer
+    outcome, number, *_, found = answer
     if outcome == Outcome.OK:
         return
     if number in exception.EXHAUSTED:
@@ -317,17 +306,17 @@ def judge_holders(address: str, answer: Sequence[Any]) -> None:
     )
 
 
-def judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
-    """Check that a step succeeded for each function.
+def check(devices: Sequence[object], answers: Sequence[Sequence[Any]]) -> None:
+    """Check that a step succeeded for each device.
 
     :raises HostError: it did not; the error is about the first one that failed.
     :raises HelperLost: the number of answers is wrong.
     """
     results = [CallResult(*answer) for answer in answers]
-    for address, result in zip(addresses, results, strict=False):
+    for device, result in zip(devices, results, strict=False):
         # A step that was not attempted does not explain the failure.
         if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
-            raise of_answer(str(address), result)
+            raise of_answer(str(device), result)
     done = [result for result in results if result.outcome == Outcome.OK]
-    if len(done) != len(addresses):
+    if len(done) != len(devices):
         raise exception.HelperLost("the privileged helper sent an unexpected answer")

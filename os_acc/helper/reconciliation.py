@@ -15,9 +15,10 @@ from typing import TypeVar
 from oslo_log import log
 
 from os_acc.helper import client
-from os_acc.objects.lease import HelperRecord, Lease, RecordedState
+from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
@@ -77,34 +78,39 @@ class Reconciler:
         The mediated device of the lease is removed, too, unless a process holds it.
         """
 
-        def forget(epoch: int) -> None:
-            fresh = dataclasses.replace(lease, epoch=epoch)
-            self._helper.forget_mdev(fresh, slot, deadline)
-
-        _in_time(forget, store)
+        _in_time(
+            lambda epoch: self._helper.forget_mdev(
+                dataclasses.replace(lease, epoch=epoch), slot, deadline
+            ),
+            store,
+        )
 
     def repair_slot(
         self, lease: Lease, slot: MdevSlot, store: Store, deadline: float
     ) -> None:
         """Have the helper replace its damaged record of a slot."""
 
-        def repair(epoch: int) -> None:
-            fresh = dataclasses.replace(lease, epoch=epoch)
-            self._helper.repair_slot(fresh, slot, deadline)
-
-        _in_time(repair, store)
+        _in_time(
+            lambda epoch: self._helper.repair_slot(
+                dataclasses.replace(lease, epoch=epoch), slot, deadline
+            ),
+            store,
+        )
 
     def records(self, deadline: float) -> Mapping[DeviceAddress, HelperRecord]:
         """Return all records of the helper, with or without a lease here."""
         return {each.address: each for each in self._helper.recorded(deadline)}
 
-    def recorded_state(self, store: Store, deadline: float) -> RecordedState:
+    def recorded_state(
+        self, store: Store, deadline: float, found: RecordedState | None = None
+    ) -> RecordedState:
         """Return the leases, and the functions and slots claimed without a lease.
 
+        :param found: the records as read just now; None: they are read.
         :raises StoreReplaced: the store was replaced during this call.
         :raises HelperUnavailable, HelperLost: the helper does not answer.
         """
-        found = store.recorded_state()
+        found = found or store.recorded_state()
         if found.store == self._agreed and not found.helper_claims:
             return found
         before = self._helper.recorded(deadline)
@@ -142,7 +148,7 @@ def _are_in_place(records: tuple[HelperRecord, ...], recorded: RecordedState) ->
     A reboot may have moved the device of another lease to it.
     """
     owners = {
-        address: (lease.uuid, lease.former_uuid)
+        address: lease.recorded_uuids
         for lease in recorded.leases
         for address in lease.members
     }

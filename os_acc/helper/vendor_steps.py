@@ -16,9 +16,9 @@ from os_acc import exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
 from os_acc.objects.lease import Lease
-from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.region import Region
-from os_acc.privsep import Context, Step, restoring, steps
+from os_acc.privsep import Context, Step, steps
+from os_acc.privsep.functions import HELD
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 
@@ -66,10 +66,8 @@ def run(
             f"{step.name} is called with {exception.show(arguments)}, which does not "
             "match its parameters"
         )
-    card = () if region is None else (region.card.parts, region.identity.numbers)
-    target = (*_device(lease), card)
-    result = helper.run_step(step, target, lease, arguments, deadline, purpose)
-    if result.step == restoring.HELD:
+    result = helper.run_step(step, lease, arguments, deadline, region, purpose)
+    if result.step == HELD:
         # It names the holders.
         helper.check_unused(lease, deadline)
     if result.outcome != Outcome.OK:
@@ -77,52 +75,40 @@ def run(
     return steps.decode(result.observed)
 
 
-def _device(lease: Lease) -> tuple[tuple[object, ...], tuple[tuple[object, ...], ...]]:
-    """Return the address of a lease's device, and its functions with identities."""
-    slot = lease.address
-    if not isinstance(slot, MdevSlot):
-        return slot.parts, lease.targets
-    parent, identity = slot.type.function, lease.parent
-    members = () if not parent or not identity else ((parent.parts, identity.numbers),)
-    return (slot.type.parent, slot.type.name, slot.number), members
-
-
 def _error(
     step: Step[Any, *tuple[Any, ...]], address: str, result: CallResult
 ) -> exception.OsAccError:
-    if result.outcome == Outcome.FAILED:
-        return exception.HostStepFailed(
-            f"{address}: the privileged step {step.name} {result.observed}",
-            address=address,
-            hint="this is a defect of the plugin: report it to its vendor",
-        )
-    if result.outcome == Outcome.REFUSED and result.errno == errno.ESTALE:
-        return exception.DeviceChanged(
-            f"{address} {result.observed}",
-            hint="move the drive back to its former slot, or unplug the instance",
-        )
-    if result.outcome == Outcome.REFUSED and result.step != "worker":
-        if result.errno == errno.EOPNOTSUPP:
-            return exception.HostStepFailed(
+    failed = functools.partial(exception.HostStepFailed, address=address)
+    title = f"the privileged step {step.name}"
+    match result.outcome:
+        case Outcome.FAILED:
+            return failed(
+                f"{address}: {title} {result.observed}",
+                hint="this is a defect of the plugin: report it to its vendor",
+            )
+        case Outcome.REFUSED if result.errno == errno.ESTALE:
+            return exception.DeviceChanged(
+                f"{address} {result.observed}",
+                hint="move the drive back to its former slot, or unplug the instance",
+            )
+        case Outcome.REFUSED if result.errno == errno.EOPNOTSUPP:
+            return failed(
                 f"{address}: {result.observed or errors.reason(result)}",
-                address=address,
                 errno=result.errno,
                 reason=exception.StepReason.UNSUITABLE,
             )
-        detail = f": {result.observed}" if result.observed else ""
-        return exception.HostStepFailed(
-            f"{address}: the privileged step {step.name} failed at "
-            f"{result.step or 'a call'}: {errors.reason(result)}{detail}",
-            address=address,
-            errno=result.errno,
-        )
-    if result.outcome == Outcome.DENIED:
-        # Without an error number: a plugin would take it for that of its step.
-        return exception.HostStepFailed(
-            f"{address}: root's configuration does not allow the privileged step "
-            f"{step.name}",
-            address=address,
-            hint=errors.DENIED_HINT,
-            reason=exception.StepReason.DENIED,
-        )
+        case Outcome.REFUSED if result.step != "worker":
+            detail = f": {result.observed}" if result.observed else ""
+            return failed(
+                f"{address}: {title} failed at {result.step or 'a call'}: "
+                f"{errors.reason(result)}{detail}",
+                errno=result.errno,
+            )
+        case Outcome.DENIED:
+            # Without an error number: a plugin would take it for that of its step.
+            return failed(
+                f"{address}: root's configuration does not allow {title}",
+                hint=errors.DENIED_HINT,
+                reason=exception.StepReason.DENIED,
+            )
     return errors.of_answer(address, result)

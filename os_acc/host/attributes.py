@@ -8,10 +8,12 @@ raised: treating it as absence would be a guess.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import os
 import re
+from collections.abc import Sequence
 
 from os_acc.exception import HostStepFailed, InvalidInput
 from os_acc.objects.instance import canonical_uuid
@@ -104,6 +106,19 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
         ) from error
 
 
+def mode(path: str, *, dir_fd: int | None = None) -> int:
+    """Return the mode of an attribute; 0: it does not exist.
+
+    :raises HostStepFailed: the kernel reports another error.
+    """
+    try:
+        return os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode
+    except OSError as error:
+        if error.errno in _MISSING:
+            return 0
+        raise _refused(path, error) from error
+
+
 def names(directory: str | int) -> list[str]:
     """Return the sorted names in a directory (path or descriptor); none if missing.
 
@@ -149,6 +164,70 @@ def number_list(text: str, what: str) -> frozenset[int]:
             )
         found.update(range(first, last + 1))
     return frozenset(found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassDevice:
+    """One device of a class or bus.
+
+    :ivar path: its directory, below the root.
+    :ivar owner: its PCI function; None for a virtual device.
+    :ivar ancestors: the names of its ancestors, topmost first.
+    """
+
+    name: str
+    path: str
+    owner: PciAddress | None
+    ancestors: tuple[str, ...]
+
+
+def class_devices(root: str, class_name: str) -> list[ClassDevice]:
+    """Return the devices of one class, sorted by name; none if it is missing.
+
+    :raises HostStepFailed: the class exists and cannot be read.
+    """
+    return devices_in(root, f"sys/class/{class_name}")
+
+
+def devices_in(root: str, listing: str) -> list[ClassDevice]:
+    """Return the devices of a directory of links, sorted by name; none if missing.
+
+    :param listing: the directory, below the root.
+    :raises HostStepFailed: it exists and cannot be read.
+    """
+    directory = os.path.join(root, listing)
+    found = []
+    for name in _links(directory):
+        path = f"{directory}/{name}"
+        target = link_target(path)
+        if target is not None:
+            ancestors = tuple(target.split("/")[:-1])
+            owner = nearest_function(ancestors)
+            found.append(ClassDevice(name, path, owner, ancestors))
+    return found
+
+
+def _links(directory: str) -> list[str]:
+    # A class may contain plain files: /sys/class/net/bonding_masters.
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_symlink())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _refused(directory, error) from error
+
+
+def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
+    """Return the last PCI function of a path; those before it are bridges."""
+    for name in reversed(ancestors):
+        # Cheaper than an exception for each name of another form.
+        if ":" in name and "." in name:
+            try:
+                return PciAddress.parse(name)
+            except InvalidInput:
+                continue
+    return None
 
 
 def _refused(path: str, error: OSError) -> HostStepFailed:

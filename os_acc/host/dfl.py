@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import link_address, names, number, read_text
-from os_acc.host.function import DEVICES
+from os_acc.host.pci import DEVICES
 from os_acc.objects.dfl import FME, MANAGER, PORT, REGION, canonical, is_id
 from os_acc.objects.pci import PciAddress
 
@@ -40,14 +40,12 @@ class DflPort:
     """A port: the unit of programming and of attachment to a guest.
 
     :ivar number: its number on the card (``id``), used for programming.
-    :ivar name: of its device and its node below ``/dev``.
     :ivar function: the PCI function of the port: the card, or one of its VFs.
     :ivar function_id: canonical UUID of its current function (``afu_id``); None:
         unknown, for example during programming or after a failed one.
     """
 
     number: int
-    name: str
     function: PciAddress
     function_id: str | None
 
@@ -56,23 +54,19 @@ class DflPort:
 class DflCard:
     """An FPGA card, represented by its FPGA Management Engine.
 
-    :ivar fme: the name of its FME's device, and of the node below ``/dev``.
     :ivar ports_num: the number of ports of the card, present or not.
     :ivar ports: the ports currently bound to dfl-pci, by number.
     :ivar manager: the name of its FPGA manager; None: no partial
         reconfiguration.
-    :ivar manager_state: the manager's state in the kernel's terms; '' without.
     :ivar interface_id: canonical UUID that bitstreams must match
         (``compat_id``, the manager's, and thus the same for all ports);
         None: the card cannot be programmed.
     """
 
     address: PciAddress
-    fme: str
     ports_num: int
     ports: tuple[DflPort, ...]
     manager: str | None
-    manager_state: str
     interface_id: str | None
 
     def port(self, number: int) -> DflPort | None:
@@ -111,11 +105,9 @@ def _read_card(root: str, address: PciAddress) -> DflCard | None:
         return None
     return DflCard(
         address=address,
-        fme=os.path.basename(fme),
         ports_num=number(ports_num, "ports_num"),
         ports=tuple(sorted(ports, key=lambda port: port.number)),
         manager=manager and os.path.basename(manager),
-        manager_state=(manager and read_text(f"{manager}/state")) or "",
         interface_id=_interface_id(fme),
     )
 
@@ -135,9 +127,7 @@ def _ports(place: str, function: PciAddress) -> Iterator[DflPort]:
         own = read_text(f"{path}/id")
         # None: released in the meantime.
         if own is not None:
-            yield DflPort(
-                number(own, "id"), os.path.basename(path), function, _function(path)
-            )
+            yield DflPort(number(own, "id"), function, _function(path))
 
 
 def _function(port: str) -> str | None:

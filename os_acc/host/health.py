@@ -33,6 +33,7 @@ from oslo_log import log
 from os_acc import deadlines
 from os_acc.exception import DeviceStuck, HostStepFailed
 from os_acc.host import attributes
+from os_acc.host.pci import DEVICES
 from os_acc.objects.pci import PciAddress
 
 LOG = log.getLogger(__name__)
@@ -126,15 +127,19 @@ class HealthReadings:
         return ""
 
 
-def read(root: str, address: PciAddress) -> HealthReadings:
+def read(root: str, address: PciAddress, *, is_held: bool = False) -> HealthReadings:
     """Return the readings of a function; a reading that fails is missing.
 
     :param root: the directory with ``sys``.
+    :param is_held: whether a guest has the function. A read of the configuration space
+        does not disturb the guest; further readings ask a driver that it does not have.
     """
-    place = os.path.join(root, "sys/bus/pci/devices", str(address))
+    place = os.path.join(root, DEVICES, str(address))
     # A read would wake a function that sleeps.
     if not _is_suspended(place) and not _answers(place):
         return HealthReadings(None, None, (), answers=False)
+    if is_held:
+        return HealthReadings(None, None, ())
     return HealthReadings(_errors(place), _link(place), tuple(_temperatures(place)))
 
 
@@ -144,7 +149,7 @@ def answers(root: str, address: PciAddress) -> bool:
     A function that sleeps is woken up. The answer of a VF is that of its PF.
     """
     place = source(root, address)
-    return _answers(os.path.join(root, "sys/bus/pci/devices", str(place)))
+    return _answers(os.path.join(root, DEVICES, str(place)))
 
 
 def faults(
@@ -156,17 +161,16 @@ def faults(
     """Return the fault of each function that has one; a VF has those of its PF.
 
     :param max_uncorrectable: see :meth:`HealthReadings.fault`.
-    :param held: functions that guests have. A read of the configuration space does not
-        disturb them; further readings ask a driver that they do not have.
+    :param held: functions that guests have; see :func:`read`.
     """
-    sources = {address: source(root, address) for address in functions}
-    found = {address: read(root, address) for address in set(sources.values())}
-    others = {address: source(root, address) for address in held}
-    for address in set(others.values()) - found.keys():
-        place = os.path.join(root, "sys/bus/pci/devices", str(address))
-        is_there = _is_suspended(place) or _answers(place)
-        found[address] = HealthReadings(None, None, (), answers=is_there)
-    return _faults({**sources, **others}, found, max_uncorrectable)
+    free = {address: source(root, address) for address in functions}
+    sources = free | {address: source(root, address) for address in held}
+    held_only = set(sources.values()) - set(free.values())
+    found = {
+        each: read(root, each, is_held=each in held_only)
+        for each in set(sources.values())
+    }
+    return _faults(sources, found, max_uncorrectable)
 
 
 def faults_in_time(
@@ -216,7 +220,7 @@ def read_in_time(
 
 def source(root: str, address: PciAddress) -> PciAddress:
     """Return the function that reports the health of a function: the PF of a VF."""
-    path = os.path.join(root, "sys/bus/pci/devices", str(address), "physfn")
+    path = os.path.join(root, DEVICES, str(address), "physfn")
     with contextlib.suppress(HostStepFailed):
         return attributes.link_address(path) or address
     return address

@@ -9,7 +9,7 @@ import os
 from collections.abc import MutableMapping
 
 from os_acc.exception import HostStepFailed, InvalidInput, OsAccError, is_exhaustion
-from os_acc.host.attributes import names, number, read_text
+from os_acc.host.attributes import mode, names, number, read_text
 from os_acc.objects.pci import IommuGroup, PciAddress
 
 GROUPS = "sys/kernel/iommu_groups"
@@ -65,7 +65,7 @@ def read_group(root: str, group: int) -> IommuGroup | None:
     """
     path = f"{os.path.join(root, GROUPS)}/{group}"
     reserved = read_text(f"{path}/reserved_regions") or ""
-    members = _members(f"{path}/devices")
+    members = read_members(root, group)
     # The kernel removes a group with its last device.
     if not members:
         return None
@@ -73,13 +73,18 @@ def read_group(root: str, group: int) -> IommuGroup | None:
         number=group,
         members=members,
         reserved=_regions(reserved),
-        unsafe=read_text(f"{path}/name") == _NO_IOMMU,
+        # Few groups have a name, so the file is rarely opened.
+        unsafe=bool(mode(f"{path}/name")) and read_text(f"{path}/name") == _NO_IOMMU,
     )
 
 
-def _members(path: str) -> tuple[PciAddress, ...]:
+def read_members(root: str, group: int) -> tuple[PciAddress, ...]:
+    """Return the PCI functions of a group, sorted; none if it does not exist.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
     members = []
-    for name in names(path):
+    for name in names(os.path.join(root, GROUPS, str(group), "devices")):
         try:
             members.append(PciAddress.parse(name))
         except InvalidInput:

@@ -82,7 +82,7 @@ class _Node:
         siblings = tuple(core.threads & online for core in cores)
         cpus = frozenset[int]().union(*siblings)
         packages = {core.package for core in cores}
-        whole = len(self.distances) == len(nodes)
+        is_complete = len(self.distances) == len(nodes)
         return NUMACell(
             id=self.number,
             cpuset=cpus,
@@ -91,7 +91,9 @@ class _Node:
             siblings=siblings,
             mempages=self._pages(),
             socket=packages.pop() if len(packages) == 1 else None,
-            distances=tuple(zip(nodes, self.distances, strict=True)) if whole else (),
+            distances=tuple(zip(nodes, self.distances, strict=True))
+            if is_complete
+            else (),
         )
 
     def _pages(self) -> tuple[MemoryPages, ...]:
@@ -107,9 +109,9 @@ def _without_numa(root: str) -> Iterator[NUMACell]:
     if not meminfo:
         return
     cores = tuple(_cores(root, _list(os.path.join(root, CPUS, "online"))))
-    whole = _Node(0, _memory_kb(path, meminfo), cores, (), ())
+    node = _Node(0, _memory_kb(path, meminfo), cores, (), ())
     # As above: a CPU that went offline in the meantime has no topology.
-    cell = whole.cell([0], _list(os.path.join(root, CPUS, "online")))
+    cell = node.cell([0], _list(os.path.join(root, CPUS, "online")))
     yield dataclasses.replace(cell, mempages=())
 
 
@@ -142,10 +144,7 @@ def _cores(root: str, cpus: frozenset[int]) -> Iterator[_Core]:
 
 
 def _package(path: str) -> int:
-    """Return the package; 0 if the kernel reports none (-1).
-
-    This is the rule of virHostCPUGetSocket() in libvirt.
-    """
+    """Return the package; 0 for none (-1), as virHostCPUGetSocket() in libvirt."""
     text = read_text(path)
     return 0 if text is None else max(number(text, path), 0)
 

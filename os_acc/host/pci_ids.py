@@ -41,14 +41,14 @@ class ModelNames:
 
         :param root: parent directory of ``/usr``.
         """
-        wanted = {(each.vendor, each.product) for each in identities}
+        requested = {(each.vendor, each.product) for each in identities}
         for path in PATHS:
             try:
                 with open(os.path.join(root, path), "rb") as file:
                     text = file.read(_LARGEST).decode("utf-8", "replace")
             except OSError:
                 continue
-            return cls(MappingProxyType(dict(_names(text, wanted))))
+            return cls(MappingProxyType(dict(_names(text, requested))))
         return cls()
 
     def known(self, identity: PciIdentity) -> str | None:
@@ -70,8 +70,8 @@ class ModelNames:
 NO_NAMES: Final = ModelNames()
 
 
-def _names(text: str, wanted: set[tuple[int, int]]) -> Iterator[tuple[Key, str]]:
-    vendors = {vendor for vendor, _product in wanted}
+def _names(text: str, requested: set[tuple[int, int]]) -> Iterator[tuple[Key, str]]:
+    vendors = {vendor for vendor, _product in requested}
     vendor: int | None = None
     # str.splitlines() would also split at characters within a name.
     for line in text.split("\n"):
@@ -79,7 +79,7 @@ def _names(text: str, wanted: set[tuple[int, int]]) -> Iterator[tuple[Key, str]]
             if vendor is None or line.startswith("\t\t"):
                 continue
             product = _number(line[1:5])
-            if product is not None and (vendor, product) in wanted:
+            if product is not None and (vendor, product) in requested:
                 yield (vendor, product), _name(line[5:])
         elif line and not line.startswith("#"):
             vendor = _number(line[:4])

@@ -12,7 +12,7 @@ import dataclasses
 import os
 
 from os_acc.host.attributes import read_text
-from os_acc.host.function import DEVICES
+from os_acc.host.pci import DEVICES
 from os_acc.objects import qat
 from os_acc.objects.pci import PciAddress
 

@@ -9,107 +9,147 @@ a client inside the kernel, such as ZFS: a plug finds it (:mod:`os_acc.privsep.d
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final, TypeAlias
 
-from os_acc.exception import HostStepFailed
-from os_acc.host.attributes import link_name, names, number, read_lines, read_text
-from os_acc.host.class_devices import ClassDevice, class_devices
-from os_acc.host.function import DEVICES
-from os_acc.host.gpu_parts import part_uses
-from os_acc.host.uses import judge
-from os_acc.host.view import Host
-from os_acc.objects.pci import PciAddress
+from os_acc.exception import HostStepFailed, is_exhaustion
+from os_acc.host import vgpu
+from os_acc.host.attributes import (
+    ClassDevice,
+    class_devices,
+    devices_in,
+    link_name,
+    names,
+    number,
+    read_lines,
+    read_text,
+)
+from os_acc.host.pci import DEVICES
+from os_acc.objects.pci import PciAddress, PciFunction
+
+#: PCI functions, the name of a device of theirs, and a function that returns how the
+#: host uses the device, or None.
+Check: TypeAlias = tuple[Sequence[PciAddress], str, Callable[[], str | None]]
+
+_Functions: TypeAlias = Mapping[PciAddress, PciFunction]
 
 # With native multipath the mounted disk is a virtual device below the subsystem;
 # the controller has only a hidden path to it
 # (drivers/nvme/host/multipath.c, nvme_mpath_set_disk_name).
-_NVME_PATH = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)", re.ASCII)
+_NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)", re.ASCII)
+_DISPLAY_CLASS: Final = 0x03
+_IFF_UP: Final = 0x1  # include/uapi/linux/if.h
+# NVIDIA Multi-Instance GPU User Guide.
+_PROC: Final = "proc/driver/nvidia"
+_MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)")
+_INSTANCE: Final = re.compile(r"gi[0-9]+")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Busy:
-    """Block devices in use, by number ``major:minor`` or by name."""
+def read_usage(root: str, functions: _Functions) -> dict[PciAddress, str]:
+    """Return the host's use of each of these functions that it uses: a sentence.
 
-    mounts: dict[str, str]
-    sources: dict[str, str]
-    swaps: frozenset[str]
-    btrfs: frozenset[str]
-
-    def use(self, device: ClassDevice) -> str | None:
-        """Return how the host uses this device, partitions aside."""
-        if holders := names(f"{device.path}/holders"):
-            return f"{device.name} is held by {holders[0]}"
-        if device.name in self.swaps:
-            return f"{device.name} is swap space"
-        if device.name in self.btrfs:
-            return f"{device.name} is part of a mounted btrfs"
-        number = read_text(f"{device.path}/dev")
-        where = self.mounts.get(number) if number else None
-        where = where or self.sources.get(device.name)
-        return f"{device.name} is mounted at {where}" if where else None
+    :raises HostStepFailed: the kernel reports an error: the uses are unknown.
+    """
+    checks = chain(
+        disks(root),
+        interfaces(root),
+        displays(root, functions),
+        _parts(root, functions),
+    )
+    return used(checks, functions)
 
 
-def block_uses(root: str) -> Iterator[tuple[PciAddress, str]]:
-    """Yield each use of a block device, with its PCI function.
+def used(
+    checks: Iterable[Check], functions: Container[PciAddress]
+) -> dict[PciAddress, str]:
+    """Return the first use of each of these functions that is used.
+
+    An error counts as a use: a faulty device must neither be taken from the host by
+    mistake nor prevent the check of others.
+    """
+    found: dict[PciAddress, str] = {}
+    for owners, name, use in checks:
+        if all(each in found or each not in functions for each in owners):
+            continue
+        try:
+            sentence = use()
+        except HostStepFailed as error:
+            if is_exhaustion(error):
+                raise
+            sentence = f"cannot determine the use of {name}: {error.message}"
+        if sentence is not None:
+            for each in owners:
+                found.setdefault(each, sentence)
+    return {each: sentence for each, sentence in found.items() if each in functions}
+
+
+# -- disks -------------------------------------------------------------------
+
+
+def disks(root: str) -> Iterator[Check]:
+    """Yield the checks of block devices.
 
     :raises HostStepFailed: the kernel reports an error.
     """
     devices = class_devices(root, "block")
-    busy = _read_busy(root)
-    paths = _multipath(devices)
-    for device in devices:
-        owners = _owners(device, paths)
-        if not owners:
-            continue
-        use = judge(device.name, functools.partial(busy.use, device))
-        if use is not None:
-            for owner in owners:
-                yield owner, f"block device {use}"
-
-
-def _owners(
-    device: ClassDevice, paths: dict[str, list[PciAddress]]
-) -> list[PciAddress]:
-    if device.owner is not None:
-        return [device.owner]
-    # The device itself, or the disk of a partition.
-    for name in (device.name, *device.ancestors[-1:]):
-        if name in paths:
-            return paths[name]
-    return []
-
-
-def _multipath(devices: list[ClassDevice]) -> dict[str, list[PciAddress]]:
-    """Return the functions that lead to each multipath disk, by its name."""
     paths: dict[str, list[PciAddress]] = {}
     for device in devices:
         match = _NVME_PATH.fullmatch(device.name)
         if match is not None and device.owner is not None:
             paths.setdefault(match[1] + match[2], []).append(device.owner)
-    return paths
+    busy = _Busy(root)
+    for device in devices:
+        owners = [device.owner] if device.owner else []
+        # The device itself, or the disk of a partition.
+        for name in (device.name, *device.ancestors[-1:]):
+            owners = owners or paths.get(name, [])
+        if owners:
+            yield owners, device.name, functools.partial(busy.use, device)
 
 
-def _read_busy(root: str) -> _Busy:
-    mounts: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    for device, source, where in _mounts(root):
-        mounts.setdefault(device, where)
-        # A file system may have its own device number, as btrfs does.
-        if source.startswith("/dev/"):
-            sources.setdefault(os.path.basename(source), where)
-    return _Busy(mounts, sources, _swaps(root), _btrfs(root))
+class _Busy:
+    """Block devices in use, by number ``major:minor`` or by name."""
+
+    def __init__(self, root: str) -> None:
+        self._mounts: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
+        for device, source, where in _mounts(root):
+            self._mounts.setdefault(device, where)
+            # A file system may have its own device number, as btrfs does.
+            if source.startswith("/dev/"):
+                self._sources.setdefault(os.path.basename(source), where)
+        lines = read_lines(os.path.join(root, "proc/swaps"))[1:]
+        self._swaps = {
+            os.path.basename(each.split()[0]) for each in lines if each.split()
+        }
+        # All members of mounted btrfs; mountinfo names one per file system.
+        btrfs = os.path.join(root, "sys/fs/btrfs")
+        self._btrfs = {
+            member
+            for each in names(btrfs)
+            for member in names(f"{btrfs}/{each}/devices")
+        }
+
+    def use(self, device: ClassDevice) -> str | None:
+        """Return how the host uses this device, partitions aside."""
+        if holders := names(f"{device.path}/holders"):
+            return f"block device {device.name} is held by {holders[0]}"
+        if device.name in self._swaps:
+            return f"block device {device.name} is swap space"
+        if device.name in self._btrfs:
+            return f"block device {device.name} is part of a mounted btrfs"
+        number = read_text(f"{device.path}/dev")
+        where = self._mounts.get(number) if number else None
+        where = where or self._sources.get(device.name)
+        return f"block device {device.name} is mounted at {where}" if where else None
 
 
 def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
-    """Yield ``major:minor`` (empty if unknown), source and target of each mount.
-
-    Documentation/filesystems/proc.rst, "/proc/<pid>/mountinfo".
-    """
+    """Yield ``major:minor`` (empty if unknown), source and target of each mount."""
     proc = os.path.join(root, "proc/self")
     lines = read_lines(f"{proc}/mountinfo")
     for line in lines:
@@ -132,61 +172,59 @@ def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
                 yield "", source, where
 
 
-def _swaps(root: str) -> frozenset[str]:
-    lines = read_lines(os.path.join(root, "proc/swaps"))[1:]
-    return frozenset(
-        os.path.basename(line.split()[0]) for line in lines if line.split()
-    )
+# -- network interfaces ------------------------------------------------------
 
 
-def _btrfs(root: str) -> frozenset[str]:
-    """Return all members of mounted btrfs; mountinfo names one per file system."""
-    directory = os.path.join(root, "sys/fs/btrfs")
-    return frozenset(
-        member
-        for filesystem in names(directory)
-        for member in names(f"{directory}/{filesystem}/devices")
-    )
-
-
-_DISPLAY_CLASS = 0x03
-
-
-def display_uses(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
-    """Yield each display in use, with its PCI function.
+def interfaces(root: str) -> Iterator[Check]:
+    """Yield the checks of network interfaces.
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    yield from _boot_displays(root, host)
-    yield from _connectors(root)
-    if _console_on_framebuffer(root):
-        for device in class_devices(root, "graphics"):
-            if device.owner is not None:
-                yield device.owner, f"framebuffer {device.name} shows the console"
+    for device in class_devices(root, "net"):
+        if device.owner is not None:
+            yield [device.owner], device.name, functools.partial(_network_use, device)
 
 
-def _boot_displays(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
-    for address, function in host.functions.items():
-        if function.class_code >> 16 == _DISPLAY_CLASS:
-            path = os.path.join(root, DEVICES, str(address))
-            use = judge(str(address), functools.partial(_boot_vga, path))
-            if use is not None:
-                yield address, use
-
-
-def _boot_vga(path: str) -> str | None:
-    # Set by the VGA arbiter, even for a function without a driver.
-    if read_text(f"{path}/boot_vga") == "1":
-        return "it is the display that the firmware booted with"
+def _network_use(device: ClassDevice) -> str | None:
+    name = f"network interface {device.name}"
+    if (master := link_name(f"{device.path}/master")) is not None:
+        return f"{name} is part of {master}"
+    for each in names(device.path):
+        if each.startswith("upper_"):
+            return f"{name} carries {each.removeprefix('upper_')}"
+    flags = read_text(f"{device.path}/flags")
+    is_up = flags is not None and number(flags, f"{device.path}/flags") & _IFF_UP
+    if is_up or read_text(f"{device.path}/operstate") == "up":
+        return f"{name} is up"
     return None
 
 
-def _connectors(root: str) -> Iterator[tuple[PciAddress, str]]:
+# -- displays ----------------------------------------------------------------
+
+
+def displays(root: str, functions: _Functions) -> Iterator[Check]:
+    """Yield the checks of displays.
+
+    :raises HostStepFailed: the kernel reports an error.
+    """
+    for address, function in functions.items():
+        if function.class_code >> 16 == _DISPLAY_CLASS:
+            yield [address], str(address), functools.partial(_boot_vga, root, address)
     for device in class_devices(root, "drm"):
         if device.owner is not None:
-            use = judge(device.name, functools.partial(_screen, device))
-            if use is not None:
-                yield device.owner, f"display output {use}"
+            yield [device.owner], device.name, functools.partial(_screen, device)
+    if _console_on_framebuffer(root):
+        for device in class_devices(root, "graphics"):
+            if device.owner is not None:
+                sentence = f"framebuffer {device.name} shows the console"
+                yield [device.owner], device.name, functools.partial(str, sentence)
+
+
+def _boot_vga(root: str, address: PciAddress) -> str | None:
+    # Set by the VGA arbiter, even for a function without a driver.
+    if read_text(os.path.join(root, DEVICES, str(address), "boot_vga")) == "1":
+        return "it is the display that the firmware booted with"
+    return None
 
 
 def _screen(device: ClassDevice) -> str | None:
@@ -195,7 +233,7 @@ def _screen(device: ClassDevice) -> str | None:
         read_text(f"{device.path}/status") == "connected"
         and read_text(f"{device.path}/enabled") == "enabled"
     ):
-        return f"{device.name} drives a screen"
+        return f"display output {device.name} drives a screen"
     return None
 
 
@@ -207,60 +245,70 @@ def _console_on_framebuffer(root: str) -> bool:
     )
 
 
-_IFF_UP = 0x1  # include/uapi/linux/if.h
+# -- parts of a device that exist on its host driver -------------------------
+#
+# Each of them ends, or stops the unbind, when the function leaves its driver: mediated
+# devices (Documentation/driver-api/vfio-mediated-device.rst), vGPUs of NVIDIA on VFs
+# (:mod:`os_acc.host.vgpu`), and MIG instances.
 
 
-def network_uses(root: str) -> Iterator[tuple[PciAddress, str]]:
-    """Yield each network interface in use, with its PCI function.
-
-    :raises HostStepFailed: the kernel reports an error.
-    """
-    for device in class_devices(root, "net"):
+def _parts(root: str, functions: _Functions) -> Iterator[Check]:
+    for device in devices_in(root, "sys/bus/mdev/devices"):
         if device.owner is not None:
-            use = judge(device.name, functools.partial(_use, device))
-            if use is not None:
-                yield device.owner, f"network interface {use}"
+            sentence = f"it has the mediated device {device.name}"
+            yield [device.owner], device.name, functools.partial(str, sentence)
+    of_nvidia = {
+        address: function
+        for address, function in functions.items()
+        if function.identity.vendor == vgpu.NVIDIA
+    }
+    for address, function in of_nvidia.items():
+        if function.physfn is not None:
+            yield [address], str(address), functools.partial(_vgpu, root, address)
+    # Reads of the information of a GPU go through its driver.
+    instances = mig_instances(root) if of_nvidia else {}
+    for address in of_nvidia if instances else ():
+        yield (
+            [address],
+            str(address),
+            functools.partial(_mig_use, root, address, instances),
+        )
 
 
-def _use(device: ClassDevice) -> str | None:
-    if (master := link_name(f"{device.path}/master")) is not None:
-        return f"{device.name} is part of {master}"
-    for name in names(device.path):
-        if name.startswith("upper_"):
-            return f"{device.name} carries {name.removeprefix('upper_')}"
-    return f"{device.name} is up" if _is_up(device.path) else None
+def _vgpu(root: str, address: PciAddress) -> str | None:
+    kind = vgpu.current_type(root, address)
+    return f"it is a vGPU of type {kind}" if kind else None
 
 
-def _is_up(path: str) -> bool:
-    flags = read_text(f"{path}/flags")
-    if flags is not None and number(flags, f"{path}/flags") & _IFF_UP:
-        return True
-    return read_text(f"{path}/operstate") == "up"
+def mig_instances(root: str) -> dict[str, str]:
+    """Return the first MIG instance of each GPU that has any, by the GPU's minor.
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Usage:
-    """A snapshot of the host's uses: a sentence for each function."""
-
-    by_function: Mapping[PciAddress, str]
-
-    def of(self, address: PciAddress) -> str | None:
-        """Return the host's use of a function; None if unused."""
-        return self.by_function.get(address)
-
-
-def read_usage(root: str, host: Host) -> Usage:
-    """Determine the uses of all functions of a scan.
-
-    :raises HostStepFailed: the kernel reports an error: the uses are unknown.
+    :raises HostStepFailed: they cannot be listed.
     """
-    found: dict[PciAddress, str] = {}
-    for uses in (
-        block_uses(root),
-        network_uses(root),
-        display_uses(root, host),
-        part_uses(root, host),
-    ):
-        for address, sentence in uses:
-            found.setdefault(address, sentence)
-    return Usage(MappingProxyType(found))
+    directory = os.path.join(root, _PROC, "capabilities")
+    found = {}
+    for name in names(directory):
+        below = names(os.path.join(directory, name, "mig"))
+        instances = list(filter(_INSTANCE.fullmatch, below))
+        if instances:
+            found[name.removeprefix("gpu")] = instances[0]
+    return found
+
+
+def mig_use(root: str, address: PciAddress, instances: Mapping[str, str]) -> str | None:
+    """Return the use of a function by its MIG instance; None: it has none.
+
+    :param instances: see :func:`mig_instances`.
+    """
+    use = functools.partial(_mig_use, root, address, instances)
+    return used([([address], str(address), use)], {address}).get(address)
+
+
+def _mig_use(
+    root: str, address: PciAddress, instances: Mapping[str, str]
+) -> str | None:
+    path = os.path.join(root, _PROC, "gpus", str(address), "information")
+    for line in read_lines(path):
+        if (match := _MINOR.match(line)) is not None and match[1] in instances:
+            return f"it has the MIG instance {instances[match[1]]}"
+    return None

@@ -16,7 +16,7 @@ import re
 from typing import Final
 
 from os_acc.host.attributes import number, read_text
-from os_acc.host.function import DEVICES
+from os_acc.host.pci import DEVICES
 from os_acc.objects.pci import PciAddress
 
 NVIDIA: Final = 0x10DE

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host.attributes import read_text
-from os_acc.host.function import DEVICES, read_function
+from os_acc.host.pci import DEVICES, read_function
 from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress, PciFunction
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent import futures
-from typing import Final
+from typing import Final, TypeAlias
 
 from oslo_log import log
 
@@ -19,14 +19,16 @@ from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.scheduling.assignment.trait_view import TraitView
+from os_acc.scheduling.unmapped import TraitView
 from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
 
@@ -36,6 +38,9 @@ LOG = log.getLogger(__name__)
 _MOST_SCANS: Final = 4
 # Drivers ask their devices, which may be in a reset.
 _HEALTH_SECONDS: Final = 10.0
+
+#: A number that orders readings, and the records.
+Reading: TypeAlias = tuple[int, RecordedState]
 
 
 class Catalog:
@@ -52,7 +57,7 @@ class Catalog:
         self,
         root: str,
         node_name: str,
-        rules: discovery.OperatorRules,
+        rules: OperatorRules,
         loaded: plugins.Plugins,
         store: Store,
         rejections: discovery.RejectionLog,
@@ -81,25 +86,34 @@ class Catalog:
         self.tree.forget()
         self.memory.forget()
 
-    def look(self, deadline: float = math.inf) -> discovery.Inventory:
+    def read(self, deadline: float) -> Reading:
+        """Read the store, for one operation."""
+        return self.snapshots.begin(), self._store.until(deadline).recorded_state()
+
+    def look(
+        self, deadline: float = math.inf, read: Reading | None = None
+    ) -> discovery.Inventory:
         """Return the devices that the host offers now, in view of the leases.
 
+        :param read: the records as :meth:`read` has returned them just now.
         :raises StoreReplaced: the store was replaced in each attempt until the
             deadline.
         """
         while True:
             try:
-                return self._look(deadline)
+                return self._look(deadline, read)
             except StoreReplaced as error:
                 LOG.debug("scanning the host again: %s", error)
+                read = None
                 if time.monotonic() >= deadline:
                     raise
 
-    def _look(self, deadline: float) -> discovery.Inventory:
+    def _look(self, deadline: float, read: Reading | None) -> discovery.Inventory:
         store = self._store.until(deadline)
-        began = self.snapshots.begin()
+        began, found = read or (self.snapshots.begin(), None)
         for _ in range(_MOST_SCANS):
-            recorded, inventory, is_sure = self._scanned(store, deadline)
+            recorded, inventory, is_sure = self._scanned(store, deadline, found)
+            found = None
             if is_sure:
                 break
         self._unknown = inventory.unknown
@@ -109,23 +123,24 @@ class Catalog:
         return inventory
 
     def _scanned(
-        self, store: Store, deadline: float
+        self, store: Store, deadline: float, found: RecordedState | None
     ) -> tuple[RecordedState, discovery.Inventory, bool]:
         """Return the leases, the devices, and whether the leases explain each of them.
 
         A device that was leased during the scan looks unknown. If its lease has
         ended meanwhile as well, only another scan shows the device as free. A device
-        that was unknown before is not worth one. Likewise, a device that was given back
+        that was unknown before needs no other scan. A device that was given back
         during the scan looks as if capacity had to be kept for it.
         """
-        before = self.reconciler.recorded_state(store, deadline)
-        inventory = self._judged(before, deadline)
+        before = self.reconciler.recorded_state(store, deadline, found)
+        inventory = self._discovered(before, deadline)
         if not (inventory.unknown or inventory.absent):
             return before, inventory, True
         recorded = self.reconciler.recorded_state(store, deadline)
         if recorded.store != before.store:
             raise StoreReplaced("the store was replaced while the host was read")
-        if not inventory.absent <= recorded.held:
+        held = {each.uuid for each in recorded.leases if each.state is LeaseState.HELD}
+        if not inventory.absent <= held:
             return recorded, inventory, False
         if not inventory.unknown:
             return before, inventory, True
@@ -133,11 +148,11 @@ class Catalog:
             both = dataclasses.replace(
                 recorded, leases=(*before.leases, *recorded.leases)
             )
-            inventory = self._judged(both, deadline, inventory.host)
+            inventory = self._discovered(both, deadline, inventory.host)
         is_sure = recorded.epoch == before.epoch or inventory.unknown <= self._unknown
         return recorded, inventory, is_sure
 
-    def _judged(
+    def _discovered(
         self, recorded: RecordedState, deadline: float, host: Host | None = None
     ) -> discovery.Inventory:
         return discovery.discover(
@@ -163,26 +178,23 @@ class Catalog:
         """Return the devices as with one more lease; record and publish nothing."""
         recorded = self.reconciler.recorded_state(self._store.until(deadline), deadline)
         more = dataclasses.replace(recorded, leases=(*recorded.leases, lease))
-        return self._judged(more, deadline)
+        return self._discovered(more, deadline)
 
     def read_health(self) -> bool:
         """Read the health of the devices of the last scan, for later scans.
 
-        Of those that guests have, only whether they answer is read.
-
-        A device that does not answer keeps the caller for a few seconds, and no other
-        reading starts until it does.
+        Of a guest's device, only whether it answers is read. A device that does not
+        answer keeps the caller for a few seconds, and no other reading starts until it
+        does.
 
         :returns: whether the faults have changed.
         """
         if self._reading is None:
+            free, held = self.snapshots.functions()
+            most = self._rules.max_uncorrectable_errors
             try:
                 self._reading = deadlines.begin(
-                    health.faults,
-                    self._root,
-                    self.snapshots.free_functions(),
-                    self._rules.max_uncorrectable_errors,
-                    self.snapshots.held_functions(),
+                    health.faults, self._root, free, most, held
                 )
             except exception.DeviceStuck as error:
                 LOG.warning("cannot read the health of devices: %s", error)
@@ -226,13 +238,13 @@ class Catalog:
         A unit counts the same whether it is leased or free, unless no allocation
         counted it, its release fails, it has to be erased, or its device has vanished.
 
-        :param leases: those before the release, and those that it has released.
+        :param leases: the leases before the release, and the released ones.
         :returns: the error that prevented the update.
         """
         why = None
         if (
             failed
-            or any(lease.is_unallocated or lease.owes_erase for lease in leases)
+            or any(lease.is_unallocated or lease.needs_erase for lease in leases)
             or not self.snapshots.offers(leases)
         ):
             why = self.recount(deadline)
@@ -244,7 +256,7 @@ class Catalog:
         self, inventory: discovery.Inventory, recorded: RecordedState, store: Store
     ) -> None:
         """Record the providers, so that they are known after their devices vanish."""
-        stored = store.providers()
+        stored = recorded.provider_classes
         # self.ours may have providers of a tree or of Placement, stored those of
         # other processes.
         known = {**self.ours, **stored, **inventory.classes}
@@ -265,7 +277,7 @@ class Catalog:
             )
         # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)
-        self.memory.tell(inventory.providers.values(), store)
+        self.memory.record(inventory.providers.values(), store)
 
     def publish_regions(self, deadline: float) -> None:
         """Update the region traits of the snapshot."""
@@ -306,7 +318,7 @@ class Catalog:
         unknown = {
             uuid
             for uuid, resources in entries
-            if published.classes_of(frozenset(), dict(resources), given)
+            if published.classes_of(dict(resources), given)
         }
         # Another process may have found these providers.
         return bool(unknown) and not unknown.isdisjoint(
@@ -349,7 +361,7 @@ class Catalog:
     def write(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""
         newest = self.snapshots.newest()
-        recognized = self.tree.write(provider_tree, nodename, newest, self.ours)
+        recognized = self.tree.write(provider_tree, nodename, newest)
         # The next scan records them; Nova does not wait for the store.
         self.ours.update(recognized)
 

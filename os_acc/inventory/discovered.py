@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from os_acc import plugins
 from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import answers
 from os_acc.plugins.entry_points import InstalledPlugin
@@ -39,7 +39,7 @@ class Discovered:
     devices: list[Device] = dataclasses.field(default_factory=list)
     refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
     set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
-    broken_rules: list[answers.BrokenRule] = dataclasses.field(default_factory=list)
+    broken_rules: list[str] = dataclasses.field(default_factory=list)
     offered: dict[DeviceAddress | DeviceName, str] = dataclasses.field(
         default_factory=dict
     )
@@ -55,7 +55,7 @@ class Discovered:
             self._claim(name, (each.address for each in foreign))
         self.devices.extend(answer.devices)
         self.refused.extend(answer.refused)
-        self.broken_rules.extend(answer.broken)
+        self.broken_rules.extend(answer.broken_rules)
         taken = answer.taken
         if not taken:
             return
@@ -72,7 +72,7 @@ class Discovered:
         kept = {
             address
             for lease in recorded.leases
-            if lease.owes_release or lease.owes_erase
+            if lease.needs_release or lease.needs_erase
             for address in lease.members
         }
         own = {address for address, name in self.owners.items() if name == plugin}
@@ -107,7 +107,7 @@ class Discovered:
             return usable, self.left_types
         own = (each for each in usable if each.function.address not in others)
         types = (
-            _without_owed(each, others)
+            _without_others(each, others)
             for each in self.left_types
             if waiting.isdisjoint(_owners(each, others))
         )
@@ -219,24 +219,21 @@ class Discovered:
 
 
 def _owners(
-    offered: OfferedType, owed: Mapping[DeviceAddress | DeviceName, str]
+    offered: OfferedType, owners: Mapping[DeviceAddress | DeviceName, str]
 ) -> set[str]:
     """Return the plugins with which slots of a type stay."""
-    return {owed[each.address] for each in offered.handles if each.address in owed}
+    return {owners[each.address] for each in offered.handles if each.address in owners}
 
 
-def _without_owed(
-    offered: OfferedType, owed: Mapping[DeviceAddress | DeviceName, str]
+def _without_others(
+    offered: OfferedType, owners: Mapping[DeviceAddress | DeviceName, str]
 ) -> OfferedType:
-    """Return a type in which the slots that stay with other plugins are faulty.
-
-    The kernel creates a mediated device for each guest, so no other slot is affected.
-    """
-    if not _owners(offered, owed):
+    """Return a type in which the slots that stay with other plugins are faulty."""
+    if not _owners(offered, owners):
         return offered
     handles = tuple(
-        dataclasses.replace(each, fault=f"waits for {owed[each.address]}")
-        if each.address in owed
+        dataclasses.replace(each, fault=f"waits for {owners[each.address]}")
+        if each.address in owners
         else each
         for each in offered.handles
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
-from os_acc.host import attributes, pci, usage, vfio
+from os_acc.host import attributes, pci
 from os_acc.host.view import Host
 from os_acc.inventory import (
     discovered,
@@ -22,24 +23,19 @@ from os_acc.inventory import (
     mdev_types,
     named_providers,
 )
-from os_acc.objects import device_spec, naming
+from os_acc.inventory.evidence import HostEvidence, OperatorRules
+from os_acc.objects import naming
 from os_acc.objects.candidate import (
     DeviceTags,
     MatchedFunction,
     OfferedType,
     UsableFunction,
 )
-from os_acc.objects.device import (
-    AttachHandle,
-    Device,
-    Provider,
-    RejectedDevice,
-    RejectReason,
-)
-from os_acc.objects.lease import RecordedState
+from os_acc.objects.device import Device, Provider, RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import answers, base
@@ -61,7 +57,7 @@ class Inventory:
     """The result of a scan of the host.
 
     :ivar set_aside: the plugins whose discovery failed.
-    :ivar broken_rules: the rules that plugins broke, one for each invalid device.
+    :ivar broken_rules: the rules that plugins broke without the loss of a device.
     :ivar provider_origins: the devices and cards that providers are named after.
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
@@ -76,7 +72,7 @@ class Inventory:
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
-    broken_rules: tuple[answers.BrokenRule, ...] = ()
+    broken_rules: tuple[str, ...] = ()
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -111,37 +107,6 @@ class Inventory:
         return frozenset(each for each in self.refused if each.reason in _MAYBE_UNKNOWN)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class OperatorRules:
-    """The operator's configuration of devices, in our options and in Nova's.
-
-    :ivar nova_mdev_addresses: the parents of mediated devices that Nova names.
-    :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
-        number.
-    :ivar unmanaged: whether the caller attaches with ``managed='no'``.
-    :ivar state_path: the directory with the refusals of plugins.
-    """
-
-    named: device_spec.DeviceSpec
-    nova: device_spec.DeviceSpec
-    nova_policies: device_spec.DeviceSpec
-    nova_mdev_addresses: tuple[str, ...]
-    nova_mdev_types: frozenset[str]
-    max_uncorrectable_errors: int = -1
-    unmanaged: bool = True
-    state_path: str = ""
-
-    @property
-    def nova_mdev_parents(self) -> frozenset[PciAddress]:
-        """The functions among Nova's parents of mediated devices."""
-        return device_spec.nova_mdev_addresses(self.nova_mdev_addresses)
-
-    @property
-    def nova_virtual_parents(self) -> frozenset[str]:
-        """The others: see :func:`.mdev.nova_names`."""
-        return device_spec.nova_virtual_parents(self.nova_mdev_addresses)
-
-
 class RejectionLog:
     """Logs rejected devices and failed plugins, each once."""
 
@@ -155,11 +120,10 @@ class RejectionLog:
             f"{each}": None
             for each in inventory.refused
         }
-        for broken in inventory.broken_rules:
-            # A rejected function is logged with the rule.
-            if not broken.addresses:
-                text = f"the plugin {broken.plugin} broke a rule of the contract"
-                now[f"{text}: {broken.rule}"] = None
+        now |= dict.fromkeys(
+            f"a plugin broke a rule of the contract: {rule}"
+            for rule in inventory.broken_rules
+        )
         now |= dict.fromkeys(f"{at} {why}" for at, why in inventory.claimed.items())
         for aside in inventory.set_aside:
             now[f"the plugin {aside.name} is not used: {aside.reason}"] = aside.error
@@ -191,9 +155,9 @@ def discover(
     :raises DeviceStuck: the deadline has passed.
     """
     host = host or pci.scan(root)
-    evidence = _evidence(root, rules, recorded, host)
+    evidence = HostEvidence(root, rules, recorded, host)
     usable, refused = _usable(evidence)
-    types, refused_types = _types(evidence, rules, recorded)
+    types, refused_types = _types(evidence, recorded)
     there = named_providers.still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
         usable,
@@ -206,14 +170,13 @@ def discover(
     found = _discover(
         root, loaded, candidates, recorded, offered, owners, host, deadline
     )
-    recorded = _accepting(recorded, found.devices, rules.named, host)
+    recorded = _accepting(recorded, found.devices, evidence.named)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
     refused_before = refusals.recorded(rules.state_path, root)
     devices = [
         cell_traits.described(
             region_traits.described(
-                _with_refusals(_with_faults(device, faults), refused_before, loaded),
-                recorded,
+                _with_faults(device, faults, refused_before, loaded), recorded
             )
         )
         for device in kept_capacity.keep(host, found.devices, recorded, absent)
@@ -237,42 +200,14 @@ def discover(
     )
 
 
-def _evidence(
-    root: str, rules: OperatorRules, recorded: RecordedState, host: Host
-) -> eligibility.HostEvidence:
-    return eligibility.HostEvidence(
-        root=root,
-        host=host,
-        usage=usage.read_usage(root, host),
-        named=_with_policies(
-            _match(rules.named, host), _match(rules.nova_policies, host)
-        ),
-        nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
-        nova_virtual_parents=rules.nova_virtual_parents,
-        nova_mdev_types=rules.nova_mdev_types,
-        leased=recorded.leased,
-        taken=recorded.taken,
-        in_parts=recorded.leased_in_parts,
-        mdev_parents=recorded.leased_parents,
-        helper_claims=recorded.helper_claims,
-        lease_drivers={
-            function: lease.driver_of(function)
-            for lease in recorded.leases
-            if lease.is_the_guests and lease.slot is None
-            for function in lease.functions
-        },
-        offered=vfio.offered_functions(root, host.functions),
-        unmanaged=rules.unmanaged,
-    )
-
-
 def _types(
-    evidence: eligibility.HostEvidence, rules: OperatorRules, recorded: RecordedState
+    evidence: HostEvidence, recorded: RecordedState
 ) -> tuple[tuple[OfferedType, ...], list[RejectedDevice]]:
+    named = evidence.rules.named
     virtual = {
         name: tags
-        for name in rules.named.parent_names
-        if (tags := rules.named.match_parent(name)) is not None
+        for name in named.parent_names
+        if (tags := named.match_parent(name)) is not None
     }
     found = list(mdev_types.offered_types(evidence, virtual, recorded))
     types = tuple(each for each in found if isinstance(each, OfferedType))
@@ -280,7 +215,7 @@ def _types(
 
 
 def _prebound(
-    evidence: eligibility.HostEvidence, usable: Sequence[UsableFunction]
+    evidence: HostEvidence, usable: Sequence[UsableFunction]
 ) -> Iterator[PciAddress]:
     for each in usable:
         for address in each.members:
@@ -288,63 +223,28 @@ def _prebound(
                 yield address
 
 
-def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:
-    if not faults:
-        return device
-    handles = tuple(_with_fault(handle, faults) for handle in device.handles)
-    return dataclasses.replace(device, handles=handles)
-
-
-def _with_fault(handle: AttachHandle, faults: Mapping[PciAddress, str]) -> AttachHandle:
-    """Return the handle, marked faulty if any function of its group is."""
-    places = (function_of(each) for each in handle.members)
-    found = [f"{each} {faults[each]}" for each in places if each and each in faults]
-    if not found:
-        return handle
-    own = [handle.fault] if handle.fault else []
-    return dataclasses.replace(handle, fault="; ".join([*own, *found]))
-
-
-def _with_refusals(
-    device: Device, refused: Mapping[tuple[str, str], str], loaded: plugins.Plugins
+def _with_faults(
+    device: Device,
+    faults: Mapping[PciAddress, str],
+    refused: Mapping[tuple[str, str], str],
+    loaded: plugins.Plugins,
 ) -> Device:
-    """Return the device, its refused handles marked faulty; see :mod:`.refusals`."""
-    if not refused:
+    """Return the device with the faults and refusals of each handle and its group."""
+    if not (faults or refused):
         return device
     options = loaded.options_of(device.plugin)
     handles = []
     for each in device.handles:
-        found = (each.fault, refused.get((str(each.address), options), ""))
-        handles.append(dataclasses.replace(each, fault="; ".join(filter(None, found))))
+        places = filter(None, map(function_of, each.members))
+        found = [f"{at} {faults[at]}" for at in places if at in faults]
+        refusal = refused.get((str(each.address), options), "")
+        fault = "; ".join(filter(None, (each.fault, *found, refusal)))
+        handles.append(dataclasses.replace(each, fault=fault))
     return dataclasses.replace(device, handles=tuple(handles))
 
 
-def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, DeviceTags]:
-    if not spec.entries:
-        return {}
-    found = (
-        (address, spec.match(function, host.netdevs, host.functions))
-        for address, function in host.functions.items()
-    )
-    return {address: tags for address, tags in found if tags is not None}
-
-
-def _with_policies(
-    named: Mapping[PciAddress, DeviceTags], aliases: Mapping[PciAddress, DeviceTags]
-) -> dict[PciAddress, DeviceTags]:
-    """Return the device tags; a NUMA policy of Nova's alias takes precedence."""
-    return {
-        address: (
-            dataclasses.replace(tags, numa_policy=aliases[address].numa_policy)
-            if address in aliases
-            else tags
-        )
-        for address, tags in named.items()
-    }
-
-
 def _usable(
-    evidence: eligibility.HostEvidence,
+    evidence: HostEvidence,
 ) -> tuple[tuple[UsableFunction, ...], list[RejectedDevice]]:
     usable: list[UsableFunction] = []
     refused: list[RejectedDevice] = []
@@ -354,16 +254,16 @@ def _usable(
         # driver for mediated devices.
         if address in taken or evidence.named[address].mdev_types:
             continue
-        verdict = eligibility.judge(evidence, address)
-        if isinstance(verdict, RejectedDevice):
-            refused.append(verdict)
+        members = eligibility.check(evidence, address)
+        if isinstance(members, RejectedDevice):
+            refused.append(members)
             continue
-        usable.append(_usable_function(evidence, address, verdict))
-        taken.update(verdict)
+        usable.append(_usable_function(evidence, address, members))
+        taken.update(members)
     return tuple(usable), refused
 
 
-def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> MatchedFunction:
+def _named(evidence: HostEvidence, address: PciAddress) -> MatchedFunction:
     function = evidence.host.function(address)
     return MatchedFunction(
         function, _parent(evidence.host, function), evidence.named[address]
@@ -371,7 +271,7 @@ def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> MatchedFu
 
 
 def _usable_function(
-    evidence: eligibility.HostEvidence,
+    evidence: HostEvidence,
     address: PciAddress,
     members: tuple[PciAddress, ...],
 ) -> UsableFunction:
@@ -392,18 +292,17 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
 
 
 def _leased_regions(
-    root: str, recorded: RecordedState, plugin: str
-) -> Mapping[PciAddress, Region]:
-    """Return the regions of a plugin's leased functions, which no scan can read."""
-    this_boot = attributes.boot_id(root)
-    return MappingProxyType(
-        {
-            address: lease.programming.region_in(this_boot)
-            for lease in recorded.leases
-            if lease.programming is not None and lease.plugin == plugin
-            for address in lease.functions
-        }
-    )
+    root: str, recorded: RecordedState
+) -> Mapping[str, Mapping[PciAddress, Region]]:
+    """Return the regions of leased functions, which no scan can read, by plugin."""
+    found: defaultdict[str, dict[PciAddress, Region]] = defaultdict(dict)
+    this_boot = ""
+    for lease in recorded.leases:
+        if lease.programming is not None:
+            this_boot = this_boot or attributes.boot_id(root)
+            region = lease.programming.region_in(this_boot)
+            found[lease.plugin] |= dict.fromkeys(lease.functions, region)
+    return found
 
 
 def _discover(
@@ -418,6 +317,7 @@ def _discover(
 ) -> discovered.Discovered:
     found = discovered.Discovered(candidates.usable, candidates.mdev_types, owners)
     waiting = set(loaded.enabled)
+    regions = _leased_regions(root, recorded)
     for each in loaded.enabled.values():
         found.note_served(each)
     for idle in loaded.set_aside:
@@ -425,16 +325,20 @@ def _discover(
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
-        regions = _leased_regions(root, recorded, plugin.name)
         usable, types = found.candidates_for(
             plugin.name, waiting, loaded.own_vfio_drivers[plugin.name]
         )
         given = dataclasses.replace(
-            candidates, usable=usable, leased_regions=regions, mdev_types=types
+            candidates,
+            usable=usable,
+            leased_regions=MappingProxyType(regions.get(plugin.name, {})),
+            mdev_types=types,
         )
-        around = answers.Surroundings(host.functions, found.offered)
         try:
-            answer = loaded.call(plugin, seconds, answers.ask, plugin, given, around)
+            answer = loaded.call(
+                *(plugin, seconds, answers.ask),
+                *(plugin, given, host.functions, found.offered),
+            )
         except exception.PluginFailed as error:
             if exception.is_exhaustion(error.__cause__):
                 raise
@@ -444,9 +348,10 @@ def _discover(
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         found.release(plugin.name, recorded)
-        for broken in answer.broken:
-            # Which device it is may be unknown.
-            found.keep(plugins.SetAside(plugin.name, broken.rule), offered)
+        invalid = (e for e in answer.refused if e.reason is RejectReason.INVALID)
+        for rule in (*(each.detail for each in invalid), *answer.broken_rules):
+            # An invalid answer may lack functions that it had before.
+            found.keep(plugins.SetAside(plugin.name, rule), offered)
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
     found.reject_rest(declared)
     return found
@@ -455,28 +360,15 @@ def _discover(
 def _accepting(
     recorded: RecordedState,
     devices: Collection[Device],
-    spec: device_spec.DeviceSpec,
-    host: Host,
+    named: Mapping[PciAddress, DeviceTags],
 ) -> RecordedState:
     """Return the records with the regions that are tagged ``trust_guest_contents``."""
+    tagged = {at for at, tags in named.items() if tags.trust_guest_contents}
     accepted = frozenset(
         device.region.key
         for device in devices
-        if device.region is not None and _is_tagged(device, spec, host)
+        if device.region is not None
+        and any(not tagged.isdisjoint(each.members) for each in device.handles)
     )
     regions = dataclasses.replace(recorded.unverified_regions, accepted=accepted)
     return dataclasses.replace(recorded, unverified_regions=regions)
-
-
-def _is_tagged(device: Device, spec: device_spec.DeviceSpec, host: Host) -> bool:
-    functions = (
-        host.functions.get(address)
-        for handle in device.handles
-        for address in handle.members
-        if isinstance(address, PciAddress)
-    )
-    return any(
-        spec.trusts_guests(function, host.netdevs, host.functions)
-        for function in functions
-        if function is not None
-    )

@@ -8,61 +8,19 @@ against rules that its lease cannot affect.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from os_acc.exception import HostStepFailed, is_exhaustion
+from os_acc.exception import HostStepFailed, is_exhaustion, nearest
 from os_acc.host import iommu, pci, vfio, vgpu
-from os_acc.host.usage import Usage
-from os_acc.host.view import Host
-from os_acc.inventory import vfio_drivers
+from os_acc.inventory.evidence import HostEvidence
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
-from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
+from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.plugins import families
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostEvidence:
-    """The facts that the rules check.
-
-    :ivar named: the functions that ``[os_acc] device_spec`` names.
-    :ivar nova: the functions that Nova's options also name.
-    :ivar nova_virtual_parents: the virtual parents of mediated devices that Nova's
-        options name, see :func:`.mdev.nova_names`.
-    :ivar nova_mdev_types: the mdev types that Nova claims on every parent.
-    :ivar leased: the functions of the leases.
-    :ivar taken: the leased functions, and those in damaged lease records.
-    :ivar in_parts: one leased VF of each PF that has any.
-    :ivar mdev_parents: one leased slot of each function that has any.
-    :ivar helper_claims: functions that the privileged helper took for leases which
-        are not recorded, with the UUIDs of these leases.
-    :ivar lease_drivers: the driver that each function of a guest's lease has.
-    :ivar offered: the functions that drivers offer to guests, also drivers on which a
-        function stays. A vGPU of NVIDIA's driver is a use by the host instead.
-    :ivar unmanaged: whether the caller attaches with ``managed='no'``.
-    """
-
-    root: str
-    host: Host
-    usage: Usage
-    named: Mapping[PciAddress, DeviceTags]
-    nova: frozenset[PciAddress]
-    nova_virtual_parents: frozenset[str]
-    nova_mdev_types: frozenset[str]
-    leased: frozenset[DeviceAddress]
-    taken: frozenset[DeviceAddress]
-    in_parts: Mapping[PciAddress, DeviceAddress]
-    mdev_parents: Mapping[PciAddress, MdevSlot]
-    helper_claims: Mapping[DeviceAddress, str]
-    lease_drivers: Mapping[PciAddress, str]
-    offered: frozenset[PciAddress]
-    unmanaged: bool = True
-
-
-def judge(
+def check(
     evidence: HostEvidence, address: PciAddress
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
@@ -91,10 +49,10 @@ def _bridge(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | N
 
 def _has_vfs(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     count = len(function.vfs)
-    wanted = evidence.named[function.address].num_vfs
-    if wanted is not None and wanted != count and function.role is PciRole.PF:
+    requested = evidence.named[function.address].num_vfs
+    if requested is not None and requested != count and function.role is PciRole.PF:
         why = "" if function.driver or count else "; no driver is bound to it"
-        return _no(function, RejectReason.NO_VFS, f"{count} of {wanted}{why}")
+        return _no(function, RejectReason.NO_VFS, f"{count} of {requested}{why}")
     if count:
         return _no(function, RejectReason.HAS_VFS, f"{count} of them")
     return None
@@ -119,9 +77,11 @@ def claims_of_nova(
 
 def _offered_to_nova(evidence: HostEvidence, address: PciAddress) -> list[str]:
     """Return the device's mdev types that Nova claims on every function."""
-    if not evidence.nova_mdev_types:
+    if not evidence.rules.nova_mdev_types:
         return []
-    return sorted(evidence.nova_mdev_types & pci.mdev_types(evidence.root, address))
+    return sorted(
+        evidence.rules.nova_mdev_types & pci.mdev_types(evidence.root, address)
+    )
 
 
 def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
@@ -151,7 +111,55 @@ def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
     if (leased := _lease_driver(evidence, function)) is not None:
         return leased
     tags = evidence.named[function.address]
-    return vfio_drivers.driver_of(evidence.root, function, tags)
+    return _tagged_driver(evidence.root, function, tags)
+
+
+def _tagged_driver(root: str, function: PciFunction, tags: DeviceTags) -> str:
+    """Return the driver of a named function in a guest, which the host may lack."""
+    if tags.vgpu_type:
+        return NVIDIA
+    if tags.vfio_driver != AUTO:
+        return tags.vfio_driver
+    module = vfio.best_vfio_module(root, function)
+    if module is None:
+        return VFIO_PCI
+    # Most drivers have the name of their module; that of xe_vfio_pci has hyphens.
+    other = module.replace("_", "-")
+    return other if vfio.has_driver(root, other) else module
+
+
+def _missing_driver(
+    root: str, function: PciFunction, tags: DeviceTags, driver: str
+) -> str | None:
+    """Return why a function cannot have a driver for a guest, or None."""
+    if is_vfio_driver(driver):
+        return None if vfio.has_driver(root, driver) else _unloaded(root, driver)
+    if tags.vfio_driver == AUTO:
+        return f"modules.alias names {driver}, which is no variant of {VFIO_PCI}"
+    if function.driver != driver:
+        found = function.driver or "no driver"
+        near = nearest(driver, {AUTO, VFIO_PCI, *vfio.drivers(root)})
+        meant = f"; did you mean {near!r}?" if near not in (None, driver) else ""
+        return f"it is bound to {found}, not to {driver}{meant}"
+    return None
+
+
+def _unloaded(root: str, driver: str) -> str:
+    for name in (driver.replace("_", "-"), driver.replace("-", "_")):
+        if vfio.has_driver(root, name):
+            return f"the name of the driver is {name}"
+    return vfio.load_hint(driver)
+
+
+def _without_vgpus(root: str, function: PciFunction) -> str | None:
+    """Return why a function cannot be a vGPU on NVIDIA's driver, or None."""
+    if function.physfn is None:
+        return "it is no VF; enable VFs with NVIDIA's sriov-manage"
+    if function.driver != NVIDIA:
+        return f"it is bound to {function.driver or 'no driver'}, not to nvidia"
+    if vgpu.current_type(root, function.address) is None:
+        return "it has no nvidia/current_vgpu_type; its card may have mdev_types"
+    return None
 
 
 def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
@@ -173,14 +181,14 @@ def _vfio_driver(
         return None
     tags = evidence.named[function.address]
     if tags.vgpu_type:
-        detail = vfio_drivers.without_vgpus(evidence.root, function)
+        detail = _without_vgpus(evidence.root, function)
         reason = RejectReason.NO_VGPU
     else:
-        detail = vfio_drivers.missing(evidence.root, function, tags, driver)
+        detail = _missing_driver(evidence.root, function, tags, driver)
         reason = RejectReason.NO_VFIO_DRIVER
     if detail is not None:
         return _no(function, reason, detail)
-    if evidence.unmanaged:
+    if evidence.rules.unmanaged:
         return None
     detail = (
         f"libvirt would replace {driver}; the caller has to pass unmanaged=True to "
@@ -250,7 +258,7 @@ def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice 
     if function.address in evidence.leased and _stays(evidence, function):
         # The use is the vGPU of the lease.
         return None
-    what = evidence.usage.of(function.address)
+    what = evidence.usage.get(function.address)
     return _no(function, RejectReason.HOST_USES, what) if what else None
 
 
@@ -331,7 +339,7 @@ def _in_the_way(
     """Return the function that prevents the group's assignment, and the reason."""
     is_kept = not _goes_along(evidence, function, other)
     if other.is_bridge or (is_kept and not claims_of_nova(evidence, other)):
-        if vfio.leaves_group_viable(other) and not is_vfio_driver(other.driver):
+        if vfio.leaves_group_viable(other.driver) and not is_vfio_driver(other.driver):
             return None
         return f"{other.address} ({other.driver}) shares its group"
     for one in (function, other):
@@ -363,7 +371,7 @@ def _kept(
         return str(leased)
     if (unerased := _unerased(evidence, function, other)) is not None:
         return unerased
-    return evidence.usage.of(other.address)
+    return evidence.usage.get(other.address)
 
 
 def _unerased(

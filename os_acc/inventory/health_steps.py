@@ -29,12 +29,13 @@ from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
 from os_acc.host import health, pci
-from os_acc.inventory.discovery import OperatorRules
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.plugins import Plugins, values
+from os_acc.objects.typed import expect_text
+from os_acc.plugins import Plugins
 from os_acc.privsep import Context, HealthReading, Step, steps
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.store import health_record
@@ -303,14 +304,11 @@ def _order(place: _Place) -> tuple[str, str]:
 
 
 def _checked(step: Step[HealthReading], value: Any) -> HealthReading:
-    """Return the result of a step, whose code is the vendor's.
-
-    :raises _HealthUnknown: it is none.
-    """
+    """Return the result of a vendor's step, or raise _HealthUnknown for a defect."""
     try:
         if type(value) is not tuple or len(value) != 2 or type(value[1]) is not tuple:
             raise ValueError("which is not a pair of a fault and readings")
-        values.expect_text("the fault", value[0])
+        expect_text("the fault", value[0])
         if len(value[0]) > _LONGEST_FAULT or not value[0].isprintable():
             raise ValueError("whose fault is no phrase for the operator")
         if len(value[1]) > _MOST_READINGS:

@@ -21,8 +21,9 @@ from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev, vgpu
 from os_acc.host.view import Card, Host
 from os_acc.objects.device import AttachHandle, Device
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
+from os_acc.objects.recorded_state import RecordedState
 
 _KEPT: Final = (
     "has no capacity left: its card keeps it for leased devices that do not exist yet"
@@ -44,7 +45,7 @@ def absent(
         for lease in recorded.leases
         if lease.state is LeaseState.HELD
         and lease.is_the_guests
-        and (place := _place(host, lease)) is not None
+        and (place := _place(host, lease.handle)) is not None
     ]
     if not held:
         return ()
@@ -65,7 +66,9 @@ def keep(
     leases: Iterable[Lease],
 ) -> Sequence[Device]:
     """Return devices without the units that need the capacity of absent leases."""
-    kept = {place for each in leases if (place := _place(host, each)) is not None}
+    kept = {
+        place for each in leases if (place := _place(host, each.handle)) is not None
+    }
     if not kept:
         return devices
     faulty = {
@@ -99,7 +102,7 @@ def _free(
                 yield handle, place
 
 
-def _place(host: Host, unit: AttachHandle | Lease) -> tuple[Card, _Type] | None:
+def _place(host: Host, unit: AttachHandle) -> tuple[Card, _Type] | None:
     """Return the card and the type of a unit; None: it shares no capacity."""
     address = unit.address
     if isinstance(address, MdevSlot):
@@ -116,7 +119,7 @@ def _exists(root: str, lease: Lease) -> bool:
         if isinstance(address, MdevSlot):
             found = mdev.read_mdev(root, lease.uuid)
             return found is not None and found.type == address.type
-        return vgpu.current_type(root, address) == lease.vgpu_type
+        return vgpu.current_type(root, address) == lease.handle.vgpu_type
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise

@@ -21,12 +21,13 @@ from typing import Final, Self
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice, TypeAttributes
 from os_acc.host.view import Card, Host
-from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
+from os_acc.inventory.eligibility import claims_of_nova
+from os_acc.inventory.evidence import HostEvidence
 from os_acc.objects.candidate import DeviceTags, OfferedType
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.mdev import MdevSlot, MdevType, nova_names
 from os_acc.objects.pci import PciFunction
+from os_acc.objects.recorded_state import RecordedState
 
 #: The only interface for which libvirt's XML, as Nova writes it, is right.
 _DEVICE_API: Final = "vfio-pci"
@@ -39,10 +40,7 @@ _NO_CAPACITY: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NamedType:
-    """A type that the operator named.
-
-    :ivar parent: the PCI function; None: a virtual parent.
-    """
+    """A type that the operator named; without ``parent``, one of a virtual parent."""
 
     type: MdevType
     tags: DeviceTags
@@ -105,19 +103,19 @@ def _rejection(evidence: HostEvidence, named: _NamedType) -> RejectedDevice | No
     claimed = claims_of_nova(evidence, named.parent)
     if claimed is not None:
         return dataclasses.replace(claimed, address=named.type)
-    whole = {named.parent.address, named.parent.physfn} & evidence.taken
-    if whole:
-        address = next(iter(whole))
+    entire = {named.parent.address, named.parent.physfn} & evidence.taken
+    if entire:
+        address = next(iter(entire))
         return RejectedDevice(named.type, RejectReason.LEASED_WHOLE, str(address))
     return None
 
 
 def _claim_of_nova(evidence: HostEvidence, kind: MdevType) -> RejectedDevice | None:
     """Reject a type of a virtual parent that Nova's own options claim."""
-    if not evidence.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
+    if not evidence.rules.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
         return RejectedDevice(kind, RejectReason.NOVA_CLAIMS)
     names = mdev.type_names(evidence.root, kind.parent)
-    offered = sorted(evidence.nova_mdev_types.intersection(names))
+    offered = sorted(evidence.rules.nova_mdev_types.intersection(names))
     if not offered:
         return None
     detail = f"it offers {', '.join(offered)}"
@@ -147,10 +145,8 @@ def _is_in_use(
 ) -> bool:
     """Return whether mediated devices may use the capacity of a type.
 
-    If none existed before ``available_instances`` was read, and none after, that is the
-    total.
-
-    :param in_use: the cards of those that existed before.
+    If none existed before ``available_instances`` was read (``in_use``), and none
+    after, that is the total.
     """
     place = {None, evidence.host.card_of(kind)}
     if not place.isdisjoint(in_use):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from oslo_log import log
 
@@ -36,13 +36,6 @@ _FAULTS: Final = {
 }
 
 
-class UeventListener(Protocol):
-    """The interface of :class:`os_acc.host.uevents.Monitor`."""
-
-    def poll(self, seconds: float) -> Uevent | None:
-        """Return the next event, or None after the timeout."""
-
-
 class _ReadFaults:
     """The faults of one kind of readings.
 
@@ -59,10 +52,7 @@ class _ReadFaults:
     ) -> bool:
         """Replace the faults that were read before; return whether they have changed.
 
-        Only one thread may call this.
-
-        :param found: the fault of each function that has one.
-        :param certain: functions whose fault counts at once.
+        Only one thread may call this. Faults of ``certain`` functions count at once.
         """
         before, last, self._last = self.faults, self._last, found
         now = {
@@ -158,7 +148,7 @@ class HostMonitor:
         health: FaultTracker,
         look: Callable[[], object],
         fall_back: float,
-        listen: Callable[[], UeventListener] = Monitor,
+        listen: Callable[[], Monitor] = Monitor,
     ) -> None:
         self._health = health
         self._look = look
@@ -174,7 +164,7 @@ class HostMonitor:
         served without a monitor.
         """
         try:
-            listener: UeventListener | None = self._listen()
+            listener: Monitor | None = self._listen()
         except exception.HostStepFailed as error:
             LOG.warning("%s", error)
             listener = None
@@ -191,7 +181,7 @@ class HostMonitor:
         self._ending.set()
         return self._thread is None or bool(futures.wait([self._thread], seconds).done)
 
-    def _watch(self, listener: UeventListener | None) -> None:
+    def _watch(self, listener: Monitor | None) -> None:
         while not self._ending.is_set():
             try:
                 changed = self._changed(listener)
@@ -206,7 +196,7 @@ class HostMonitor:
                 if changed and not self._ending.is_set():
                     self._look()
 
-    def _changed(self, listener: UeventListener | None) -> bool:
+    def _changed(self, listener: Monitor | None) -> bool:
         """Wait until a change is complete; return False to end the thread."""
         due = time.monotonic() + self._fall_back
         while (left := due - time.monotonic()) > 0:
@@ -222,7 +212,7 @@ class HostMonitor:
                 return False
         return True
 
-    def _heard(self, listener: UeventListener | None, seconds: float) -> bool:
+    def _heard(self, listener: Monitor | None, seconds: float) -> bool:
         """Return whether an event arrived within the timeout."""
         if listener is None:
             self._ending.wait(seconds)

@@ -12,10 +12,10 @@ from os_acc.host.view import Host
 from os_acc.objects import naming
 from os_acc.objects.candidate import OfferedType
 from os_acc.objects.device import CardProvider, Device, Provider
-from os_acc.objects.lease import RecordedState
-from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType
+from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.recorded_state import RecordedState
 
 
 def origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
@@ -25,7 +25,7 @@ def origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
         if function.identity.serial and function.physfn is None:
             yield naming.place(function.identity, function.address)
     for device in devices:
-        named = _named_function(device)
+        named = function_of(device.address)
         if named is not None and device.identity is not None:
             yield naming.place(device.identity, named)
         if device.region is not None:
@@ -52,12 +52,6 @@ def _name(names: naming.ProviderNames, device: Device) -> tuple[str, str]:
         return names.of_virtual(kind)
     name_of = functools.partial(naming.of_mdev_type, kind.name)
     return names.give(name_of, device.identity, function)
-
-
-def _named_function(device: Device) -> PciAddress | None:
-    """Return the function that a provider is named after; None: it is not on PCI."""
-    address = device.address
-    return address.function if isinstance(address, MdevType) else address
 
 
 # -- providers on record -----------------------------------------------------
@@ -91,7 +85,7 @@ def owners(
         is_enabled = bool(lease.provider) and lease.plugin in enabled
         if is_enabled and lease.provider in there:
             found[there[lease.provider]] = lease.plugin
-        if is_enabled or lease.owes_release or lease.owes_erase:
+        if is_enabled or lease.needs_release or lease.needs_erase:
             found |= dict.fromkeys(lease.members, lease.plugin)
     return found
 
@@ -130,9 +124,7 @@ def _of_type(
 ) -> set[str]:
     """Return the possible UUIDs of a type's provider, and of its parent's own.
 
-    A plugin that has offered the parent as a whole may prepare its types as well.
-
-    :param keys: of the providers on record that are named after the parent.
+    A plugin that has offered the entire parent may prepare its types as well.
     """
     by_place = naming.key_of_place(parent.identity, parent.address)
     return {

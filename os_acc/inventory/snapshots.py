@@ -17,9 +17,10 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.objects.device import Provider, functions_of
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.placement.capacity import Capacity, capacities
 
 LOG = log.getLogger(__name__)
@@ -89,20 +90,15 @@ class Snapshots:
         """Return the providers of the last scan, and what leases have taken."""
         return self._offered[1], self._recorded[1].taken
 
-    def free_functions(self) -> frozenset[PciAddress]:
-        """Return the functions of free devices, by the last scan.
+    def functions(self) -> tuple[frozenset[PciAddress], frozenset[PciAddress]]:
+        """Return the functions of free devices, and those of leased ones.
 
-        A parent with a free unit for a mediated device is one of them.
+        They are those of the last scan. A parent with a free unit for a mediated device
+        is among the first.
         """
-        free = functions_of(self._offered[1]) - self._recorded[1].taken
-        places = map(function_of, free)
-        return frozenset(each for each in places if each is not None)
-
-    def held_functions(self) -> frozenset[PciAddress]:
-        """Return the functions of devices that have leases, by the last scan."""
-        held = functions_of(self._offered[1]) & self._recorded[1].taken
-        places = map(function_of, held)
-        return frozenset(each for each in places if each is not None)
+        found, taken = functions_of(self._offered[1]), self._recorded[1].taken
+        free = frozenset(filter(None, map(function_of, found - taken)))
+        return free, frozenset(filter(None, map(function_of, found & taken)))
 
     def regions(self) -> set[str]:
         """Return the keys of the regions that the last scan found."""

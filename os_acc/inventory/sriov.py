@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Final
 
 from oslo_log import log
 
@@ -16,11 +16,11 @@ from os_acc.helper import client
 from os_acc.host import pci
 from os_acc.host.qat import read_state
 from os_acc.host.view import Host
-from os_acc.inventory import discovery
+from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import dfl, qat
 from os_acc.objects.candidate import DeviceTags
-from os_acc.objects.lease import RecordedState
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
 
@@ -43,7 +43,7 @@ class VfMaker:
     def __init__(
         self,
         root: str,
-        rules: discovery.OperatorRules,
+        rules: OperatorRules,
         store: Store,
         locks: Locks,
         helper: client.Helper,
@@ -65,7 +65,7 @@ class VfMaker:
             number of VFs only through zero, which would take them from guests. The
             helper is called nevertheless: it may have been killed before the last step.
         """
-        if not self._rules.named.wants_vfs:
+        if not self._rules.named.requests_vfs:
             return
         try:
             host = pci.scan(self._root)
@@ -105,7 +105,7 @@ class VfMaker:
         self, host: Host, function: PciFunction, tags: DeviceTags, deadline: float
     ) -> None:
         address = str(function.address)
-        if _is_novas(self._root, self._rules, host, function):
+        if self._is_novas(host, function):
             raise exception.HostStepFailed("Nova claims it", address=address)
         if function.driver is None and not function.vfs:
             raise exception.HostStepFailed(
@@ -120,8 +120,78 @@ class VfMaker:
                 raise exception.HostStepFailed(
                     "it is leased as a whole", address=address
                 )
-            wanted = _Wanted.of(tags, function, recorded)
-            _make_one(self._root, function, wanted, store, self._helper, deadline)
+            count, services = _requested(tags, function, recorded)
+            if function.vfs:
+                self._check_existing(function, count, services)
+            epoch = store.next_epoch()
+            try:
+                self._set(function, count, services, epoch, deadline)
+            except client.EpochRefused as error:
+                # The epoch in the store is too old: the store was lost, or the clock
+                # was ahead.
+                epoch = store.next_epoch(error.accepted)
+                self._set(function, count, services, epoch, deadline)
+
+    def _is_novas(self, host: Host, function: PciFunction) -> bool:
+        rules, address = self._rules, function.address
+        return (
+            rules.nova.match(function, host.netdevs, host.functions) is not None
+            or address in rules.nova_mdev_parents
+            or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(self._root, address))
+        )
+
+    def _check_existing(
+        self, function: PciFunction, count: int, services: qat.QatServices | None
+    ) -> None:
+        """Check VFs that exist, which no change may take from guests."""
+        if len(function.vfs) != count:
+            raise exception.HostStepFailed(
+                f"it has {len(function.vfs)} VFs, not {count}",
+                address=str(function.address),
+                hint="remove all VFs while no guest has one, or change num_vfs",
+            )
+        if services is None:
+            return
+        found = read_state(self._root, function.address).services
+        if set(found.split(";")) != set(services):
+            raise exception.HostStepFailed(
+                f"its VFs have the services {found}, not {qat.services_text(services)}",
+                address=str(function.address),
+                hint="remove all VFs while no guest has one, or change qat_services",
+            )
+
+    def _set(
+        self,
+        function: PciFunction,
+        count: int,
+        services: qat.QatServices | None,
+        epoch: int,
+        deadline: float,
+    ) -> None:
+        helper = self._helper
+        if services is not None and not function.vfs:
+            # Before the VFs exist: a change stops the device.
+            helper.set_qat_services(function, services, epoch, deadline)
+        if function.driver == _NVME:
+            if not function.vfs:
+                # No VFs are created for which the drive lacks resources.
+                helper.share_nvme_resources(function, count, epoch, deadline)
+            helper.set_num_vfs(function, count, epoch, deadline)
+            helper.share_nvme_resources(function, count, epoch, deadline)
+            return
+        if function.driver != dfl.DRIVER or function.vfs:
+            helper.set_num_vfs(function, count, epoch, deadline)
+            return
+        # The driver creates a VF for each port that the host has released.
+        helper.set_ports(function, count, epoch, deadline)
+        try:
+            helper.set_num_vfs(function, count, epoch, deadline)
+        except exception.OsAccError as error:
+            try:
+                helper.set_ports(function, 0, epoch, deadline)
+            except exception.OsAccError as why:
+                error.add_note(f"cannot return the ports to the host: {why}")
+            raise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,127 +211,33 @@ class _Attempt:
         return bool(self.failure) and time.monotonic() >= self.at + PAUSE
 
 
-def _is_novas(
-    root: str, rules: discovery.OperatorRules, host: Host, function: PciFunction
-) -> bool:
-    return (
-        rules.nova.match(function, host.netdevs, host.functions) is not None
-        or function.address in rules.nova_mdev_parents
-        or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(root, function.address))
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The VFs that the operator wants.
-
-    :ivar services: of a QuickAssist PF; None: unchanged.
-    """
-
-    count: int
-    services: qat.QatServices | None
-
-    @classmethod
-    def of(
-        cls, tags: DeviceTags, function: PciFunction, recorded: RecordedState
-    ) -> Self:
-        """Return what a PF's tags request.
-
-        :raises HostStepFailed: this PF cannot have it.
-        """
-        assert tags.num_vfs is not None
-        ids, address = function.identity.numbers[:2], str(function.address)
-        count, total = tags.num_vfs, function.total_vfs
-        if ids in qat.PFS and count != total:
-            # adf_sriov_configure() ignores the number (qat_common/adf_sriov.c).
-            raise exception.HostStepFailed(
-                f"its driver creates all {total} VFs at once, not {count}",
-                address=address,
-                hint=f"set num_vfs to {total}",
-            )
-        if tags.qat_services is None:
-            return cls(count, None)
-        if ids not in qat.CONFIGURABLE:
-            raise exception.HostStepFailed(
-                "its services cannot be configured",
-                address=address,
-                hint="remove qat_services: only QuickAssist 4xxx and later have it",
-            )
-        if not function.vfs and function.address in recorded.leased_in_parts:
-            lost = recorded.leased_in_parts[function.address]
-            raise exception.HostStepFailed(
-                f"{lost}, a VF that is gone, is still leased",
-                address=address,
-                hint="unplug its guest, then restart the service",
-            )
-        return cls(count, qat.parse_services(tags.qat_services))
-
-
-def _make_one(
-    root: str,
-    function: PciFunction,
-    wanted: _Wanted,
-    store: Store,
-    helper: client.Helper,
-    deadline: float,
-) -> None:
-    if len(function.vfs) not in (0, wanted.count):
+def _requested(
+    tags: DeviceTags, function: PciFunction, recorded: RecordedState
+) -> tuple[int, qat.QatServices | None]:
+    """Return the number of VFs that a PF's tags request, and the services or None."""
+    assert tags.num_vfs is not None
+    ids, address = function.identity.numbers[:2], str(function.address)
+    count, total = tags.num_vfs, function.total_vfs
+    if ids in qat.PFS and count != total:
+        # adf_sriov_configure() ignores the number (qat_common/adf_sriov.c).
         raise exception.HostStepFailed(
-            f"it has {len(function.vfs)} VFs, not {wanted.count}",
-            address=str(function.address),
-            hint="remove all VFs while no guest has one, or change num_vfs",
+            f"its driver creates all {total} VFs at once, not {count}",
+            address=address,
+            hint=f"set num_vfs to {total}",
         )
-    if function.vfs:
-        _check_services(root, function, wanted)
-    try:
-        _set(function, wanted, store.next_epoch(), helper, deadline)
-    except client.EpochRefused as error:
-        # The epoch in the store is too old: the store was lost, or the clock was ahead.
-        _set(function, wanted, store.next_epoch(error.accepted), helper, deadline)
-
-
-def _check_services(root: str, function: PciFunction, wanted: _Wanted) -> None:
-    """Check the services of VFs that exist, which no change may take from guests."""
-    if wanted.services is None:
-        return
-    found = read_state(root, function.address).services
-    if set(found.split(";")) != set(wanted.services):
+    if tags.qat_services is None:
+        return count, None
+    if ids not in qat.CONFIGURABLE:
         raise exception.HostStepFailed(
-            f"its VFs have the services {found}, "
-            f"not {qat.services_text(wanted.services)}",
-            address=str(function.address),
-            hint="remove all VFs while no guest has one, or change qat_services",
+            "its services cannot be configured",
+            address=address,
+            hint="remove qat_services: only QuickAssist 4xxx and later have it",
         )
-
-
-def _set(
-    function: PciFunction,
-    wanted: _Wanted,
-    epoch: int,
-    helper: client.Helper,
-    deadline: float,
-) -> None:
-    count = wanted.count
-    if wanted.services is not None and not function.vfs:
-        # Before the VFs exist: a change stops the device.
-        helper.set_qat_services(function, wanted.services, epoch, deadline)
-    if function.driver == _NVME:
-        if not function.vfs:
-            # No VFs are created for which the drive lacks resources.
-            helper.share_nvme_resources(function, count, epoch, deadline)
-        helper.set_num_vfs(function, count, epoch, deadline)
-        helper.share_nvme_resources(function, count, epoch, deadline)
-        return
-    if function.driver != dfl.DRIVER or function.vfs:
-        helper.set_num_vfs(function, count, epoch, deadline)
-        return
-    # The driver creates a VF for each port that the host has released.
-    helper.release_ports(function, count, epoch, deadline)
-    try:
-        helper.set_num_vfs(function, count, epoch, deadline)
-    except exception.OsAccError as error:
-        try:
-            helper.assign_ports(function, epoch, deadline)
-        except exception.OsAccError as why:
-            error.add_note(f"cannot return the ports to the host: {why}")
-        raise
+    if not function.vfs and function.address in recorded.leased_in_parts:
+        lost = recorded.leased_in_parts[function.address]
+        raise exception.HostStepFailed(
+            f"{lost}, a VF that is gone, is still leased",
+            address=address,
+            hint="unplug its guest, then restart the service",
+        )
+    return count, qat.parse_services(tags.qat_services)

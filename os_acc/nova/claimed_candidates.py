@@ -73,25 +73,19 @@ class HostRecord:
 
 
 def _copy(host_state: Any) -> Any:
-    """Return a copy that equals the original.
+    """Return a copy that equals every state of the same host.
 
     Nova searches its selected hosts with ``in``, to find alternates that are others.
     """
-    found = copy.copy(host_state)
-    found.__class__ = _equal_by_uuid(type(host_state))
+    found, kind = copy.copy(host_state), type(host_state)
+    if not hasattr(kind, "is_equal_by_uuid"):
+        members = {
+            "is_equal_by_uuid": True,
+            "__eq__": lambda self, other: self.uuid == getattr(other, "uuid", None),
+            "__hash__": kind.__hash__,
+        }
+        found.__class__ = type(kind.__name__, (kind,), members)
     return found
-
-
-def _equal_by_uuid(kind: type) -> type:
-    """Return a subclass; its objects equal every state of the same host."""
-    if getattr(kind, "is_equal_by_uuid", False):
-        return kind
-    members = {
-        "is_equal_by_uuid": True,
-        "__eq__": lambda self, other: self.uuid == getattr(other, "uuid", None),
-        "__hash__": kind.__hash__,
-    }
-    return type(kind.__name__, (kind,), members)
 
 
 def record_of(host_state: Any) -> HostRecord:

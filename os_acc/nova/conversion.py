@@ -13,12 +13,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from os_acc import exception
+from os_acc.numa import policies
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
+from os_acc.objects.instance import IMAGE_NUMA_POLICY
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import ACCELERATOR_CLASSES
+from os_acc.scheduling import extra_specs
+from os_acc.scheduling.candidate_order import GroupRequirements
 
 #: Cyborg serves the groups of such a flavor; Nova attaches the devices that it binds.
 CYBORG_PROFILE: Final = "accel:device_profile"
-_POLICY: Final = "hw_pci_numa_affinity_policy"
 _RESOURCES: Final = re.compile(r"resources[^:]*:(\w+)")
 #: Nova's PCI devices in Placement.
 _OF_NOVA: Final = "CUSTOM_PCI_"
@@ -42,9 +47,9 @@ def instance_info(
         # After the claim the ids are those of the host's cells.
         info["numa_cells"] = [cell.id for cell in instance.numa_topology.cells]
     if image_meta is not None:
-        policy = image_meta.properties.get(_POLICY)
+        policy = image_meta.properties.get(IMAGE_NUMA_POLICY)
         if policy is not None:
-            info["image_properties"] = {_POLICY: policy}
+            info["image_properties"] = {IMAGE_NUMA_POLICY: policy}
     if network_info is not None:
         info["networks"] = _networks(network_info)
     return info
@@ -58,11 +63,6 @@ def _networks(network_info: Iterable[Any]) -> NetworksDict:
         "physnets": sorted(physnets),
         "tunneled": any(meta.get("tunneled") for meta in metas),
     }
-
-
-def is_cyborgs(instance: Any) -> bool:
-    """Return whether Cyborg serves the flavor of an instance."""
-    return CYBORG_PROFILE in instance.flavor.extra_specs
 
 
 def may_be_accelerator(resource_class: str) -> bool:
@@ -129,22 +129,44 @@ def _of_accelerators(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
     }
 
 
-def allocation_request(allocations: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a consumer's allocations as an allocation request of Placement.
-
-    :param allocations: by the UUID of the provider, as Nova's report client reads them.
-    """
-    return {
-        "allocations": {
-            provider: {"resources": dict(each["resources"])}
-            for provider, each in allocations.items()
-        }
-    }
-
-
 def accel_info(entries: Iterable[AcceleratorEntry]) -> list[dict[str, Any]]:
     """Return the entries that Nova's driver makes a ``hostdev`` of.
 
     Entries without ``pci_id`` stay with the host.
     """
     return [dict(entry) for entry in entries if "pci_id" in entry]
+
+
+def groups_of(
+    flavor_extra_specs: Mapping[str, str],
+    image_policy: object,
+    default: NUMAPolicy,
+) -> dict[str, GroupRequirements]:
+    """Return the requirements of groups with accelerators, by suffix.
+
+    None are returned for a request that os_acc refuses: the user reads the reason from
+    nova-compute. Flavors with ``accel:device_profile`` are Cyborg's.
+
+    :param image_policy: the image property ``hw_pci_numa_affinity_policy``, or None.
+    :param default: the policy of a request that has none.
+    """
+    if CYBORG_PROFILE in flavor_extra_specs:
+        return {}
+    try:
+        request = extra_specs.parse(flavor_extra_specs)
+        guest = policies.guest_policy(request.pci_numa_policy, image_policy)
+    except exception.InvalidInput:
+        return {}
+    return {
+        group.suffix: GroupRequirements(
+            classes,
+            group.numa_policy or guest or default,
+            group.bitstream_request.function_id if group.bitstream_request else "",
+        )
+        for group in request.groups
+        if (
+            classes := frozenset(
+                name for name, _amount in group.resources if may_be_accelerator(name)
+            )
+        )
+    }

@@ -11,7 +11,6 @@ at once.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
@@ -30,26 +29,23 @@ from os_acc.nova import (
     cell_networks,
     coexistence,
     conversion,
-    errors,
     initialization,
     options,
     reconciliation,
-    restarts,
     servers,
-    snapshots,
-    vgpus,
 )
 from os_acc.nova.guest_devices import GuestDevices
+from os_acc.objects.api import InstanceDict
 
 LOG = log.getLogger(__name__)
 
 
-class LibvirtDriver(vgpus.VgpuDriver):
+class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     """Nova's libvirt driver; servers get accelerators of this host."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
-        self._restarts = restarts.Restarts()
+        self._restarts = servers.Restarts()
 
     # -- the host ---------------------------------------------------------------
 
@@ -59,11 +55,9 @@ class LibvirtDriver(vgpus.VgpuDriver):
         :raises InvalidConfiguration: an option of os_acc has an invalid value, or
             Nova's options name a device that os_acc has leased.
         """
-        cls = type(self)
         LOG.info(
             "The virt driver is %s.%s of os-acc %s",
-            cls.__module__,
-            cls.__qualname__,
+            *(type(self).__module__, type(self).__qualname__),
             metadata.version("os-acc"),
         )
         super().init_host(host)
@@ -74,10 +68,7 @@ class LibvirtDriver(vgpus.VgpuDriver):
         self._check_claims()
         self._servers = servers.ServerAccelerators(self._node, self._allocations_of)
         self._reconciler = reconciliation.LeaseReconciler(
-            self._node,
-            reconciliation.NovaView(self._allocations_of, self._guest_definition),
-            host,
-            functools.partial(options.DriverSettings.load, CONF),
+            self._node, self._allocations_of, self._guest_definition, host
         )
 
     def cleanup_host(self, host: str) -> None:
@@ -123,8 +114,8 @@ class LibvirtDriver(vgpus.VgpuDriver):
                 service=exception.ServiceType.PLACEMENT,
             ) from error
 
-    def _guest_definition(self, server: str) -> reconciliation.GuestDefinition | None:
-        """Return the host's devices in the definition of a guest, if it has one.
+    def _guest_definition(self, server: str) -> tuple[GuestDevices, bool] | None:
+        """Return the devices in the definition of a guest, and whether it runs.
 
         :raises InternalError: libvirt does not answer.
         """
@@ -132,7 +123,7 @@ class LibvirtDriver(vgpus.VgpuDriver):
             for guest in self._host.list_guests(only_running=False):
                 if guest.uuid == server:
                     devices = GuestDevices.of_definition(guest.get_config())
-                    return reconciliation.GuestDefinition(guest.is_active(), devices)
+                    return devices, bool(guest.is_active())
         except driver.libvirt.libvirtError as error:
             raise nova_exception.InternalError(f"libvirt: {error}") from error
         return None
@@ -170,19 +161,10 @@ class LibvirtDriver(vgpus.VgpuDriver):
         **kwargs: Any,
     ) -> None:
         """Attach the allocated accelerators before the guest is created."""
-        snapshots.check(instance)
-        is_new = self._servers.attach(
-            context,
-            instance,
-            conversion.instance_info(instance, image_meta, network_info),
-            allocations,
-            restarts=self._restarts.has(context, instance),
-        )
-        self._restarts.end()
-        with self._servers.undone(
-            instance, is_new, functools.partial(self._is_running, instance)
-        ):
-            self._mark(instance)
+        servers.check_image(instance)
+        info = conversion.instance_info(instance, image_meta, network_info)
+        restarts = self._restarts.has(context, instance)
+        with self._with_devices(context, instance, info, allocations, restarts):
             super().spawn(
                 context,
                 instance,
@@ -210,13 +192,7 @@ class LibvirtDriver(vgpus.VgpuDriver):
     ) -> None:
         """Attach the accelerators that the destination of a resize has allocated."""
         info = conversion.instance_info(instance, image_meta, network_info)
-        is_new = self._servers.attach(
-            context, instance, info, allocations, restarts=True
-        )
-        with self._servers.undone(
-            instance, is_new, functools.partial(self._is_running, instance)
-        ):
-            self._mark(instance)
+        with self._with_devices(context, instance, info, allocations, restarts=True):
             super().finish_migration(
                 context,
                 migration,
@@ -230,9 +206,28 @@ class LibvirtDriver(vgpus.VgpuDriver):
                 **kwargs,
             )
 
-    def _mark(self, instance: Any) -> None:
-        if self._servers.guest_devices(instance):
-            snapshots.mark(instance)
+    @contextlib.contextmanager
+    def _with_devices(
+        self,
+        context: Any,
+        instance: Any,
+        info: InstanceDict,
+        allocations: Any,
+        restarts: bool,
+    ) -> Iterator[None]:
+        """Attach accelerators; release new ones if the block fails."""
+        is_new = self._servers.attach(
+            context, instance, info, allocations, restarts=restarts
+        )
+        self._restarts.end()
+        try:
+            self._servers.mark_snapshots(instance)
+            yield
+        except BaseException:
+            # The accelerators of a running guest stay until Nova ends it.
+            if is_new and not self._is_running(instance):
+                self._servers.release(instance)
+            raise
 
     def _is_running(self, instance: Any) -> bool:
         """Return whether libvirt runs the guest of a server."""
@@ -253,13 +248,13 @@ class LibvirtDriver(vgpus.VgpuDriver):
         mdevs: Any = None,
         accel_info: Any = None,
         **kwargs: Any,
-    ) -> str:
+    ) -> Any:
         """Define the accelerators that the server holds; a rescue guest has none."""
         if rescue is None:
             ours = self._servers.guest_devices(instance)
             mdevs = [*(mdevs or ()), *sorted(ours.mdevs)]
             accel_info = [*(accel_info or ()), *self._servers.accel_info(instance)]
-        xml: str = super()._get_guest_xml(
+        return super()._get_guest_xml(
             context,
             instance,
             network_info,
@@ -271,7 +266,30 @@ class LibvirtDriver(vgpus.VgpuDriver):
             accel_info=accel_info,
             **kwargs,
         )
-        return xml
+
+    def _get_all_assigned_mediated_devices(self, instance: Any = None) -> Any:
+        """Return the guest of each vGPU; without a server, all that are in use.
+
+        To Nova, the mediated devices in a guest's definition are its vGPUs, which stay
+        when it is defined again (``_hard_reboot``, ``rescue``), and those without a
+        guest are free (``_get_existing_mdevs_not_assigned``). The devices of os_acc
+        have the UUIDs of leases, and must be in neither set.
+
+        :raises InternalError: the store cannot be read.
+        """
+        found: dict[str, str] = super()._get_all_assigned_mediated_devices(instance)
+        if instance is None:
+            # A lease may exist before its guest, and while its guest is not defined.
+            return self._servers.mediated_devices() | found
+        # Nova's reshape passes a tuple that has no flavor.
+        flavor = getattr(instance, "flavor", None)
+        if not found or (flavor and not conversion.may_request_accelerators(flavor)):
+            return found
+        if flavor and not conversion.requests_any(flavor, self.mdev_classes):
+            # Includes the device of a replaced lease.
+            return {}
+        ours = self._servers.mediated_devices()
+        return {uuid: guest for uuid, guest in found.items() if uuid not in ours}
 
     def _guest_add_accel_pci_devices(self, guest: Any, accel_info: Any) -> None:
         """Leave functions alone that keep another VFIO driver than vfio-pci.
@@ -291,9 +309,12 @@ class LibvirtDriver(vgpus.VgpuDriver):
         self, context: Any, instance: Any, network_info: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Prepare the accelerators, which Nova's ``destroy`` leaves attached."""
-        with self._restarts.during(context, instance):
+        self._restarts.mark(context, instance)
+        try:
             self._renew(context, instance, network_info)
             super()._hard_reboot(context, instance, network_info, *args, **kwargs)
+        finally:
+            self._restarts.end()
 
     def _renew(self, context: Any, instance: Any, network_info: Any = None) -> None:
         info = conversion.instance_info(instance, instance.image_meta, network_info)
@@ -308,7 +329,7 @@ class LibvirtDriver(vgpus.VgpuDriver):
         :raises NotImplementedError: otherwise; nova-compute then calls ``destroy`` and
             ``spawn`` in the same request.
         """
-        snapshots.check(instance)
+        servers.check_image(instance)
         if not kwargs.get("evacuate"):
             self._servers.check_ready(instance)
             self._restarts.mark(context, instance)
@@ -340,7 +361,7 @@ class LibvirtDriver(vgpus.VgpuDriver):
     ) -> None:
         """Prepare the accelerators, and attach them to the resumed guest."""
         # The server stays suspended: else Nova would discard its saved memory.
-        with errors.rolled_back():
+        with servers.rolled_back():
             self._renew(context, instance, network_info)
         with self._reattached(instance):
             super().resume(context, instance, network_info, *args, **kwargs)
@@ -436,14 +457,12 @@ class LibvirtDriver(vgpus.VgpuDriver):
 
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> str:
+    ) -> Any:
         """Keep the accelerators for the migration, which can be reverted."""
         self._servers.check_ready(instance)
-        disk_info: str = super().migrate_disk_and_power_off(
-            context, instance, *args, **kwargs
-        )
+        found = super().migrate_disk_and_power_off(context, instance, *args, **kwargs)
         self._servers.keep_for_migration(context, instance)
-        return disk_info
+        return found
 
     def finish_revert_migration(
         self,

@@ -64,26 +64,23 @@ class ExactNUMAFilter(filters.BaseHostFilter):  # type: ignore[misc]
     RUN_ON_REBUILD = False
 
     def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        """Return whether a host passes; see :func:`passes`."""
-        return passes(host_state, spec_obj)
+        """Return whether the cells of a host fit a guest and its networks.
 
+        A host for which the question is undecided passes: the claim on it decides.
 
-def passes(host_state: Any, spec_obj: Any) -> bool:
-    """Return whether the cells of a host fit a guest and its networks.
-
-    A host for which the question is undecided passes: the claim on it decides.
-
-    :param host_state: a ``nova.scheduler.host_manager.HostState``.
-    :param spec_obj: a ``nova.objects.RequestSpec``.
-    """
-    networks = spec_obj.network_metadata if "network_metadata" in spec_obj else None
-    question = numa.Question(
-        convert.host_from_nova(host_state.numa_topology),
-        convert.guest_from_nova(spec_obj.numa_topology),
-        NUMALimits(host_state.cpu_allocation_ratio, host_state.ram_allocation_ratio),
-        convert.networks_from_nova(networks),
-    )
-    try:
-        return numa.fit_to_host(question).fits
-    except exception.FitUndecided:
-        return True
+        :param host_state: a ``nova.scheduler.host_manager.HostState``.
+        :param spec_obj: a ``nova.objects.RequestSpec``.
+        """
+        networks = spec_obj.network_metadata if "network_metadata" in spec_obj else None
+        question = numa.Question(
+            convert.host_from_nova(host_state.numa_topology),
+            convert.guest_from_nova(spec_obj.numa_topology),
+            NUMALimits(
+                host_state.cpu_allocation_ratio, host_state.ram_allocation_ratio
+            ),
+            convert.networks_from_nova(networks),
+        )
+        try:
+            return numa.fit_to_host(question).fits
+        except exception.FitUndecided:
+            return True

@@ -42,7 +42,11 @@ class GuestDevices:
         found = list(entries)
         return cls(
             frozenset(each["pci_id"] for each in found if "pci_id" in each),
-            frozenset(uuid for each in found if (uuid := mdev_uuid(each)) is not None),
+            frozenset(
+                each["attach_handle_uuid"]
+                for each in found
+                if each["attach_handle_type"] == _MEDIATED
+            ),
             frozenset(
                 each["pci_id"]
                 for each in found
@@ -98,17 +102,9 @@ class GuestDevices:
 
     def mdev_definitions(self) -> list[Any]:
         """Return the mediated devices as parts of a guest's definition."""
-        return [_mdev_definition(uuid) for uuid in sorted(self.mdevs)]
-
-
-def _mdev_definition(uuid: str) -> Any:
-    device = vconfig.LibvirtConfigGuestHostdevMDEV()
-    device.uuid = uuid
-    return device
-
-
-def mdev_uuid(entry: AcceleratorEntry) -> str | None:
-    """Return the UUID of the mediated device of an accelerator, if it is one."""
-    if entry["attach_handle_type"] != _MEDIATED:
-        return None
-    return entry["attach_handle_uuid"]
+        found = []
+        for uuid in sorted(self.mdevs):
+            device = vconfig.LibvirtConfigGuestHostdevMDEV()
+            device.uuid = uuid
+            found.append(device)
+        return found

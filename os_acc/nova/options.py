@@ -7,12 +7,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import functools
-from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 from oslo_config import cfg
 
@@ -41,14 +38,7 @@ class DriverSettings:
 
         :raises InvalidConfiguration: a value is invalid.
         """
-        register_driver(config)
-        with _reading(config, DRIVER.name) as group:
-            number = functools.partial(conf.number, group, section=DRIVER.name)
-            return cls(
-                initialize_interval=number("initialize_interval"),
-                reconcile_interval=number("reconcile_interval"),
-                reconcile_age=number("reconcile_age"),
-            )
+        return cls(**_values(config, DRIVER, DRIVER_OPTIONS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,25 +58,22 @@ class SchedulerSettings:
 
         :raises InvalidConfiguration: a value is invalid.
         """
-        config.register_group(copy.deepcopy(SCHEDULER))
-        config.register_opts(SCHEDULER_OPTIONS, group=SCHEDULER.name)
-        with _reading(config, SCHEDULER.name) as group:
-            number = functools.partial(conf.number, group, section=SCHEDULER.name)
-            return cls(
-                numa_policy=NUMAPolicy(group.numa_policy),
-                trait_lifetime=number("trait_lifetime"),
-                usage_lifetime=number("usage_lifetime"),
-                placement_timeout=number("placement_timeout"),
-                cached_hosts=int(number("cached_hosts")),
-                accelerator_weight_multiplier=number("accelerator_weight_multiplier"),
-            )
+        values = _values(config, SCHEDULER, SCHEDULER_OPTIONS)
+        return cls(**{**values, "numa_policy": NUMAPolicy(values["numa_policy"])})
 
 
-@contextlib.contextmanager
-def _reading(
-    config: cfg.ConfigOpts, section: str
-) -> Iterator[cfg.ConfigOpts.GroupAttr]:
+def _values(
+    config: cfg.ConfigOpts, group: cfg.OptGroup, options: tuple[cfg.Opt, ...]
+) -> dict[str, Any]:
+    config.register_group(copy.deepcopy(group))
+    config.register_opts(options, group=group.name)
     try:
-        yield config[section]
+        section = config[group.name]
+        return {
+            each.dest: section[each.dest]
+            if isinstance(each, cfg.StrOpt)
+            else conf.number(section, each.dest, section=group.name)
+            for each in options
+        }
     except cfg.Error as error:
         raise exception.InvalidConfiguration(str(error)) from error

@@ -4,7 +4,7 @@
 
 Nova calls no driver when a server is deleted while nova-compute is stopped, nor on the
 source host when ``finish_resize`` fails on the destination. A lease is released if all
-of this is known:
+of these conditions hold:
 
 * It is old enough: an allocation may be written after the lease.
 * Placement has no allocation of its provider, neither for the consumer nor for the
@@ -18,7 +18,6 @@ If an answer is missing, the lease stays until the next round.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import vm_states
+from nova.conf import CONF
 from oslo_log import log
 
 import os_acc
@@ -49,47 +49,26 @@ _PASSING = (
 _QUARANTINED = "UnbindFailed"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GuestDefinition:
-    """The definition of a guest.
-
-    :ivar is_active: whether libvirt runs it.
-    :ivar devices: the host's devices in it.
-    """
-
-    is_active: bool
-    devices: GuestDevices
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NovaView:
-    """The questions of a round.
-
-    :ivar allocations: returns the allocations of a consumer in Placement.
-    :ivar guest: returns the definition that libvirt has of a server's guest, or None.
-    """
-
-    allocations: Callable[[Any, str], Mapping[str, Any]]
-    guest: Callable[[str], GuestDefinition | None]
-
-
 class LeaseReconciler:
     """Compare leases with allocations, servers and guests, once or periodically.
 
     :param node: the node's handle.
+    :param allocations_of: returns the allocations of a consumer in Placement.
+    :param guest_devices: returns the devices in the definition that libvirt has of a
+        server's guest, and whether it runs; None: there is no definition.
     :param host: the name of this compute service.
-    :param settings: returns the options of the driver; called in each round.
     """
 
     def __init__(
         self,
         node: DeferredNode,
-        nova: NovaView,
+        allocations_of: Callable[[Any, str], Mapping[str, Any]],
+        guest_devices: Callable[[str], tuple[GuestDevices, bool] | None],
         host: str,
-        settings: Callable[[], DriverSettings],
     ) -> None:
-        self._node, self._nova = node, nova
-        self._host, self._settings = host, settings
+        self._node, self._host = node, host
+        self._allocations_of = allocations_of
+        self._guest_devices = guest_devices
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -104,7 +83,7 @@ class LeaseReconciler:
         self._ended.set()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._settings().reconcile_interval):
+        while not self._ended.wait(DriverSettings.load(CONF).reconcile_interval):
             self.run_once(nova_context.get_admin_context())
 
     def run_once(self, context: Any) -> None:
@@ -115,7 +94,7 @@ class LeaseReconciler:
         except exception.OsAccError as error:
             LOG.debug("leases are not compared with Nova's servers: %s", error)
             return
-        age = self._settings().reconcile_age
+        age = DriverSettings.load(CONF).reconcile_age
         for consumer, entries in held.items():
             if all(entry["state"] == _QUARANTINED for entry in entries):
                 continue
@@ -140,18 +119,19 @@ class LeaseReconciler:
         server = _server_of(context, consumer)
         providers = {entry["device_rp_uuid"] for entry in entries}
         if any(
-            providers & set(self._nova.allocations(context, each))
+            providers & set(self._allocations_of(context, each))
             for each in {consumer, server}
         ):
             return False
         is_here = self._is_here(context, server)
         if is_here and server == consumer:
             return False
-        guest = self._nova.guest(server)
-        return (
-            guest is None
-            or not guest.devices & GuestDevices.of_entries(entries)
-            or not (guest.is_active or is_here or server == consumer)
+        found = self._guest_devices(server)
+        if found is None:
+            return True
+        devices, is_running = found
+        return not devices & GuestDevices.of_entries(entries) or not (
+            is_running or is_here or server == consumer
         )
 
     def _is_here(self, context: Any, server: str) -> bool:

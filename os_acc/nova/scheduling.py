@@ -19,13 +19,13 @@ from nova.virt import hardware
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.nova import accelerator_groups, cell_networks, claimed_candidates, options
+from os_acc.nova import cell_networks, claimed_candidates, conversion, options
 from os_acc.nova.host_providers import HostProviders, Providers
 from os_acc.numa.fit import convert
+from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.scheduling import candidate_order
 from os_acc.scheduling.candidate_order import (
     Candidate,
-    ChosenCandidate,
     GroupRequirements,
     HostView,
     Use,
@@ -84,9 +84,10 @@ class ServerRequest:
         self._spec, self._settings = spec_obj, settings
         self._deadline = time.monotonic() + settings.placement_timeout
         self._has_warned = False
-        self.groups: Mapping[str, GroupRequirements] = accelerator_groups.groups_of(
+        image = spec_obj.image
+        self.groups: Mapping[str, GroupRequirements] = conversion.groups_of(
             spec_obj.flavor.extra_specs,
-            accelerator_groups.image_policy(spec_obj.image),
+            None if image is None else image.properties.get(IMAGE_NUMA_POLICY),
             settings.numa_policy,
         )
 
@@ -129,7 +130,8 @@ class ServerRequest:
         if not uses:
             return host_state
         known: Providers = {}
-        if record.claimed or self.has_cells(host_state) or _functions(self.groups):
+        has_functions = any(each.function for each in self.groups.values())
+        if record.claimed or self.has_cells(host_state) or has_functions:
             known = self._known(host_state, uses)
         view = HostView(
             convert.host_from_nova(host_state.numa_topology), known, record.claimed
@@ -137,8 +139,12 @@ class ServerRequest:
         choices = candidate_order.order(
             candidates, self.groups, view, self._fit(host_state)
         )
-        if choices:
-            _bind(host_state, choices[0])
+        limits = host_state.limits.get("numa_topology")
+        if choices and choices[0].cells and limits is not None:
+            # The claim has to use the cells of the choice.
+            host_state.limits["numa_topology"] = cell_networks.bound(
+                limits, choices[0].cells, objects
+            )
         record.keep(host_state, [each.candidate for each in choices], candidates)
         return host_state if choices else None
 
@@ -202,16 +208,3 @@ def fit_cells(host: Any, guest: Any, **criteria: Any) -> tuple[int, ...] | None:
 def _pinned(cell: Any) -> set[int]:
     """Return the CPUs of the host to which a cell of a guest is pinned."""
     return {*(cell.cpu_pinning or {}).values(), *(cell.cpuset_reserved or ())}
-
-
-def _bind(host_state: Any, choice: ChosenCandidate) -> None:
-    """Bind the claim of a server to the cells of a choice."""
-    limits = host_state.limits.get("numa_topology")
-    if choice.cells and limits is not None:
-        host_state.limits["numa_topology"] = cell_networks.bound(
-            limits, choice.cells, objects
-        )
-
-
-def _functions(groups: Mapping[str, GroupRequirements]) -> bool:
-    return any(each.function for each in groups.values())

@@ -8,11 +8,18 @@ method keeps a state of its own, so that nova-compute may be restarted at any ti
 
 A server whose flavor has no resource class of accelerators needs neither Placement nor
 the store.
+
+nova-compute decides by the class of an exception whether it tries another host: after
+``BuildAbortException`` it does not, and the user of the server reads the reason; after
+``ComputeResourcesUnavailable`` it does. A server that exists is on this host, where
+only ``InternalError`` applies. It leaves the server in the state ERROR, unless it is
+rolled back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -22,7 +29,7 @@ from nova import objects
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.nova import conversion, errors
+from os_acc.nova import conversion
 from os_acc.nova.guest_devices import GuestDevices
 from os_acc.nova.initialization import DeferredNode
 from os_acc.objects.api import AcceleratorEntry, InstanceDict
@@ -31,6 +38,8 @@ LOG = log.getLogger(__name__)
 
 #: The state of an accelerator that is ready for its guest.
 _BOUND: Final = "Bound"
+#: Nova copies keys with this prefix from the image, and to snapshots of the server.
+_SNAPSHOT_OF: Final = "image_os_acc_server"
 
 
 class ServerAccelerators:
@@ -70,7 +79,7 @@ class ServerAccelerators:
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return False
-        with errors.converted(instance, restarts=restarts):
+        with _converted(instance, restarts=restarts):
             # Nova passes no allocations also if Placement did not answer.
             allocations = allocations or self._allocations_of(context, instance.uuid)
             if not self._node.owns_any(allocations):
@@ -86,39 +95,27 @@ class ServerAccelerators:
     def _plug(
         self, flavor: Any, info: InstanceDict, allocations: Mapping[str, Any]
     ) -> None:
-        request = conversion.allocation_request(allocations)
+        resources = {
+            provider: {"resources": dict(each["resources"])}
+            for provider, each in allocations.items()
+        }
+        request = {"allocations": resources}
         self._node.ready().plug(info, request, flavor.extra_specs)
-
-    @contextlib.contextmanager
-    def undone(
-        self, instance: Any, is_new: bool, is_running: Callable[[], bool]
-    ) -> Iterator[None]:
-        """Release new accelerators if the block fails before the guest runs.
-
-        :param is_running: returns whether libvirt runs the guest: its accelerators
-            stay until Nova ends it.
-        """
-        try:
-            yield
-        except BaseException:
-            if is_new and not is_running():
-                self.release(instance)
-            raise
 
     # -- a guest that starts again ---------------------------------------------
 
     def renew(self, context: Any, instance: Any, info: InstanceDict) -> None:
         """Prepare the accelerators of a server before its guest starts again.
 
-        1. Its leases are confirmed. 2. Without a lease: leases that a migration of it
-        holds come back if they are those of its allocation. 3. Without these, too: its
-        allocation is attached as for a new guest.
+        1. Confirm its leases. 2. Without a lease: take back the migration's leases that
+        match the server's allocation. 3. Without these, too: attach its allocation as
+        for a new guest.
 
         :raises InternalError: the guest must not start without its accelerators.
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
-        with errors.converted(instance, restarts=True):
+        with _converted(instance, restarts=True):
             if self._node.attached(info) and self._confirm(info):
                 return
             allocations = self._allocations_of(context, instance.uuid)
@@ -210,7 +207,7 @@ class ServerAccelerators:
             held = self._node.attached()
         except exception.OsAccError as error:
             raise nova_exception.InternalError(
-                f"cannot tell the mediated devices of os_acc from others: {error}"
+                f"cannot distinguish mediated devices of os_acc from others: {error}"
             ) from error
         return {
             uuid: consumer
@@ -218,10 +215,20 @@ class ServerAccelerators:
             for uuid in GuestDevices.of_entries(entries).mdevs
         }
 
+    def mark_snapshots(self, instance: Any) -> None:
+        """Let snapshots of a server with accelerators carry its UUID.
+
+        :raises InternalError: an accelerator is not ready for the guest.
+        """
+        is_marked = instance.system_metadata.get(_SNAPSHOT_OF) == instance.uuid
+        if self.guest_devices(instance) and not is_marked:
+            instance.system_metadata[_SNAPSHOT_OF] = instance.uuid
+            instance.save()
+
     def _ready_entries(self, instance: Any) -> list[AcceleratorEntry]:
         if not conversion.may_request_accelerators(instance.flavor):
             return []
-        with errors.converted(instance, restarts=True):
+        with _converted(instance, restarts=True):
             entries = self._entries(instance.uuid)
         unready = [each for each in entries if each["state"] != _BOUND]
         if unready:
@@ -272,7 +279,7 @@ class ServerAccelerators:
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
-        with errors.rolled_back(), errors.converted(instance, restarts=True):
+        with rolled_back(), _converted(instance, restarts=True):
             if self._node.attached({"uuid": instance.uuid}):
                 self._node.ready()
 
@@ -300,13 +307,13 @@ class ServerAccelerators:
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
-        with errors.converted(instance, restarts=True):
+        with _converted(instance, restarts=True):
             if not self._node.attached({"uuid": instance.uuid}):
                 return
         migration = objects.Migration.get_by_id_and_instance(
             context, instance.migration_context.migration_id, instance.uuid
         )
-        with errors.converted(instance, restarts=True):
+        with _converted(instance, restarts=True):
             self._node.ready().rekey(instance.uuid, migration.uuid)
 
     def take_back(self, instance: Any, migration: Any) -> None:
@@ -316,9 +323,92 @@ class ServerAccelerators:
         """
         if not conversion.may_request_accelerators(instance.flavor):
             return
-        with errors.converted(instance, restarts=True):
+        with _converted(instance, restarts=True):
             if self._node.attached({"uuid": migration.uuid}):
                 self._node.ready().rekey(migration.uuid, instance.uuid)
+
+
+class Restarts(threading.local):
+    """The servers whose guests end to start again, by thread.
+
+    Nova's ``destroy`` ends the guest of a deleted server and, in a reboot or a rebuild,
+    a guest that starts again and keeps its accelerators; the parameters do not differ.
+    A mark counts for its thread and its request alone: another thread may delete the
+    server meanwhile, and a thread that was interrupted may serve another request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The id of the request, by the UUID of the server.
+        self._requests: dict[str, str] = {}
+
+    def mark(self, context: Any, instance: Any) -> None:
+        """Mark a server: its guest ends and starts again in this request."""
+        # A thread serves one request at a time.
+        self._requests = {instance.uuid: context.request_id}
+
+    def has(self, context: Any, instance: Any) -> bool:
+        """Return whether the server is marked in this thread and this request."""
+        return bool(self._requests.get(instance.uuid) == context.request_id)
+
+    def end(self) -> None:
+        """Remove the mark."""
+        self._requests = {}
+
+
+@contextlib.contextmanager
+def _converted(instance: Any, *, restarts: bool) -> Iterator[None]:
+    """Convert the errors of os_acc in a block.
+
+    :param restarts: the server exists.
+    :raises BuildAbortException: no host can serve the request.
+    :raises ComputeResourcesUnavailable: another host may serve it.
+    :raises InternalError: the server exists.
+    """
+    try:
+        yield
+    except exception.OsAccError as error:
+        if restarts:
+            raise nova_exception.InternalError(
+                f"accelerators of instance {instance.uuid}: {error}"
+            ) from error
+        if error.elsewhere and error.fault is not exception.Fault.REQUEST:
+            raise nova_exception.ComputeResourcesUnavailable(
+                reason=str(error)
+            ) from error
+        raise nova_exception.BuildAbortException(
+            instance_uuid=instance.uuid, reason=str(error)
+        ) from error
+
+
+@contextlib.contextmanager
+def rolled_back() -> Iterator[None]:
+    """Let a server that Nova has not changed yet stay in its state.
+
+    :raises InstanceFaultRollback: the block has raised ``InternalError``.
+    """
+    try:
+        yield
+    except nova_exception.InternalError as error:
+        raise nova_exception.InstanceFaultRollback(inner_exception=error) from error
+
+
+def check_image(instance: Any) -> None:
+    """Refuse the snapshot of another server to a server with accelerators.
+
+    Such a snapshot may depend on a state of the accelerators; the specification
+    excludes "booting off a snapshot". A server may boot its own: unshelved, or rebuilt.
+
+    :raises ImageUnacceptable: the image is such a snapshot.
+    """
+    server = instance.system_metadata.get(_SNAPSHOT_OF)
+    if server in (None, instance.uuid):
+        return
+    if conversion.may_request_accelerators(instance.flavor):
+        raise nova_exception.ImageUnacceptable(
+            image_id=instance.image_ref,
+            reason=f"it is a snapshot of server {server}, which had accelerators",
+        )
 
 
 def _check_one_service(instance: Any) -> None:
@@ -326,7 +416,7 @@ def _check_one_service(instance: Any) -> None:
 
     :raises InvalidExtraSpec: it has a device profile of Cyborg and groups of os_acc.
     """
-    if conversion.is_cyborgs(instance):
+    if conversion.CYBORG_PROFILE in instance.flavor.extra_specs:
         raise exception.InvalidExtraSpec(
             f"{conversion.CYBORG_PROFILE} of the flavor is Cyborg's, and its resource "
             "groups request accelerators of os_acc",

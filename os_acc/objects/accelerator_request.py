@@ -175,6 +175,12 @@ class AcceleratorRequest:
         """Whether its state is final."""
         return self.state in RESOLVED
 
+    def with_binding(self, binding: RequestBinding) -> AcceleratorRequest:
+        """Return the request with a new binding, not yet bound."""
+        return dataclasses.replace(
+            self, recorded=RequestState.INITIAL, binding=binding, reason=""
+        )
+
     def allows(self, action: RequestAction) -> bool:
         """Return whether an action is allowed in the current state."""
         return self.state in LEGAL[action]

@@ -36,6 +36,8 @@ class DeviceTags:
     :ivar vfio_driver: the driver that the device has for a guest; ``auto``: the
         one that the kernel's modules name for it.
     :ivar vgpu_type: the type of vGPU that a VF becomes on NVIDIA's driver; 0: none.
+    :ivar trust_guest_contents: accept the function that an FPGA region reports even
+        after a guest could program it.
     """
 
     resource_class: str | None = None
@@ -51,6 +53,7 @@ class DeviceTags:
     qat_services: str | None = None
     vfio_driver: str = VFIO_PCI
     vgpu_type: int = 0
+    trust_guest_contents: bool = False
 
     @property
     def stays(self) -> bool:

@@ -7,11 +7,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable
+from types import NoneType
 
-from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
+from os_acc import exception
+from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
+from os_acc.objects.typed import expect, expect_all, expect_number, plain_text
 from os_acc.objects.vfio_driver import VFIO_PCI
 
 
@@ -93,6 +96,7 @@ class Device:
     :ivar numa_node: the NUMA node of the device; None if the kernel reports none.
     :ivar region: the FPGA region behind all handles; the library adds its traits.
     :ivar erasure: how the accelerators forget the data of a guest.
+    :raises ValueError: an attribute has another type, or a type derived from its own.
     """
 
     plugin: str
@@ -104,6 +108,18 @@ class Device:
     numa_node: int | None
     region: Region | None = None
     erasure: Erasure = Erasure.RESET
+
+    def __post_init__(self) -> None:
+        expect("Device.plugin", self.plugin, str)
+        expect("Device.address", self.address, PciAddress, MdevType)
+        expect("Device.identity", self.identity, PciIdentity, NoneType)
+        expect("Device.resource_class", self.resource_class, str)
+        expect_all("Device.traits", self.traits, frozenset, str)
+        expect_all("Device.handles", self.handles, tuple, AttachHandle)
+        if self.numa_node is not None:
+            expect_number("Device.numa_node", self.numa_node)
+        expect("Device.region", self.region, Region, NoneType)
+        expect("Device.erasure", self.erasure, Erasure)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,12 +214,25 @@ class RejectedDevice:
     :ivar detail: one phrase for the operator; empty: the reason says it all.
     :ivar vendor_reason: the vendor's own reason, which the operator sees in place of
         ``reason``.
+    :raises ValueError: an attribute has another type, or a type derived from its own.
     """
 
     address: DeviceName
     reason: RejectReason
     detail: str = ""
     vendor_reason: VendorReason | None = None
+
+    def __post_init__(self) -> None:
+        expect("RejectedDevice.address", self.address, PciAddress, MdevType)
+        expect("RejectedDevice.reason", self.reason, RejectReason)
+        if type(self.detail) is not str:
+            text = plain_text("RejectedDevice.detail", self.detail)
+            object.__setattr__(self, "detail", text)
+        if not isinstance(self.vendor_reason, VendorReason | None):
+            raise ValueError(
+                f"RejectedDevice.vendor_reason is {exception.show(self.vendor_reason)},"
+                " not a VendorReason"
+            )
 
     @property
     def phrase(self) -> str:

@@ -55,10 +55,11 @@ class Glob:
     function: int | None = None
 
     def matches(self, address: PciAddress) -> bool:
-        wanted = (self.domain, self.bus, self.slot, self.function)
-        return all(
-            field is None or field == part
-            for field, part in zip(wanted, address.parts, strict=True)
+        return (
+            self.domain in (None, address.domain)
+            and self.bus in (None, address.bus)
+            and self.slot in (None, address.slot)
+            and self.function in (None, address.function)
         )
 
     def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:

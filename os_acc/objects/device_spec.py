@@ -32,25 +32,20 @@ from os_acc.objects.device_address import (
 )
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
-#: A tag that plugins do not get.
-_TRUST: Final = "trust_guest_contents"
+LOG = logging.getLogger(__name__)
+
 #: Nova cannot match a device in a higher domain.
 NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSpecEntry:
-    """One specification; ``vendor`` and ``product`` None match any.
-
-    :ivar trust_guest_contents: accept the function that an FPGA region reports even
-        after a guest could program it.
-    """
+    """One specification; ``vendor`` and ``product`` None match any."""
 
     vendor: int | None
     product: int | None
     place: Place
     tags: DeviceTags
-    trust_guest_contents: bool = False
 
     def matches(
         self,
@@ -91,7 +86,7 @@ class DeviceSpec:
     highest_domain: int = LIMITS["domain"]
 
     @property
-    def wants_vfs(self) -> bool:
+    def requests_vfs(self) -> bool:
         """Whether any entry requests the creation of VFs."""
         return any(entry.tags.num_vfs is not None for entry in self.entries)
 
@@ -126,51 +121,23 @@ class DeviceSpec:
         :param netdevs: the PCI function behind each network interface.
         :param functions: all PCI functions of the host.
         """
-        entry = self._entry(function, netdevs, functions)
-        if entry is None:
+        if function.address.domain > self.highest_domain:
             return None
-        if function.role is PciRole.VF and entry.tags.num_vfs is not None:
-            return dataclasses.replace(entry.tags, num_vfs=None)
-        return entry.tags
+        for entry in self.entries:
+            if entry.matches(function, netdevs, functions):
+                tags = entry.tags
+                if function.role is PciRole.VF and tags.num_vfs is not None:
+                    tags = dataclasses.replace(tags, num_vfs=None)
+                return tags
+        return None
 
     def match_parent(self, name: str) -> DeviceTags | None:
         """Return the tags of the first entry for a virtual parent of mediated devices.
 
         :param name: the parent in ``/sys/class/mdev_bus``.
         """
-        wanted = ParentName(name)
-        return next((each.tags for each in self.entries if each.place == wanted), None)
-
-    def trusts_guests(
-        self,
-        function: PciFunction,
-        netdevs: Mapping[str, PciAddress],
-        functions: Mapping[PciAddress, PciFunction],
-    ) -> bool:
-        """Return whether the function is tagged ``trust_guest_contents``.
-
-        The parameters are those of :meth:`match`.
-        """
-        entry = self._entry(function, netdevs, functions)
-        return entry is not None and entry.trust_guest_contents
-
-    def _entry(
-        self,
-        function: PciFunction,
-        netdevs: Mapping[str, PciAddress],
-        functions: Mapping[PciAddress, PciFunction],
-    ) -> DeviceSpecEntry | None:
-        """Return the first entry that matches the function."""
-        if function.address.domain > self.highest_domain:
-            return None
-        return next(
-            (
-                entry
-                for entry in self.entries
-                if entry.matches(function, netdevs, functions)
-            ),
-            None,
-        )
+        place = ParentName(name)
+        return next((each.tags for each in self.entries if each.place == place), None)
 
 
 _PARENT: Final = "mdev_parent"
@@ -197,7 +164,7 @@ def parse(values: Sequence[str]) -> DeviceSpec:
     Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
     object: regular expressions, see :class:`.device_address.Regex`) or ``devname``;
     or else ``mdev_parent`` alone, a virtual parent of mediated devices. Tags are
-    those of :class:`.DeviceTags`, and ``trust_guest_contents``.
+    those of :class:`.DeviceTags`.
 
     :raises InvalidConfiguration: a value is not completely understood.
     """
@@ -294,7 +261,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
-    _check_keys(spec, _SELECTORS | device_tags.TAG_NAMES | {_TRUST})
+    _check_keys(spec, _SELECTORS | device_tags.TAG_NAMES)
     if not _SELECTORS & spec.keys():
         raise exception.InvalidConfiguration(
             f"device_spec {exception.show(spec)} does not identify a device",
@@ -310,10 +277,7 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
         _check_keys(spec["address"], frozenset(LIMITS))
     if _PARENT in spec:
         return _parent_entry(spec)
-    return dataclasses.replace(
-        entry_of(spec, device_tags.parse_tags(spec)),
-        trust_guest_contents=device_tags.boolean(_TRUST, spec.get(_TRUST, False)),
-    )
+    return entry_of(spec, device_tags.parse_tags(spec))
 
 
 def _parent_entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
@@ -339,9 +303,6 @@ def _check_keys(spec: Mapping[str, Any], known: frozenset[str]) -> None:
         raise exception.InvalidConfiguration(
             f"device_spec has the unknown key {exception.show(key)}", hint=hint
         )
-
-
-LOG = logging.getLogger(__name__)
 
 
 def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
@@ -413,15 +374,3 @@ def _function(value: str) -> PciAddress | None:
         return PciAddress.parse(value)
     except exception.InvalidInput:
         return None
-
-
-__all__ = [
-    "DeviceSpec",
-    "DeviceSpecEntry",
-    "DeviceTags",
-    "nova_claims",
-    "nova_mdev_addresses",
-    "nova_numa_policies",
-    "nova_virtual_parents",
-    "parse",
-]

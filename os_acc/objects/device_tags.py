@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import os_resource_classes
 import os_traits
-from oslo_utils import strutils
 
 from os_acc import exception
 from os_acc.objects import mdev, qat, vfio_driver
@@ -54,6 +53,9 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
         qat_services=_qat_services(spec) if "qat_services" in spec else None,
         vfio_driver=_vfio_driver(spec.get("vfio_driver", VFIO_PCI)),
         vgpu_type=_vgpu_type(spec["vgpu_type"]) if "vgpu_type" in spec else 0,
+        trust_guest_contents=boolean(
+            "trust_guest_contents", spec.get("trust_guest_contents", False)
+        ),
     )
 
 
@@ -132,6 +134,9 @@ def boolean(tag: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
+        # Slow to import, and few tags are text.
+        from oslo_utils import strutils
+
         try:
             return bool(strutils.bool_from_string(value, strict=True))
         except ValueError as error:

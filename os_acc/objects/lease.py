@@ -4,20 +4,20 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from os_acc.objects import instance
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
-from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
+from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 
 #: The plugin of PCI functions whose devices have no region.
@@ -84,20 +84,9 @@ class HelperRecord:
     serial: str = ""
 
     @classmethod
-    def of(
-        cls,
-        parts: Sequence[Any],
-        lease: str,
-        use: str,
-        driver: str,
-        override: str,
-        eraser: str,
-        releaser: str,
-        node: str,
-        serial: str,
-    ) -> Self:
-        """Parse one line of the helper's list."""
-        guest = use == "guest"
+    def of(cls, parts: Sequence[Any], lease: str, use: str, *rest: str) -> Self:
+        """Parse one line of the helper's list; ``rest`` begins with the driver."""
+        driver, override, *others = rest
         place: DeviceAddress
         if len(parts) == 3:
             parent, kind, number = parts
@@ -105,142 +94,229 @@ class HelperRecord:
         else:
             place = PciAddress(*parts)
         prior = driver or None, override or None
-        return cls(place, lease, guest, *prior, eraser, releaser, node, serial)
+        return cls(place, lease, use == "guest", *prior, *others)
+
+
+class Action(enum.Enum):
+    """An action that a device needs before it is free.
+
+    RELEASE: ``prepare`` of its plugin may have begun; only its ``release`` undoes it.
+    ERASE: the device may have data of a consumer that only ``erase`` removes.
+    """
+
+    RELEASE = "release"
+    ERASE = "erase"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lease:
-    """One accelerator held by one consumer.
+class Guest:
+    """The instance that a lease is for, as last passed to a plug.
 
-    :ivar uuid: of the lease, and in the privileged helper's record.
-    :ivar consumer: the instance, or the migration while parked there.
-    :ivar group: suffix of the request group that it serves.
-    :ivar provider: uuid of the resource provider.
-    :ivar plugin: the plugin that offered the device.
-    :ivar address: the function attached to the guest, or the slot of its mediated
-        device. The UUID of a mediated device is that of the lease.
-    :ivar iommu_group: of the function; None: a mediated device.
+    :ivar name: '' if unknown, as is ``project_id``.
+    :ivar image_id: the image for which the contents of its region were decided; ''
+        without a region, or if unknown.
+    :ivar cells: the host's NUMA cells that it uses; empty: unknown.
+    """
+
+    name: str = ""
+    project_id: str = ""
+    image_id: str = ""
+    cells: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErasureRecord:
+    """The erasure of a device that is back on the host.
+
+    :ivar consumer: the consumer whose data is erased.
+    :ivar lease: the UUID of that consumer's lease, under which the privileged helper
+        has the device on record until the first call of the erasure.
+    :ivar done: the part of the erasure that is done, from 0.0 to 1.0.
+    """
+
+    consumer: str
+    lease: str
+    done: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView(abc.ABC):
+    """The part of a lease that a plugin sees in a call.
+
+    :ivar uuid: of the lease, and of its mediated device.
+    :ivar consumer: the UUID of the instance, or of the migration that holds the lease;
+        during an erasure that of the lease itself.
+    :ivar wanted: the request group that it serves, and its provider. ``prepare`` and
+        ``release`` are called if its ``attach_target`` is the guest, or if the plugin
+        erases the device.
+    :ivar handle: the device.
     :ivar prior: the binding to restore, for each member of the IOMMU group; empty for
         a mediated device.
-    :ivar request: fingerprint of the whole request, shared by all its leases.
-    :ivar request_size: the number of leases of that request; 0: unknown.
-    :ivar boot_id: the boot in which ``prior`` was read.
-    :ivar epoch: number of the store's write that last changed this lease;
-        the helper rejects a call with a lower one than it has seen.
-    :ivar reason: why its release failed, or empty.
-    :ivar programming: the required contents of its FPGA region; None: no region.
-    :ivar attach_target: the user of the accelerator: only a guest's is bound to a
-        VFIO driver.
-    :ivar cells: the host's NUMA cells of the guest, as last passed to a plug;
-        empty: unknown.
-    :ivar affinity: its affinity to these cells; None without cells.
-    :ivar policies: the NUMA policies that apply to its device.
+    :ivar boot_id: the boot of the host in which ``prior`` was read, as in
+        ``/proc/sys/kernel/random/boot_id``.
+    :ivar guest: the instance.
+    :ivar affinity: of the device to the guest's cells; None without cells.
+    :ivar policies: the NUMA policies that apply to the device, by their source.
     :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
         knows them.
     :ivar profile: the name of the device profile of its group; '' for a group of
         the flavor itself, or if unknown.
+    :ivar created_at: when the consumer got the accelerator, in microseconds since
+        1970, UTC; 0: not recorded yet. The lease of a device that replaces another
+        one has the time of the replaced one.
+    :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
+        or no mediated device.
+    :ivar erasure: the erasure of the device, once it is back on the host.
+    """
+
+    uuid: str
+    consumer: str
+    wanted: GroupAllocation
+    handle: AttachHandle
+    prior: tuple[PriorBinding, ...]
+    boot_id: str
+    guest: Guest = Guest()
+    affinity: Affinity | None = None
+    policies: PolicySources = NO_POLICIES
+    physfns: tuple[PciAddress, ...] = ()
+    profile: str = ""
+    created_at: int = 0
+    parent: PciIdentity | None = None
+    erasure: ErasureRecord | None = None
+
+    @property
+    @abc.abstractmethod
+    def request_uuid(self) -> str:
+        """The UUID of its accelerator request, and of the entry that plug returns.
+
+        It stays with the request if the device is replaced, and thus the lease.
+        """
+
+    @property
+    @abc.abstractmethod
+    def region(self) -> Region | None:
+        """The FPGA region, as it was when the lease was prepared; None: no region."""
+
+    @property
+    def address(self) -> DeviceAddress:
+        """The function attached to the guest, or the slot of its mediated device."""
+        return self.handle.address
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """All functions that the lease takes from the host."""
+        return tuple(prior.address for prior in self.prior)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lease(LeaseView):
+    """One accelerator held by one consumer, with the records of os_acc itself.
+
+    :ivar plugin: the plugin that offered the device.
+    :ivar request: fingerprint of the entire request, shared by all its leases.
+    :ivar request_size: the number of leases of that request; 0: unknown.
+    :ivar epoch: number of the store's write that last changed this lease;
+        the helper rejects a call with a lower one than it has seen.
+    :ivar reason: why its release failed, or empty.
+    :ivar programming: the required contents of its FPGA region; None: no region.
     :ivar arq: the UUID of its accelerator request, if that is not its own; see
         :attr:`request_uuid`.
     :ivar is_spare: whether it serves no request: its device is to replace that of
         another lease, or was replaced. No allocation counts it.
-    :ivar image_id: the image of the guest for which the contents of its region were
-        decided; '' without a region, or if unknown.
-    :ivar bitstream_request: the bitstream that the flavor requests for its region;
-        None: none.
-    :ivar required: the traits that the flavor requires of its region.
-    :ivar created_at: when the consumer got the accelerator, in microseconds since
-        1970, UTC; 0: not recorded yet. The lease of a device that replaces another
-        one has the time of the replaced one.
-    :ivar owes_release: whether ``prepare`` of its plugin may have begun; recorded
-        before. Only ``release`` of that plugin frees the device again.
-    :ivar parent: the identity of a mediated device's parent; None: a virtual parent,
-        or no mediated device.
-    :ivar owes_erase: whether the device may have data of a consumer that only
-        ``erase`` of its plugin removes; recorded before the consumer gets the device.
-    :ivar former_consumer: the consumer whose data is erased, once the device is back
-        on the host; '' before. Then ``consumer`` is the UUID of the lease itself.
-    :ivar former_uuid: the UUID of that consumer's lease, under which the privileged
-        helper has the device on record until the first call of the erasure; ''
-        before.
-    :ivar erased: the part of the erasure that is done, from 0.0 to 1.0.
-    :ivar driver: the VFIO driver that the function has while a guest has it; the
-        others of its IOMMU group have vfio-pci.
-    :ivar physical_network: the network that its network card is connected to, as
-        tagged when it was planned; '' without a tag.
-    :ivar vgpu_type: the type of the vGPU that its VF becomes on NVIDIA's driver, as
-        tagged when it was planned; 0: none.
+    :ivar outstanding: the actions that its device needs before it is free; recorded
+        before they can become necessary.
     :ivar never_held: whether its release began before a consumer got the device, which
         therefore has no data of one.
     :ivar peers: all functions of the model of its device, or of its PF, when this was
         last prepared, if it has to be erased and has no serial number; otherwise none.
     """
 
-    uuid: str
-    consumer: str
     owner: Owner
     state: LeaseState
-    group: str
-    provider: str
-    resource_class: str
-    address: DeviceAddress
-    iommu_group: int | None
-    numa_node: int | None
-    prior: tuple[PriorBinding, ...]
     request: str
-    boot_id: str
     plugin: str = _WITHOUT_REGION
-    instance_name: str = ""
-    project_id: str = ""
     request_size: int = 0
     epoch: int = 0
     reason: str = ""
     programming: Programming | None = None
-    attach_target: AttachTarget = AttachTarget.VM
-    cells: tuple[int, ...] = ()
-    affinity: Affinity | None = None
-    policies: PolicySources = NO_POLICIES
-    physfns: tuple[PciAddress, ...] = ()
-    profile: str = ""
     arq: str = ""
     is_spare: bool = False
-    image_id: str = ""
-    bitstream_request: BitstreamRequest | None = None
-    required: tuple[str, ...] = ()
-    created_at: int = 0
-    owes_release: bool = False
-    parent: PciIdentity | None = None
-    owes_erase: bool = False
-    former_consumer: str = ""
-    former_uuid: str = ""
-    erased: float = 0.0
-    driver: str = VFIO_PCI
-    physical_network: str = ""
-    vgpu_type: int = 0
+    outstanding: tuple[Action, ...] = ()
     never_held: bool = False
     peers: tuple[PciAddress, ...] = ()
 
     @property
-    def request_uuid(self) -> str:
-        """The UUID of its accelerator request, and of the entry that plug returns.
+    def group(self) -> str:
+        """The suffix of the request group that it serves."""
+        return self.wanted.group_suffix
 
-        It stays with the request if the device is replaced, and thus the lease.
-        """
+    @property
+    def provider(self) -> str:
+        """The UUID of the resource provider; '' if unknown."""
+        return self.wanted.provider_uuid
+
+    @property
+    def driver(self) -> str:
+        """The driver that the function attached to the guest has in the meantime."""
+        return self.handle.driver
+
+    @property
+    def needs_release(self) -> bool:
+        """Whether its plugin has to release the device."""
+        return Action.RELEASE in self.outstanding
+
+    @property
+    def needs_erase(self) -> bool:
+        """Whether its plugin has to erase the device."""
+        return Action.ERASE in self.outstanding
+
+    @property
+    def erased(self) -> float:
+        """The part of the erasure of its device that is done, from 0.0 to 1.0."""
+        return self.erasure.done if self.erasure else 0.0
+
+    @property
+    def recorded_uuids(self) -> tuple[str, ...]:
+        """The UUIDs under which the privileged helper may have the device on record."""
+        return (self.uuid, self.erasure.lease) if self.erasure else (self.uuid,)
+
+    def with_erased(self, part: float, **changes: Any) -> Self:
+        """Return the lease of a device to erase, of which a part is erased."""
+        assert self.erasure is not None
+        erasure = dataclasses.replace(self.erasure, done=part)
+        return dataclasses.replace(self, erasure=erasure, **changes)
+
+    def needing(self, *actions: Action) -> Self:
+        """Return the lease with more outstanding actions."""
+        new = tuple(each for each in actions if each not in self.outstanding)
+        return dataclasses.replace(self, outstanding=self.outstanding + new)
+
+    def without(self, *actions: Action) -> Self:
+        """Return the lease without some of its outstanding actions."""
+        left = tuple(each for each in self.outstanding if each not in actions)
+        return dataclasses.replace(self, outstanding=left)
+
+    @property
+    def request_uuid(self) -> str:
+        """See :attr:`.LeaseView.request_uuid`."""
         return self.arq or self.uuid
+
+    @property
+    def region(self) -> Region | None:
+        """See :attr:`LeaseView.region`."""
+        return self.programming.region if self.programming else None
 
     @property
     def consumer_title(self) -> str:
         """The UUID of the consumer and the name of the instance, for messages."""
-        return instance.title(self.former_consumer or self.consumer, self.instance_name)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its consumer has given the device back, which is not erased yet."""
-        return bool(self.former_consumer)
+        return instance.title(
+            self.erasure.consumer if self.erasure else self.consumer, self.guest.name
+        )
 
     @property
     def is_the_guests(self) -> bool:
         """Whether the guest itself uses it, through VFIO."""
-        return self.attach_target is AttachTarget.VM
+        return self.wanted.attach_target is AttachTarget.VM
 
     @property
     def slot(self) -> MdevSlot | None:
@@ -248,35 +324,19 @@ class Lease:
         return self.address if isinstance(self.address, MdevSlot) else None
 
     @property
-    def functions(self) -> tuple[PciAddress, ...]:
-        """All functions that this lease takes from the host."""
-        return tuple(prior.address for prior in self.prior)
-
-    @property
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
         return self.functions if self.slot is None else (self.slot,)
 
     @property
-    def targets(self) -> tuple[tuple[object, ...], ...]:
-        """Its functions, as arguments of the helper's calls."""
-        return tuple(
-            (
-                *(each.address.parts, each.identity.numbers),
-                *(self.driver_of(each.address), "", each.identity.number),
-            )
-            for each in self.prior
-        )
-
-    @property
     def eraser(self) -> str:
         """The plugin that has to erase its device; '': none."""
-        return self.plugin if self.owes_erase else ""
+        return self.plugin if self.needs_erase else ""
 
     @property
     def releaser(self) -> str:
         """The plugin that has to release its device or slot; '': none."""
-        return self.plugin if self.owes_release else ""
+        return self.plugin if self.needs_release else ""
 
     def releasing(self) -> Self:
         """Return the lease in the state in which its release begins.
@@ -299,13 +359,12 @@ class Lease:
             self,
             uuid=uuid,
             consumer=uuid,
-            former_consumer=self.consumer,
-            former_uuid=self.uuid,
+            erasure=ErasureRecord(self.consumer, self.uuid),
             state=LeaseState.ERASING,
             reason="",
             arq="",
             is_spare=False,
-            owes_release=False,
+            outstanding=(Action.ERASE,),
         )
 
     def driver_of(self, function: PciAddress) -> str:
@@ -319,7 +378,7 @@ class Lease:
             return frozenset()
         return frozenset(filter(is_vfio_driver, map(self.driver_of, self.functions)))
 
-    def stands_on(self, region: Region) -> bool:
+    def uses_region(self, region: Region) -> bool:
         """Return whether its guest has a function of this region."""
         return (
             self.programming is not None and self.programming.region.key == region.key
@@ -336,7 +395,7 @@ class Lease:
         return region
 
     @property
-    def has_unread_region(self) -> bool:
+    def has_unknown_region(self) -> bool:
         """Whether its region could not be read when the device was adopted."""
         return (
             self.programming is None
@@ -359,13 +418,13 @@ class Lease:
     @property
     def is_unallocated(self) -> bool:
         """Whether its unit is not available although no allocation counts it."""
-        return self.has_failed_release or self.is_spare or self.is_over
+        return self.has_failed_release or self.is_spare or bool(self.erasure)
 
     @property
     def is_of_request(self) -> bool:
         """Whether it counts as one of its consumer's present accelerators."""
         return self.state is not LeaseState.QUARANTINED and not (
-            self.is_spare or self.is_over
+            self.is_spare or self.erasure
         )
 
     @property
@@ -373,111 +432,7 @@ class Lease:
         """Whether a plug may have left a host's card between two drivers."""
         return (
             not self.is_the_guests
-            and not self.is_over
+            and not self.erasure
             and self.programming is not None
             and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecordedState:
-    """A snapshot of all records.
-
-    :ivar damaged_claims: functions claimed by damaged records of leases.
-    :ivar unverified_regions: regions whose contents are unverified.
-    :ivar provider_origins: the origins of all providers ever offered, by uuid.
-    :ivar provider_plugins: the plugin that last offered each provider, by uuid.
-    :ivar store: the identity of the store.
-    :ivar helper_claims: functions and slots that the privileged helper has taken for
-        leases without a record, with the uuids of these leases.
-    :ivar epoch: the last epoch of the store, which every new lease raises.
-    :ivar mdev_totals: the units of each type of mediated devices when it was last
-        offered.
-    """
-
-    leases: tuple[Lease, ...] = ()
-    damaged_claims: tuple[DeviceAddress, ...] = ()
-    unverified_regions: UnverifiedRegions = ALL_VERIFIED
-    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    provider_plugins: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    store: str = ""
-    helper_claims: Mapping[DeviceAddress, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    epoch: int = 0
-    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-
-    def rebuilding(self, region: Region) -> Lease | None:
-        """Return a lease for which a rebuild has yet to program the region, if any.
-
-        Until then no other guest may have the region: it could not be programmed. A
-        lease that is being released is not programmed any more.
-        """
-        for lease in self.leases:
-            if (
-                lease.state in (LeaseState.PREPARING, LeaseState.HELD)
-                and lease.programming is not None
-                and lease.programming.is_pending
-                and lease.stands_on(region)
-            ):
-                return lease
-        return None
-
-    @property
-    def taken(self) -> frozenset[DeviceAddress]:
-        """All functions and slots that are not free."""
-        return self.leased.union(self.damaged_claims, self.helper_claims)
-
-    @property
-    def leased(self) -> frozenset[DeviceAddress]:
-        """All functions that leases take from the host, and all leased slots."""
-        return frozenset(each for lease in self.leases for each in lease.members)
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The UUIDs of all held leases."""
-        return frozenset(
-            lease.uuid for lease in self.leases if lease.state is LeaseState.HELD
-        )
-
-    @property
-    def owed_releases(self) -> Mapping[DeviceAddress, str]:
-        """The functions and slots that plugins have to release or erase, each with its
-        plugin.
-
-        No other plugin may offer them: it would not know what was prepared, or what
-        data of a guest is left.
-        """
-        return MappingProxyType(
-            {
-                address: lease.plugin
-                for lease in self.leases
-                if lease.owes_release or lease.owes_erase
-                for address in lease.members
-            }
-        )
-
-    @property
-    def leased_in_parts(self) -> Mapping[PciAddress, DeviceAddress]:
-        """The PFs with leased VFs, each with one such VF or a slot of it."""
-        return MappingProxyType(
-            {physfn: lease.address for lease in self.leases for physfn in lease.physfns}
-        )
-
-    @property
-    def leased_parents(self) -> Mapping[PciAddress, MdevSlot]:
-        """The PCI functions with leased mediated devices, each with one such slot."""
-        return MappingProxyType(
-            {
-                parent: slot
-                for slot in self.taken
-                if isinstance(slot, MdevSlot)
-                and (parent := slot.type.function) is not None
-            }
         )

@@ -11,6 +11,7 @@ unique to its card, or if cards and VFs come and go.
 from __future__ import annotations
 
 import dataclasses
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -235,5 +236,8 @@ def _key(identity: PciIdentity, place: str) -> str:
     return f"{identity.vendor:04x}_{identity.product:04x}_{_safe(place)}"
 
 
+_UNSAFE: Final = re.compile(r"\W")
+
+
 def _safe(text: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in text)
+    return _UNSAFE.sub("_", text)

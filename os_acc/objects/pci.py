@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Self, final
 
 from os_acc import exception
+from os_acc.objects.typed import expect_number, expect_text
 
 # More than the functions of any host, so that a scan reuses the last one's values.
 _KEPT = 16384
@@ -22,6 +23,12 @@ _ADDRESS = re.compile(
     r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])",
     re.IGNORECASE | re.ASCII,
 )
+# The format of file2alias.c and pci-sysfs.c (modalias_show).
+_MODALIAS = re.compile(
+    r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})"
+    r"sd0000([0-9A-F]{4})bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})",
+    re.ASCII,
+)
 #: The host bridge and the ISA bridge of a chipset, by class: their registers decode
 #: the host's memory and firmware.
 CHIPSET = frozenset({0x0600, 0x0601})
@@ -29,6 +36,8 @@ CHIPSET = frozenset({0x0600, 0x0601})
 #: finds a function: that of slot 0 of a card comes before the others of the card.
 BUS_RESETS = frozenset({"bus", "cxl_bus"})
 _HINT = "use the form 0000:3b:02.1"
+# A serial number is part of the name of a provider, which Placement limits to 200.
+_LONGEST_SERIAL = 64
 
 
 def _is_within(value: object, limit: int) -> bool:
@@ -93,6 +102,23 @@ def _parse(text: str) -> PciAddress:
     return PciAddress(*(int(part, 16) for part in match.groups()))
 
 
+# The VFs of a card, and cards of one model, share it.
+@functools.lru_cache(1024)
+def parse_modalias(text: str) -> tuple[int, int, int, int, int]:
+    """Return vendor, product, subsystem vendor and product, and class.
+
+    :raises InvalidInput: the text is not the ``modalias`` of a PCI function.
+    """
+    match = _MODALIAS.fullmatch(text)
+    if match is None:
+        raise exception.InvalidInput(
+            f"modalias contains {text[:80]!r}, expected the ids of a PCI function"
+        )
+    vendor, product, subvendor, subproduct = (int(match[n], 16) for n in range(1, 5))
+    class_code = int(match[5] + match[6] + match[7], 16)
+    return vendor, product, subvendor, subproduct, class_code
+
+
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciIdentity:
     """The identity of a device, independent of its slot.
@@ -120,6 +146,22 @@ class PciIdentity:
             f":{self.revision:02x}"
         )
         return ":".join(filter(None, (text, self.serial, self.drive)))
+
+    def check(self, what: str) -> None:
+        """Check the parts of an identity that a vendor's code may have made.
+
+        :param what: the attribute that has it.
+        :raises ValueError: a part has another type, or a serial number is too long.
+        """
+        for number in self.numbers:
+            expect_number(what, number)
+        for text in (self.serial, self.drive):
+            expect_text(f"a serial number of {what}", text)
+            if len(text) > _LONGEST_SERIAL:
+                raise ValueError(
+                    f"a serial number of {what} is longer than {_LONGEST_SERIAL} "
+                    "characters"
+                )
 
     def may_be(self, other: Self) -> bool:
         """Return whether both may belong to one device.

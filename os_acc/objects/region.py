@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.typed import expect, expect_all, expect_number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Region:
         or another function of the same bitstream.
     :ivar is_authenticated: whether the card itself rejects each bitstream without a
         valid signature, from a guest as from the host.
+    :raises ValueError: an attribute has another type, a UUID is not canonical, or
+        ``functions`` has a PCI function twice or one that ``pci_functions`` lacks.
     """
 
     card: PciAddress
@@ -45,6 +49,28 @@ class Region:
     pci_functions: tuple[PciAddress, ...] = ()
     functions: tuple[tuple[PciAddress, str], ...] = ()
     is_authenticated: bool = False
+
+    def __post_init__(self) -> None:
+        expect("Region.card", self.card, PciAddress)
+        expect("Region.identity", self.identity, PciIdentity)
+        self.identity.check("Region.identity")
+        expect_number("Region.number", self.number)
+        expect_all("Region.pci_functions", self.pci_functions, tuple, PciAddress)
+        expect_all("Region.functions", self.functions, tuple, tuple)
+        expect("Region.is_authenticated", self.is_authenticated, bool)
+        for name in ("interface_id", "function_id"):
+            if getattr(self, name) is not None:
+                _expect_uuid(f"Region.{name}", getattr(self, name))
+        for place, function in self.functions:
+            expect("a PCI function of Region.functions", place, PciAddress)
+            _expect_uuid("a function of Region.functions", function)
+        places = [place for place, _ in self.functions]
+        if len({*places}) < len(places) or not {*places} <= {*self.pci_functions}:
+            named = ", ".join(map(str, self.pci_functions)) or "not named"
+            raise ValueError(
+                f"{self} has functions at {', '.join(map(str, places))}, but its PCI "
+                f"functions are {named}"
+            )
 
     @property
     def key(self) -> str:
@@ -57,6 +83,13 @@ class Region:
 
     def __str__(self) -> str:
         return f"region {self.number} of {self.card}"
+
+
+def _expect_uuid(what: str, value: object) -> None:
+    if type(value) is not str or canonical_uuid(value) != value:
+        raise ValueError(
+            f"{what} is {exception.show(value)}, which is no canonical UUID"
+        )
 
 
 def card_key(card: PciAddress, identity: PciIdentity) -> str:
@@ -85,25 +118,6 @@ def functions_held(region: Region) -> frozenset[str]:
     if not region.functions:
         return frozenset(filter(None, [region.function_id]))
     return frozenset(function for _, function in region.functions)
-
-
-def check_functions(region: Region) -> None:
-    """Check that a region's PCI functions reach one accelerator function each.
-
-    :raises ValueError: ``functions`` has another PCI function, one twice, or a
-        function that is no canonical UUID.
-    """
-    places = [place for place, _ in region.functions]
-    if len(set(places)) < len(places) or not set(places) <= set(region.pci_functions):
-        raise ValueError(
-            f"{region} has functions at {', '.join(map(str, places))}, but its PCI "
-            f"functions are {', '.join(map(str, region.pci_functions)) or 'not named'}"
-        )
-    for _, function in region.functions:
-        if canonical_uuid(function) != function:
-            raise ValueError(
-                f"{region} has the function {function!r}, which is no canonical UUID"
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class RequestGroup:
 
     ``resources`` are (resource class, amount), sorted by class.
     ``bitstream_request`` applies to its accelerators; ``numa_policy`` is their NUMA
-    policy; None: the policy of the whole guest.
+    policy; None: the policy of the guest.
     """
 
     suffix: str
@@ -80,7 +80,7 @@ class FlavorRequest:
     ``pci_numa_policy`` is ``hw:pci_numa_affinity_policy``, not validated, for all
     devices of the guest.
     ``profile`` is the name of the device profile that defines some of the groups,
-    or ''; ``unread_profile`` is the name of a profile whose groups are missing
+    or ''; ``unreadable_profile`` is the name of a profile whose groups are missing
     because no source of profiles is configured, or ''.
     """
 
@@ -89,4 +89,4 @@ class FlavorRequest:
     zeroed: frozenset[str] = frozenset()
     pci_numa_policy: object = None
     profile: str = ""
-    unread_profile: str = ""
+    unreadable_profile: str = ""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The scheduler's selection: one provider, or a whole allocation request."""
+"""The scheduler's selection: one provider, or an allocation request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from os_acc.objects.request import AttachTarget
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SingleProvider:
-    """One provider for the whole request: the form of the specification."""
+    """One provider for all groups: the form of the specification."""
 
     uuid: str
 
@@ -73,24 +73,24 @@ class GroupAllocation:
     numa_policy: NUMAPolicy | None = None
 
 
-def fingerprint(wanted: Sequence[GroupAllocation], *, found: bool = False) -> str:
+def fingerprint(allocations: Sequence[GroupAllocation], *, found: bool = False) -> str:
     """Return a digest that identifies a request, independent of its devices.
 
     :param found: the request came without mappings; the provider of each group was
         computed.
     """
     how = ["found"] if found else []
-    plain = json.dumps([*how, *(_plain(each) for each in wanted)])
+    plain = json.dumps([*how, *(_plain(each) for each in allocations)])
     return hashlib.sha256(plain.encode()).hexdigest()
 
 
-def _plain(wanted: GroupAllocation) -> tuple[Any, ...]:
-    *fields, requested, _target, required, near = dataclasses.astuple(wanted)
+def _plain(each: GroupAllocation) -> tuple[Any, ...]:
+    *fields, requested, _target, required, near = dataclasses.astuple(each)
     # Unset fields are left out: the fingerprints on record have to stay valid.
     if requested:
         fields.append(requested)
-    if wanted.attach_target is not AttachTarget.VM:
-        fields.append(wanted.attach_target.value)
+    if each.attach_target is not AttachTarget.VM:
+        fields.append(each.attach_target.value)
     if required:
         fields.append(required)
     if near:

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Placement's providers, inventories and microversions as values."""
+"""Placement's providers and inventories as values."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from os_acc import exception
 from os_acc.objects.published import PlacementName, classes, traits
 from os_acc.placement.capacity import Units
 
-_VERSION: Final = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 #: An inventory record, as read; another owner's is written back unchanged.
 Record = Mapping[str, Any]
 
@@ -68,28 +66,6 @@ class ProviderContents:
 EMPTY: Final = ProviderContents(0, {}, frozenset())
 
 
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Microversion:
-    """A microversion of Placement's API."""
-
-    major: int
-    minor: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse a microversion: ``1.39``.
-
-        :raises ValueError: the text is no microversion.
-        """
-        if not _VERSION.fullmatch(text):
-            raise ValueError(f"{exception.show(text)} is not a microversion")
-        major, minor = text.split(".")
-        return cls(int(major), int(minor))
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
-
-
 def record(units: Units) -> dict[str, Any]:
     """Return the inventory record of the units, with all of Placement's fields."""
     return {
@@ -100,24 +76,6 @@ def record(units: Units) -> dict[str, Any]:
         "step_size": 1,
         "allocation_ratio": 1.0,
     }
-
-
-def in_cycle(parents: Mapping[str, str | None]) -> str | None:
-    """Return a provider that is its own ancestor, or None.
-
-    :param parents: the parent of each provider.
-    """
-    sound: set[str] = set()
-    for uuid in parents:
-        path: set[str] = set()
-        at: str | None = uuid
-        while at is not None and at not in sound:
-            if at in path:
-                return at
-            path.add(at)
-            at = parents.get(at)
-        sound |= path
-    return None
 
 
 def withdrawn(of: Record) -> dict[str, Any]:

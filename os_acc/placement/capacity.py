@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.recorded_state import RecordedState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,5 +103,5 @@ def _units(
     for lease in own:
         # The unit is not available, and no allocation counts it.
         reserved = int(lease.is_unallocated)
-        units[lease.resource_class or default] += Units(1, reserved)
+        units[lease.wanted.resource_class or default] += Units(1, reserved)
     return MappingProxyType({name: each for name, each in units.items() if each.total})

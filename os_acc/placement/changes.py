@@ -23,6 +23,16 @@ class MakeName:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DeleteName:
+    """Delete a class or trait that os_acc made."""
+
+    name: PlacementName
+
+    def __str__(self) -> str:
+        return f"delete {self.name}, unless others use it"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Create:
     """Create a provider.
 
@@ -62,13 +72,22 @@ class SetTraits:
     uuid: str
     name: str
     traits: frozenset[str]
-    added: frozenset[str]
-    removed: frozenset[str]
+    before: frozenset[str]
+
+    @property
+    def added(self) -> list[str]:
+        """The new traits, sorted."""
+        return sorted(self.traits - self.before)
+
+    @property
+    def removed(self) -> list[str]:
+        """The traits that the change removes, sorted."""
+        return sorted(self.before - self.traits)
 
     def __str__(self) -> str:
         changes = [
-            *(f"+{each}" for each in sorted(self.added)),
-            *(f"-{each}" for each in sorted(self.removed)),
+            *(f"+{each}" for each in self.added),
+            *(f"-{each}" for each in self.removed),
         ]
         return f"set traits of {self.name}: {' '.join(changes)}"
 
@@ -85,18 +104,14 @@ class SetInventories:
     inventories: Mapping[str, Record]
     before: Mapping[str, Record]
 
-    @property
-    def dropped(self) -> frozenset[str]:
-        """The resource classes that the change removes."""
-        return frozenset(self.before.keys() - self.inventories.keys())
-
     def __str__(self) -> str:
         changes = [
             f"{each} {_units(self.inventories[each])}{_was(self.before.get(each))}"
             for each in sorted(self.inventories)
             if self.inventories[each] != self.before.get(each)
         ]
-        changes += [f"-{each}" for each in sorted(self.dropped)]
+        dropped = self.before.keys() - self.inventories.keys()
+        changes += [f"-{each}" for each in sorted(dropped)]
         return f"set inventory of {self.name}: {', '.join(changes)}"
 
 
@@ -111,17 +126,7 @@ class Remove:
         return f"delete {self.name} ({self.uuid})"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class DeleteName:
-    """Delete a class or trait that os_acc made."""
-
-    name: PlacementName
-
-    def __str__(self) -> str:
-        return f"delete {self.name}, unless others use it"
-
-
-Step = MakeName | Create | Move | SetTraits | SetInventories | Remove | DeleteName
+Step = MakeName | DeleteName | Create | Move | SetTraits | SetInventories | Remove
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ first request.
 
 from __future__ import annotations
 
-import dataclasses
+import re
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
@@ -18,13 +18,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.objects.published import NameKind, PlacementName, classes, traits
 from os_acc.placement import options
-from os_acc.placement.api_model import (
-    Declined,
-    ListedProvider,
-    Microversion,
-    Record,
-    in_cycle,
-)
+from os_acc.placement.api_model import Declined, ListedProvider, Record
 from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.responses import JsonValue, ResponseMalformed, document
@@ -36,24 +30,17 @@ _T = TypeVar("_T")
 
 #: The first microversion in which ``reserved`` may equal ``total``. Nested
 #: providers, the generation of a new provider, and error codes are older.
-NEEDED: Final = Microversion(1, 26)
+NEEDED: Final = (1, 26)
 #: The newest microversion that this client supports.
-NEWEST: Final = Microversion(1, 39)
+NEWEST: Final = (1, 39)
 #: The first microversion that can change the parent of a provider.
-MOVES: Final = Microversion(1, 37)
+MOVES: Final = (1, 37)
+_MICROVERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 _PARENT: Final = "parent_provider_uuid"
 _FORBIDDEN: Final = 403
 
 #: Names in one request, to limit the length of the URL.
 _AT_ONCE: Final = 100
-
-
-@dataclasses.dataclass(slots=True)
-class RequestCount:
-    """The number of requests that read, and that write."""
-
-    reads: int = 0
-    writes: int = 0
 
 
 class Client:
@@ -67,24 +54,25 @@ class Client:
     :raises ServiceRefused: it rejects the request.
 
     :param conf: the configuration, read at the first request.
+    :ivar reads: the number of requests that read; ``writes``: that change.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self.count = RequestCount()
+        self.reads = self.writes = 0
         self._link = ServiceClient(conf, options.SERVICE)
-        self._version: Microversion | None = None
+        self._version: tuple[int, int] | None = None
 
     # -- reading ---------------------------------------------------------------
 
-    def version(self, deadline: float) -> Microversion:
+    def version(self, deadline: float) -> tuple[int, int]:
         """Return the newest common microversion; requested once."""
         if self._version is None:
-            self.count.reads += 1
-            newest = self._asked("GET", "/", deadline, "read the API version", _newest)
+            about = "read the API version"
+            newest = self._ask("GET", "/", deadline, _newest, about)
             if newest < NEEDED:
                 raise exception.ServiceUnavailable(
-                    f"Placement supports only microversion {newest}; "
-                    f"{NEEDED} is needed",
+                    f"Placement supports only microversion {_text(newest)}; "
+                    f"{_text(NEEDED)} is needed",
                     service=exception.ServiceType.PLACEMENT,
                     reason=exception.OutageReason.TOO_OLD,
                 )
@@ -93,8 +81,7 @@ class Client:
 
     def node(self, deadline: float, **of: str) -> ListedProvider | None:
         """Return the provider with this ``name`` or ``uuid``, or None."""
-        found = self._listed(deadline, **of)
-        return found[0] if found else None
+        return next(iter(self._listed(deadline, **of)), None)
 
     def tree(self, root: str, deadline: float) -> tuple[ListedProvider, ...]:
         """Return all providers of a tree; empty if the tree does not exist."""
@@ -104,30 +91,30 @@ class Client:
         self, provider: str, deadline: float
     ) -> tuple[int, Mapping[str, Record]]:
         """Return a provider's generation, and its inventories by resource class."""
-        return self._read(
-            f"/resource_providers/{provider}/inventories",
+        return self._of(
+            provider,
+            "inventories",
             deadline,
             lambda body: (
-                body["resource_provider_generation"].integer(),
+                _generation(body),
                 {name: _record(each) for name, each in body["inventories"].items()},
             ),
         )
 
     def traits(self, provider: str, deadline: float) -> tuple[int, frozenset[str]]:
         """Return a provider's generation and traits."""
-        return self._read(
-            f"/resource_providers/{provider}/traits",
+        return self._of(
+            provider,
+            "traits",
             deadline,
-            lambda body: (
-                body["resource_provider_generation"].integer(),
-                _texts(body["traits"]),
-            ),
+            lambda body: (_generation(body), _texts(body["traits"])),
         )
 
     def allocated(self, provider: str, deadline: float) -> frozenset[str]:
         """Return the resource classes of a provider that have allocations."""
-        return self._read(
-            f"/resource_providers/{provider}/allocations",
+        return self._of(
+            provider,
+            "allocations",
             deadline,
             lambda body: frozenset(
                 name
@@ -138,67 +125,64 @@ class Client:
 
     def aggregates(self, provider: str, deadline: float) -> frozenset[str]:
         """Return the UUIDs of a provider's aggregates."""
-        return self._read(
-            f"/resource_providers/{provider}/aggregates",
-            deadline,
-            lambda body: _texts(body["aggregates"]),
+        return self._of(
+            provider, "aggregates", deadline, lambda body: _texts(body["aggregates"])
         )
 
-    def known(
+    def existing(
         self, names: Collection[PlacementName], deadline: float
     ) -> frozenset[PlacementName]:
         """Return the names that exist in Placement."""
-        known: set[PlacementName] = set()
+        found: set[PlacementName] = set()
         texts = sorted(each.text for each in names if each.kind is NameKind.TRAIT)
-        for some in _parts(texts):
-            asked = urllib.parse.urlencode({"name": f"in:{','.join(some)}"})
-            known |= self._read(
-                f"/traits?{asked}",
-                deadline,
-                lambda body: traits(_texts(body["traits"])),
+        for begin in range(0, len(texts), _AT_ONCE):
+            some = ",".join(texts[begin : begin + _AT_ONCE])
+            path = f"/traits?{urllib.parse.urlencode({'name': f'in:{some}'})}"
+            found |= self._read(
+                path, deadline, lambda body: traits(_texts(body["traits"]))
             )
         if any(each.kind is NameKind.RESOURCE_CLASS for each in names):
-            known |= self._read("/resource_classes", deadline, _classes)
-        return frozenset(known & set(names))
+            found |= self._read(
+                "/resource_classes",
+                deadline,
+                lambda body: classes(
+                    each["name"].text() for each in body["resource_classes"]
+                ),
+            )
+        return frozenset(found & set(names))
 
     # -- writing ---------------------------------------------------------------
 
     def make_name(self, name: PlacementName, deadline: float) -> bool:
         """Create a custom class or trait; return whether it did not exist."""
-        return self._write(
+        return self._ask(
             "PUT",
             _path(name),
             deadline,
-            f"create the {name}",
             lambda answer: answer.status_code == 201,
+            f"create the {name}",
         )
 
     def delete_name(self, name: PlacementName, deadline: float) -> None:
         """Delete a custom class or trait that is not in use."""
-        self._write("DELETE", _path(name), deadline, f"delete the {name}", _nothing)
+        self._ask("DELETE", _path(name), deadline, _nothing, f"delete the {name}")
 
     def create(self, uuid: str, name: str, parent: str, deadline: float) -> int:
         """Create a child provider, and return its generation."""
-        return self._write(
+        return self._ask(
             "POST",
             "/resource_providers",
             deadline,
-            f"create {name}",
             lambda answer: document(answer)["generation"].integer(),
-            {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
+            f"create {name}",
+            {"uuid": uuid, "name": name, _PARENT: parent},
         )
 
     def move(self, uuid: str, name: str, parent: str, deadline: float) -> None:
         """Change the parent of a provider; its generation stays."""
-        body = {"name": name, "parent_provider_uuid": parent}
-        self._write(
-            "PUT",
-            f"/resource_providers/{uuid}",
-            deadline,
-            f"move {name}",
-            _nothing,
-            body,
-        )
+        body = {"name": name, _PARENT: parent}
+        path = f"/resource_providers/{uuid}"
+        self._ask("PUT", path, deadline, _nothing, f"move {name}", body)
 
     def set_inventories(
         self,
@@ -221,67 +205,57 @@ class Client:
     def delete(self, provider: str, deadline: float) -> None:
         """Delete a provider without children and allocations."""
         path = f"/resource_providers/{provider}"
-        self._write("DELETE", path, deadline, f"delete {provider}", _nothing)
+        self._ask("DELETE", path, deadline, _nothing, f"delete {provider}")
 
     # -- requests ----------------------------------------------------------------
 
     def _replace(
         self, provider: str, generation: int, what: str, value: object, deadline: float
     ) -> int:
-        return self._write(
+        return self._ask(
             "PUT",
             f"/resource_providers/{provider}/{what}",
             deadline,
+            lambda answer: _generation(document(answer)),
             f"set the {what} of {provider}",
-            lambda answer: document(answer)["resource_provider_generation"].integer(),
             {"resource_provider_generation": generation, what: value},
         )
 
     def _listed(self, deadline: float, **asked: str) -> tuple[ListedProvider, ...]:
         path = f"/resource_providers?{urllib.parse.urlencode(asked)}"
         return self._read(
-            path,
-            deadline,
-            lambda body: _nodes(body["resource_providers"]),
+            path, deadline, lambda body: _nodes(body["resource_providers"])
         )
+
+    def _of(
+        self, provider: str, what: str, deadline: float, take: Callable[[JsonValue], _T]
+    ) -> _T:
+        return self._read(f"/resource_providers/{provider}/{what}", deadline, take)
 
     def _read(self, path: str, deadline: float, take: Callable[[JsonValue], _T]) -> _T:
-        version = self.version(deadline)
-        self.count.reads += 1
-        return self._asked(
-            "GET",
-            path,
-            deadline,
-            f"read {path}",
-            lambda answer: take(document(answer)),
-            headers=_headers(version),
+        return self._ask(
+            "GET", path, deadline, lambda answer: take(document(answer)), f"read {path}"
         )
 
-    def _write(
+    def _ask(
         self,
         method: str,
         path: str,
         deadline: float,
-        about: str,
         take: Callable[[Response], _T],
+        about: str,
         body: object = None,
     ) -> _T:
-        version = self.version(deadline)
-        self.count.writes += 1
         arguments: dict[str, Any] = {} if body is None else {"json": body}
-        return self._asked(
-            method, path, deadline, about, take, headers=_headers(version), **arguments
-        )
-
-    def _asked(
-        self,
-        method: str,
-        path: str,
-        deadline: float,
-        about: str,
-        take: Callable[[Response], _T],
-        **arguments: Any,
-    ) -> _T:
+        if path != "/":
+            arguments["headers"] = {
+                "Accept": "application/json",
+                "OpenStack-API-Version": f"placement {_text(self.version(deadline))}",
+            }
+        if method == "GET":
+            self.reads += 1
+        else:
+            self.writes += 1
         return self._link.ask(
             method,
             path,
@@ -293,22 +267,18 @@ class Client:
         )
 
 
-def _headers(version: Microversion) -> dict[str, str]:
-    return {
-        "Accept": "application/json",
-        "OpenStack-API-Version": f"placement {version}",
-    }
+def _text(version: tuple[int, int]) -> str:
+    return "{}.{}".format(*version)
 
 
-def _newest(answer: Response) -> Microversion:
+def _newest(answer: Response) -> tuple[int, int]:
     for each in document(answer)["versions"]:
         newest = each["max_version"]
-        try:
-            return Microversion.parse(newest.text())
-        except ValueError as error:
-            raise ResponseMalformed(
-                f"{newest.path!r} is {exception.show(newest.found)}, not a microversion"
-            ) from error
+        if match := _MICROVERSION.fullmatch(newest.text()):
+            return int(match[1]), int(match[2])
+        raise ResponseMalformed(
+            f"{newest.path!r} is {exception.show(newest.found)}, not a microversion"
+        )
     raise ResponseMalformed("'versions' is empty")
 
 
@@ -323,9 +293,13 @@ def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
         )
         for each in listed
     )
-    if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
+    left = {node.uuid: node.parent for node in nodes}
+    while roots := [uuid for uuid, parent in left.items() if parent not in left]:
+        for uuid in roots:
+            del left[uuid]
+    if left:
         raise ResponseMalformed(
-            f"{listed.path!r} has a cycle: provider {cycle} is below itself"
+            f"{listed.path!r} has a cycle: provider {min(left)} is below itself"
         )
     return nodes
 
@@ -343,12 +317,12 @@ def _record(of: JsonValue) -> Record:
     return found
 
 
+def _generation(body: JsonValue) -> int:
+    return body["resource_provider_generation"].integer()
+
+
 def _texts(listed: JsonValue) -> frozenset[str]:
     return frozenset(each.text() for each in listed)
-
-
-def _classes(body: JsonValue) -> frozenset[PlacementName]:
-    return classes(each["name"].text() for each in body["resource_classes"])
 
 
 def _nothing(answer: Response) -> None:
@@ -360,18 +334,13 @@ def _path(name: PlacementName) -> str:
     return f"/{kind}/{name.text}"
 
 
-def _parts(names: list[str]) -> Iterator[list[str]]:
-    for begin in range(0, len(names), _AT_ONCE):
-        yield names[begin : begin + _AT_ONCE]
-
-
 def _refused(answer: Response, about: str) -> exception.ServiceRefused:
     """Return the error for a rejected request.
 
     :param about: the operation: "make x".
     """
-    code, detail = _rejection(answer)
-    if code == "placement.concurrent_update":
+    detail = responses.refusal(answer)
+    if _code(answer) == "placement.concurrent_update":
         return exception.ServiceRefused(
             f"cannot {about}: {detail}",
             service=exception.ServiceType.PLACEMENT,
@@ -388,14 +357,10 @@ def _refused(answer: Response, about: str) -> exception.ServiceRefused:
     )
 
 
-def _rejection(answer: Response) -> tuple[str, str]:
-    """Return the code and the detail of a rejection.
-
-    The code is empty, and the detail is HTTP's, if Placement did not send it.
-    """
+def _code(answer: Response) -> str:
+    """Return the code of a rejection; empty if Placement did not send it."""
     try:
-        error = next(iter(responses.document(answer)["errors"]))
-        code = error["code"].text() if "code" in error else ""
+        error = next(iter(document(answer)["errors"]))
+        return error["code"].text() if "code" in error else ""
     except (*responses.NOT_THEIRS, StopIteration):
-        code = ""
-    return code, responses.refusal(answer)
+        return ""

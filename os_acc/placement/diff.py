@@ -2,17 +2,17 @@
 
 """The difference between the desired and the actual state of Placement; pure.
 
-A provider is ours if its name and UUID prove it (:mod:`os_acc.objects.naming`) or
-the record says so. Other providers, and additions of others to our providers,
-are not changed.
+Both ways of publishing write this difference: into Nova's provider tree, and through
+Placement's API. A provider is ours if its name and UUID prove it
+(:mod:`os_acc.objects.naming`) or the record says so. Other providers, and additions
+of others to our providers, are not changed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
@@ -47,7 +47,6 @@ from os_acc.placement.changes import (
     Step,
 )
 
-_NOTHING: Final[frozenset[str]] = frozenset()
 _OF_EARLIER_NODE: Final = (
     "os_acc has made it below an earlier compute node of this host: check that "
     "'openstack resource provider show --allocations {0}' has no allocation, then run "
@@ -77,411 +76,338 @@ class DesiredState:
         return {card.uuid: card for card in found if card is not None}
 
     @property
-    def classes(self) -> frozenset[str]:
-        """The resource classes that os_acc publishes, or has published."""
-        return published.given_classes(self.named, self.assigned | self.published_names)
-
-    @property
     def assigned(self) -> PublishedNames:
         """The names that the wanted providers are to have."""
         return PublishedNames.of_mapping(
-            {each.uuid: _names(each) for each in self.wanted if each.provider}
+            {
+                each.uuid: classes(each.units) | traits(_traits_of(each))
+                for each in self.wanted
+                if each.provider
+            }
         )
 
+    def ours(self, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
+        """Return the UUIDs of our providers in a tree, without wanted cards."""
+        mine = {*self.published_names.assigned, *(each.uuid for each in self.wanted)}
+        return frozenset(
+            each.uuid
+            for each in nodes.values()
+            if each.uuid in mine or naming.is_ours(self.node_name, each.name, each.uuid)
+        ).difference(self.cards)
 
-@dataclasses.dataclass(frozen=True, slots=True)
+    def gone(self, contents: Mapping[str, ProviderContents]) -> PublishedNames:
+        """Return the names on record that are neither wanted nor present."""
+        wanted = {each.uuid: each for each in self.wanted}
+        found = {}
+        for uuid, names in self.published_names.assigned.items():
+            have, each = contents.get(uuid, EMPTY), wanted.get(uuid)
+            stay = {
+                NameKind.RESOURCE_CLASS: {
+                    *have.inventories,
+                    *(each.units if each else ()),
+                },
+                NameKind.TRAIT: have.traits | _traits_of(each),
+            }
+            found[uuid] = frozenset(n for n in names if n.text not in stay[n.kind])
+        return PublishedNames.of_mapping(found)
+
+
 class ActualState:
-    """The current state of this node in Placement.
+    """The current state of a node's providers.
 
-    :ivar nodes: all providers of the node's tree, by UUID.
-    :ivar contents: contents of our providers, by UUID, without wanted cards.
-    :ivar can_move: whether Placement can change the parent of a provider.
+    The methods answer for Nova's provider tree, which shows neither allocations nor
+    aggregates: any unit may be allocated, and no provider or name can be deleted.
+
+    :ivar root: the compute node.
+    :ivar nodes: all providers of the tree, by UUID.
+    :ivar contents: contents of our providers, by UUID; wanted cards have none.
+    :ivar can_move: whether the parent of a provider can be changed.
+    :ivar shows_owners: whether a class that is not ours is passed on. Nova adds
+        those of its ``provider.yaml`` later, and fails if they are there.
     """
 
     root: ListedProvider
     nodes: Mapping[str, ListedProvider]
-    contents: Mapping[str, ProviderContents]
-    can_move: bool
+    contents: dict[str, ProviderContents]
+    can_move = False
+    shows_owners = False
 
+    def existing(self, names: frozenset[PlacementName]) -> frozenset[PlacementName]:
+        """Return the names that exist in Placement."""
+        return names
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LookupResults:
-    """The results of :class:`Lookups`.
+    def deletable(
+        self, names: frozenset[PlacementName], record: PublishedNames
+    ) -> frozenset[PlacementName]:
+        """Return the names that no other service is known to use."""
+        del names, record
+        return frozenset()
 
-    :ivar known: the names that exist.
-    :ivar allocated: the resource classes with allocations, by provider.
-    :ivar gathered: the providers that are members of an aggregate.
-    :ivar elsewhere: providers of other trees with a name or UUID of ours, by
-        that name or UUID.
-    """
+    def allocated(self, uuid: str) -> frozenset[str]:
+        """Return the resource classes of a provider that may have allocations."""
+        return frozenset(self.contents[uuid].inventories)
 
-    known: frozenset[PlacementName] = frozenset()
-    allocated: Mapping[str, frozenset[str]] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    gathered: frozenset[str] = _NOTHING
-    elsewhere: Mapping[str, ListedProvider] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    def has_aggregates(self, uuid: str) -> bool:
+        """Return whether a provider may be a member of an aggregate."""
+        del uuid
+        return True
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lookups:
-    """The facts that a plan needs besides the tree.
-
-    :ivar names: the names to look up.
-    :ivar providers: the providers whose allocations to look up.
-    :ivar leaving: the providers to delete, if they have no allocations and are
-        in no aggregate.
-    :ivar new: (UUID, name) of the providers to create, if no other tree has
-        either.
-    """
-
-    names: frozenset[PlacementName]
-    providers: frozenset[str]
-    leaving: frozenset[str]
-    new: tuple[tuple[str, str], ...]
+    def elsewhere(self, uuid: str, name: str) -> ListedProvider | None:
+        """Return a provider of another tree with this UUID or name, or None."""
+        del uuid, name
+        return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChangePlan:
     """The steps in order, and the changes that are impossible.
 
-    :ivar gone: names on record that do not exist any more.
+    :ivar recognized: providers that are ours by their names, but neither on
+        record nor wanted, each with one of its resource classes.
     """
 
     steps: tuple[Step, ...]
     refused: tuple[RefusedChange, ...]
-    gone: PublishedNames
+    recognized: Mapping[str, str]
 
 
-def ours(goal: DesiredState, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
-    """Return the UUIDs of our providers in a tree, without wanted cards."""
-    wanted = {each.uuid for each in goal.wanted}
-    found = (
-        each.uuid
-        for each in nodes.values()
-        if each.uuid in wanted
-        or each.uuid in goal.published_names.assigned
-        or naming.is_ours(goal.node_name, each.name, each.uuid)
-    )
-    return frozenset(found) - goal.cards.keys()
-
-
-def questions(goal: DesiredState, tree: ActualState) -> Lookups:
-    """Return the facts to look up before a plan can be made."""
-    names: set[PlacementName] = set()
-    asked: set[str] = set()
-    for each in goal.wanted:
-        have = tree.contents.get(each.uuid, EMPTY)
-        names |= _names(each) - have.names
-        if _ended(each, have, goal):
-            asked.add(each.uuid)
-    leaving = frozenset(
-        uuid
-        for uuid in _leaving(goal, tree)
-        if not _foreign(tree.contents[uuid], uuid, goal.published_names)
-    )
-    asked |= {uuid for uuid in leaving if tree.contents[uuid].inventories}
-    places = [
-        *((each.uuid, each.name) for each in goal.cards.values()),
-        *((each.uuid, each.provider.name) for each in goal.wanted if each.provider),
-    ]
-    return Lookups(
-        frozenset(names),
-        frozenset(asked),
-        leaving,
-        tuple(each for each in places if each[0] not in tree.nodes),
-    )
-
-
-def plan(
-    goal: DesiredState,
-    tree: ActualState,
-    answers: LookupResults,
-    in_use: Collection[PlacementName] = (),
-) -> ChangePlan:
-    """Return the plan.
-
-    :param in_use: names that os_acc created and others are known to use.
-    """
-    return _Planning(goal, tree, answers).plan(in_use)
+def plan(goal: DesiredState, tree: ActualState) -> ChangePlan:
+    """Return the changes that lead from the actual to the desired state."""
+    return _Planning(goal, tree).plan()
 
 
 class _Planning:
-    def __init__(
-        self, goal: DesiredState, tree: ActualState, answers: LookupResults
-    ) -> None:
+    def __init__(self, goal: DesiredState, tree: ActualState) -> None:
         self._goal = goal
         self._tree = tree
-        self._answers = answers
+        self._record = goal.published_names
+        self._our_classes = published.given_classes(goal.named, self._record).union(
+            *(each.units for each in goal.wanted)
+        )
         self._taken = {each.name: each for each in tree.nodes.values()}
         self._there = set(tree.nodes)
+        #: The contents of our providers after the steps.
+        self._after = dict(tree.contents)
         self._refused: list[RefusedChange] = []
-        self._unknown: set[PlacementName] = set()
-        self._removed: set[str] = set()
+        #: Standard names that Placement does not have.
+        self._unusable: set[str] = set()
 
-    def plan(self, in_use: Collection[PlacementName]) -> ChangePlan:
+    def plan(self) -> ChangePlan:
         places = [*self._cards(), *self._places()]
-        contents = [step for each in self._present() for step in self._contents(each)]
-        withdrawals = list(self._withdrawals())
-        makes = [MakeName(each) for each in self._made()]
-        deletes = [DeleteName(each) for each in self._unused(in_use)]
+        present = [each for each in self._goal.wanted if each.uuid in self._there]
+        makes = list(self._makes(present))
+        contents = [step for each in present for step in self._contents(each)]
+        wanted = {each.uuid for each in self._goal.wanted}
+        leaving = self._goal.ours(self._tree.nodes) - wanted - {self._tree.root.uuid}
+        withdrawals = list(self._withdrawals(leaving))
         return ChangePlan(
-            (*makes, *places, *contents, *withdrawals, *deletes),
+            (*makes, *places, *contents, *withdrawals, *self._deletes()),
             tuple(self._refused),
-            self._gone(),
+            self._recognized(leaving),
         )
 
-    # -- placement in the tree --------------------------------------------------
+    # -- positions in the tree ---------------------------------------------------
 
     def _cards(self) -> Iterator[Step]:
-        root = self._tree.root
+        # A region that is there and cannot be moved needs no card.
+        needed = {
+            each.provider.card.uuid
+            for each in self._goal.wanted
+            if each.provider is not None
+            and each.provider.card is not None
+            and (self._tree.can_move or each.uuid not in self._tree.nodes)
+        }
         for uuid, card in sorted(self._goal.cards.items()):
-            yield from self._place(uuid, card.name, root.uuid, root.name)
+            if uuid in needed:
+                yield from self._place(uuid, card.name, self._tree.root)
 
     def _places(self) -> Iterator[Step]:
-        root = self._tree.root
         for each in self._goal.wanted:
             if each.provider is None:
                 # Its name is unknown; if it does not exist, it has no allocations.
                 continue
             card = each.provider.card
-            if card is None or card.uuid not in self._there:
-                place = root.uuid, root.name
-            else:
-                place = card.uuid, card.name
-            yield from self._place(each.uuid, each.provider.name, *place)
+            is_below = card is not None and card.uuid in self._there
+            parent = card if card and is_below else self._tree.root
+            yield from self._place(each.uuid, each.provider.name, parent)
 
-    def _place(self, uuid: str, name: str, parent: str, below: str) -> Iterator[Step]:
+    def _place(
+        self, uuid: str, name: str, parent: CardProvider | ListedProvider
+    ) -> Iterator[Step]:
         if node := self._tree.nodes.get(uuid):
-            if self._is_to_move(node, parent):
-                yield Move(uuid, node.name, parent, below)
+            if self._is_to_move(node, parent.uuid):
+                yield Move(uuid, node.name, parent.uuid, parent.name)
             return
-        elsewhere = self._answers.elsewhere
-        other = self._taken.get(name) or elsewhere.get(name) or elsewhere.get(uuid)
-        if other is not None:
-            self._refuse(
-                f"create {name}",
-                exception.ServiceRefused(
-                    f"cannot create {name} ({uuid}): {other.name} "
-                    f"({other.uuid}) exists "
-                    + ("already" if other.uuid != uuid else "in another tree"),
-                    service=exception.ServiceType.PLACEMENT,
-                    reason=exception.RefusalReason.NAME_TAKEN,
-                    # The UUID is derived from the name: no other service has both.
-                    hint=_OF_EARLIER_NODE.format(uuid) if other.uuid == uuid else "",
-                ),
-            )
+        other = self._taken.get(name) or self._tree.elsewhere(uuid, name)
+        if other is None:
+            self._there.add(uuid)
+            yield Create(uuid, name, parent.uuid, parent.name)
             return
-        self._there.add(uuid)
-        yield Create(uuid, name, parent, below)
+        # The UUID is derived from the name: no other service has both.
+        is_ours = other.uuid == uuid
+        error = exception.ServiceRefused(
+            f"cannot create {name} ({uuid}): {other.name} ({other.uuid}) exists "
+            + ("in another tree" if is_ours else "already"),
+            service=exception.ServiceType.PLACEMENT,
+            reason=exception.RefusalReason.NAME_TAKEN,
+            hint=_OF_EARLIER_NODE.format(uuid) if is_ours else "",
+        )
+        self._refused.append(RefusedChange(f"create {name}", error))
 
     def _is_to_move(self, node: ListedProvider, parent: str) -> bool:
         """Return whether a provider at the root, or below a card, belongs elsewhere.
 
-        A card that one plugin offered as a whole may become a region of another
-        plugin. A provider that an operator moved stays there.
+        The device of one plugin may become a region of another plugin's card. A
+        provider that an operator moved stays there.
         """
-        if node.parent == parent or parent == self._tree.root.uuid:
-            return False
-        mine = node.parent in (self._tree.root.uuid, *self._goal.cards)
-        return mine and self._tree.can_move
-
-    def _present(self) -> list[Capacity]:
-        return [each for each in self._goal.wanted if each.uuid in self._there]
+        root = self._tree.root.uuid
+        return (
+            self._tree.can_move
+            and parent not in (node.parent, root)
+            and node.parent in (root, *self._goal.cards)
+        )
 
     # -- inventories and traits ---------------------------------------------------
 
+    def _makes(self, present: Sequence[Capacity]) -> Iterator[Step]:
+        """Yield the creation of missing custom names; refuse missing standard names."""
+        new_classes: set[str] = set()
+        new_traits: set[str] = set()
+        for each in present:
+            have = self._have(each.uuid)
+            new_classes |= each.units.keys() - have.inventories.keys()
+            new_traits |= _traits_of(each) - have.traits
+        new = classes(new_classes) | traits(new_traits)
+        for name in _sorted(new - self._tree.existing(new)):
+            if name.is_custom:
+                yield MakeName(name)
+                continue
+            self._unusable.add(name.text)
+            error = exception.ServiceRefused(
+                f"Placement does not have the {name}",
+                hint="upgrade Placement: this standard name is newer than its release",
+                service=exception.ServiceType.PLACEMENT,
+            )
+            self._refused.append(RefusedChange(f"use {name}", error))
+
+    def _have(self, uuid: str) -> ProviderContents:
+        return self._tree.contents.get(uuid, EMPTY)
+
     def _contents(self, wanted: Capacity) -> Iterator[Step]:
         """Yield the trait step first, so that no unit is offered without its traits."""
-        have = self._tree.contents.get(wanted.uuid, EMPTY)
-        name = self._name(wanted)
-        missing = {
-            each
-            for each in _names(wanted) - have.names
-            if each not in self._answers.known
-        }
-        self._unknown |= missing
-        refused = frozenset(each.text for each in missing if not each.is_custom)
+        uuid, have = wanted.uuid, self._have(wanted.uuid)
+        due = have.traits
         if wanted.provider is not None:
             device = wanted.provider.device
-            published_traits = self._goal.published_names.texts(
-                wanted.uuid, NameKind.TRAIT
+            mine = (
+                self._record.texts(uuid, NameKind.TRAIT)
+                | region_traits.published_of(device, have.traits)
+                | cell_traits.published_of(have.traits)
             )
-            published_traits |= region_traits.published_of(device, have.traits)
-            published_traits |= cell_traits.published_of(have.traits)
-            due = (
-                have.traits - (published_traits - device.traits)
-                | device.traits - refused
-            )
-            if due != have.traits:
-                yield SetTraits(
-                    wanted.uuid,
-                    name,
-                    due,
-                    added=due - have.traits,
-                    removed=have.traits - due,
-                )
-        inventories = self._inventories(wanted, have, refused)
-        if inventories != have.inventories:
-            yield SetInventories(wanted.uuid, name, inventories, have.inventories)
-
-    def _inventories(
-        self, wanted: Capacity, have: ProviderContents, refused: frozenset[str]
-    ) -> dict[str, Record]:
-        found: dict[str, Record] = {
+            due = (have.traits - mine) | (device.traits - self._unusable)
+        ended = self._classes(uuid) & have.inventories.keys() - wanted.units.keys()
+        inventories = self._left(uuid, self._tree.allocated(uuid) if ended else ())
+        inventories |= {
             name: record(units)
             for name, units in wanted.units.items()
-            if name not in refused
+            if name not in self._unusable
         }
-        ended = _ended(wanted, have, self._goal)
-        allocated = self._answers.allocated.get(wanted.uuid, _NOTHING)
-        for name, before in have.inventories.items():
-            if name in ended & allocated:
-                found[name] = withdrawn(before)
-            elif name not in ended:
-                found.setdefault(name, before)
+        name = wanted.provider.name if wanted.provider else wanted.uuid
+        if node := self._tree.nodes.get(uuid):
+            name = node.name
+        yield from self._set(uuid, name, due, inventories)
+
+    def _classes(self, uuid: str) -> frozenset[str]:
+        """Return our resource classes of a provider.
+
+        A class may have been published before the record was lost.
+        """
+        return self._record.texts(uuid, NameKind.RESOURCE_CLASS) | published.classes_of(
+            self._have(uuid).inventories, self._our_classes
+        )
+
+    def _left(self, uuid: str, kept: Container[str]) -> dict[str, Record]:
+        """Return the foreign inventories of a provider, and ours with no free unit.
+
+        :param kept: the classes of ours that stay.
+        """
+        ours, found = self._classes(uuid), {}
+        for name, each in self._have(uuid).inventories.items():
+            if name not in ours and self._tree.shows_owners:
+                found[name] = each
+            elif name in ours and name in kept:
+                found[name] = withdrawn(each)
         return found
+
+    def _set(
+        self,
+        uuid: str,
+        name: str,
+        traits: frozenset[str],
+        inventories: dict[str, Record],
+    ) -> Iterator[Step]:
+        have = self._have(uuid)
+        self._after[uuid] = dataclasses.replace(
+            have, inventories=inventories, traits=traits
+        )
+        if traits != have.traits:
+            yield SetTraits(uuid, name, traits, have.traits)
+        if inventories != have.inventories:
+            yield SetInventories(uuid, name, inventories, have.inventories)
 
     # -- providers that are not wanted ----------------------------------------------
 
-    def _withdrawals(self) -> Iterator[Step]:
+    def _withdrawals(self, leaving: frozenset[str]) -> Iterator[Step]:
+        """Remove providers, or reserve all of their units; leaves first."""
         children = defaultdict(set)
         for node in self._tree.nodes.values():
             children[node.parent].add(node.uuid)
-        for uuid in _leaving(self._goal, self._tree):
-            node, have = self._tree.nodes[uuid], self._tree.contents[uuid]
-            if self._is_free(uuid, have) and children[uuid] <= self._removed:
-                self._removed.add(uuid)
-                yield Remove(uuid, node.name)
-                continue
-            ours = _classes_of(uuid, self._goal, have)
-            inventories = {
-                name: withdrawn(each) if name in ours else each
-                for name, each in have.inventories.items()
-            }
-            if inventories != have.inventories:
-                yield SetInventories(uuid, node.name, inventories, have.inventories)
+        there, left = set(self._tree.nodes), set(leaving)
+        while leaves := {each for each in left if children[each].isdisjoint(left)}:
+            for uuid in sorted(leaves):
+                name, have = self._tree.nodes[uuid].name, self._have(uuid)
+                if children[uuid].isdisjoint(there) and self._is_free(uuid, have):
+                    there.remove(uuid)
+                    del self._after[uuid]
+                    yield Remove(uuid, name)
+                elif not self._classes(uuid).isdisjoint(have.inventories):
+                    inventories = self._left(uuid, have.inventories)
+                    yield from self._set(uuid, name, have.traits, inventories)
+            left -= leaves
 
     def _is_free(self, uuid: str, have: ProviderContents) -> bool:
-        if (
-            _foreign(have, uuid, self._goal.published_names)
-            or uuid in self._answers.gathered
-        ):
-            return False
-        return not have.inventories or self._answers.allocated.get(uuid) == _NOTHING
+        return (
+            have.names <= self._record.of(uuid)
+            and not (have.inventories and self._tree.allocated(uuid))
+            and not self._tree.has_aggregates(uuid)
+        )
+
+    def _recognized(self, leaving: frozenset[str]) -> Mapping[str, str]:
+        found = {
+            uuid: self._classes(uuid) for uuid in leaving - self._record.assigned.keys()
+        }
+        return {uuid: min(names) for uuid, names in found.items() if names}
 
     # -- names ------------------------------------------------------------------------
 
-    def _made(self) -> list[PlacementName]:
-        for name in _sorted(self._unknown):
-            if not name.is_custom:
-                self._refuse(
-                    f"use {name}",
-                    exception.ServiceRefused(
-                        f"Placement does not have the {name}",
-                        hint="upgrade Placement: this standard name is newer than its "
-                        "release",
-                        service=exception.ServiceType.PLACEMENT,
-                    ),
-                )
-        return [name for name in _sorted(self._unknown) if name.is_custom]
-
-    def _unused(self, in_use: Collection[PlacementName]) -> list[PlacementName]:
-        used = {name for each in self._goal.wanted for name in _names(each)}
-        for uuid in (
-            self._tree.nodes.keys() & self._goal.published_names.assigned.keys()
-        ):
-            if uuid not in self._removed:
-                used |= self._goal.published_names.of(uuid) & self._stays(uuid)
-        return _sorted(self._goal.published_names.created - used - frozenset(in_use))
-
-    def _stays(self, uuid: str) -> frozenset[PlacementName]:
-        """Return the names of a provider that remain in use."""
-        have = self._tree.contents.get(uuid, EMPTY)
-        for each in self._goal.wanted:
-            if each.uuid == uuid and each.provider is not None:
-                allocated = self._answers.allocated.get(uuid, _NOTHING)
-                return _names(each) | classes(allocated)
-        return have.names
-
-    def _gone(self) -> PublishedNames:
-        """Return the names on record that are neither wanted nor present."""
-        wanted = {each.uuid: each for each in self._goal.wanted}
-        given = {}
-        for uuid, names in self._goal.published_names.assigned.items():
-            have = self._tree.contents.get(uuid, EMPTY).names
-            mine = _names(wanted[uuid]) if uuid in wanted else frozenset()
-            given[uuid] = names - have - mine
-        return PublishedNames.of_mapping(given)
-
-    def _name(self, wanted: Capacity) -> str:
-        if node := self._tree.nodes.get(wanted.uuid):
-            return node.name
-        return wanted.provider.name if wanted.provider else wanted.uuid
-
-    def _refuse(self, what: str, error: exception.OsAccError) -> None:
-        self._refused.append(RefusedChange(what, error))
+    def _deletes(self) -> Iterator[Step]:
+        after, wanted = self._after.values(), self._goal.wanted
+        unused = (
+            self._record.created
+            - classes({name for each in after for name in each.inventories})
+            - traits({name for each in after for name in each.traits})
+            - classes({name for each in wanted for name in each.units})
+            - traits({name for each in wanted for name in _traits_of(each)})
+        )
+        for name in _sorted(self._tree.deletable(unused, self._record)):
+            yield DeleteName(name)
 
 
-def _names(wanted: Capacity) -> frozenset[PlacementName]:
-    own = wanted.provider.device.traits if wanted.provider else _NOTHING
-    return classes(wanted.units) | traits(own)
+def _traits_of(wanted: Capacity | None) -> frozenset[str]:
+    if wanted is None or wanted.provider is None:
+        return frozenset()
+    return wanted.provider.device.traits
 
 
-def _ended(
-    wanted: Capacity, have: ProviderContents, goal: DesiredState
-) -> frozenset[str]:
-    """Return our classes of a provider that are to be removed."""
-    mine = goal.published_names.texts(wanted.uuid, NameKind.RESOURCE_CLASS)
-    left = have.inventories.keys() - wanted.units.keys()
-    if others := left - mine:
-        # A class may have been published before the record was lost.
-        mine |= published.classes_of(_NOTHING, others, goal.classes)
-    return mine & left
-
-
-def _foreign(
-    have: ProviderContents, uuid: str, published_names: PublishedNames
-) -> frozenset[PlacementName]:
-    """Return the names that others added to our provider."""
-    return have.names - published_names.of(uuid)
-
-
-def recognized(goal: DesiredState, tree: ActualState) -> Mapping[str, str]:
-    """Return providers of ours that are not on record, each with one class.
-
-    They are recognised by their names alone. Providers without classes are left out.
-    """
-    found = {
-        uuid: _classes_of(uuid, goal, tree.contents[uuid])
-        for uuid in _leaving(goal, tree)
-        if uuid not in goal.published_names.assigned
-    }
-    return {uuid: min(names) for uuid, names in found.items() if names}
-
-
-def _classes_of(
-    uuid: str, goal: DesiredState, have: ProviderContents
-) -> frozenset[str]:
-    published_classes = goal.published_names.texts(uuid, NameKind.RESOURCE_CLASS)
-    return published.classes_of(published_classes, have.inventories, goal.classes)
-
-
-def _leaving(goal: DesiredState, tree: ActualState) -> list[str]:
-    """Return our providers that are not wanted, leaves first."""
-    wanted = {each.uuid for each in goal.wanted}
-    gone = ours(goal, tree.nodes) - wanted - {tree.root.uuid}
-    return sorted(gone, key=lambda each: (-_depth(tree, each), each))
-
-
-def _depth(tree: ActualState, uuid: str) -> int:
-    depth, at = 0, tree.nodes.get(uuid)
-    while at is not None and at.parent is not None:
-        depth, at = depth + 1, tree.nodes.get(at.parent)
-    return depth
-
-
-def _sorted(names: Collection[PlacementName]) -> list[PlacementName]:
+def _sorted(names: Iterable[PlacementName]) -> list[PlacementName]:
     return sorted(names, key=lambda each: (each.kind.value, each.text))

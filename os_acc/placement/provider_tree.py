@@ -13,10 +13,10 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.objects import naming
-from os_acc.objects.published import NameKind
-from os_acc.placement import cell_traits, published, region_traits
-from os_acc.placement.api_model import record, withdrawn
+from os_acc.placement import diff
+from os_acc.placement.api_model import ListedProvider, ProviderContents, withdrawn
 from os_acc.placement.capacity import Capacity
+from os_acc.placement.changes import Create, SetInventories, SetTraits, Step
 from os_acc.placement.published import PublishedCache
 
 LOG = log.getLogger(__name__)
@@ -56,9 +56,6 @@ class ProviderTree(Protocol):
     def new_child(self, name: str, parent: str, uuid: str) -> object:
         """Add a child provider."""
 
-    def has_inventory_changed(self, name_or_uuid: str, inventory: _Inventory) -> bool:
-        """Return whether the inventory differs from the provider's."""
-
     def update_inventory(self, name_or_uuid: str, inventory: _Inventory) -> object:
         """Replace a provider's inventory."""
 
@@ -70,11 +67,12 @@ class ProviderTree(Protocol):
 
 
 class TreeWriter:
-    """Write the inventory into Nova's provider trees, and remember the last one.
+    """Write the inventory into Nova's provider trees; thread-safe.
 
     :param node_name: the prefix of our providers' names.
     :param memory: the names that any process published before.
     :param named: the resource classes that the operator configured for devices.
+    :ivar heard: the traits of each provider in the last tree, before it was written.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class TreeWriter:
         self._node_name = node_name
         self._memory = memory
         self._named = frozenset(named)
-        self._heard: Mapping[str, frozenset[str]] = MappingProxyType({})
+        self.heard: Mapping[str, frozenset[str]] = MappingProxyType({})
         self._warned: set[str] = set()
         self.forget()
 
@@ -92,139 +90,77 @@ class TreeWriter:
         # Held while a tree is written.
         self._lock = threading.Lock()
 
-    @property
-    def heard(self) -> Mapping[str, frozenset[str]]:
-        """The traits of each provider in the last tree, before it was written."""
-        return self._heard
-
     def write(
-        self,
-        tree: object,
-        nodename: object,
-        wanted: Sequence[Capacity],
-        ours: Mapping[str, str],
+        self, tree: object, nodename: object, wanted: Sequence[Capacity]
     ) -> Mapping[str, str]:
         """Write the capacity into a tree; other contents of the tree stay.
 
-        :param ours: the resource class of every provider that was ever offered.
-        :returns: one resource class of each provider that is ours by its name but
-            not in ``ours``.
+        :returns: one resource class of each provider that is ours by its name, but
+            neither on record nor wanted.
         :raises InvalidInput: ``tree`` is no provider tree, ``nodename`` no text, or
             the tree lacks the node.
         """
         tree, nodename = _checked(tree, nodename)
         with self._lock:
-            self._compare(nodename)
-            known = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
-            self._heard = MappingProxyType(
-                {uuid: frozenset(found.traits) for uuid, found in known.items()}
+            if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
+                self._warn_once(
+                    f"Nova calls this node {nodename!r}, but [os_acc] node_name "
+                    f"is {self._node_name!r}: set node_name to a name that no "
+                    "other host has, since the names of the providers contain it"
+                )
+            state = _NovaState(tree, nodename)
+            self.heard = MappingProxyType(
+                {uuid: each.traits for uuid, each in state.contents.items()}
             )
-            given = published.given_classes(self._named, self._memory.names)
-            for each in wanted:
-                if each.uuid in known or self._create(tree, nodename, each):
-                    self._update(tree, each, given)
-            left = known.keys() - {each.uuid for each in wanted}
-            named = self._recognized({uuid: known[uuid] for uuid in left}, given)
-            for uuid in sorted(left & (ours.keys() | named.keys())):
-                # At most one class is on record, but it may have had several.
-                also = {ours[uuid]} if uuid in ours else set()
-                classes = self._classes(uuid) | named.get(uuid, frozenset()) | also
-                self._withdraw(tree, uuid, classes)
-            return {uuid: min(named[uuid]) for uuid in named.keys() - ours.keys()}
-
-    def _recognized(
-        self, left: Mapping[str, ProviderData], given: Collection[str]
-    ) -> dict[str, frozenset[str]]:
-        """Return the classes of providers that are ours by their names.
-
-        After the loss of the record, the names are the only evidence.
-        """
-        found = {
-            uuid: published.classes_of(self._classes(uuid), each.inventory, given)
-            for uuid, each in left.items()
-            if naming.is_ours(self._node_name, each.name, uuid)
-        }
-        return {uuid: classes for uuid, classes in found.items() if classes}
-
-    def _create(self, tree: ProviderTree, nodename: str, wanted: Capacity) -> bool:
-        if wanted.provider is None:
-            # Its name is unknown; without a provider, it has no allocations.
-            return False
-        parent, card = nodename, wanted.provider.card
-        if card is not None and (
-            tree.exists(card.uuid) or self._make(tree, card.name, card.uuid, nodename)
-        ):
-            parent = card.uuid
-        return self._make(tree, wanted.provider.name, wanted.uuid, parent)
-
-    def _make(self, tree: ProviderTree, name: str, uuid: str, parent: str) -> bool:
-        if tree.exists(name):
-            # Placement rejects a duplicate name, and Nova's whole update fails.
-            self._warn_once(
-                f"cannot create provider {name}: another provider has this name"
+            goal = diff.DesiredState(
+                wanted, self._memory.names, self._node_name, self._named
             )
-            return False
-        tree.new_child(name, parent, uuid=uuid)
-        return True
-
-    def _update(
-        self, tree: ProviderTree, wanted: Capacity, given: Collection[str]
-    ) -> None:
-        there = tree.data(wanted.uuid).inventory
-        # It may have had another class before the record was lost.
-        classes = self._classes(wanted.uuid) | published.classes_of(
-            frozenset(), there, given
-        )
-        _set_inventory(
-            tree,
-            wanted.uuid,
-            _withdrawn(tree, wanted.uuid, classes)
-            | {name: record(units) for name, units in wanted.units.items()},
-        )
-        if wanted.provider is None:
-            return
-        device, has = wanted.provider.device, tree.data(wanted.uuid).traits
-        if new := device.traits - has:
-            tree.add_traits(wanted.uuid, *sorted(new))
-        published_traits = self._memory.names.texts(wanted.uuid, NameKind.TRAIT)
-        before = (
-            published_traits
-            | region_traits.published_of(device, has)
-            | cell_traits.published_of(has)
-        ) - device.traits
-        if gone := before & has:
-            tree.remove_traits(wanted.uuid, *sorted(gone))
-        # Kept on record until a tree lacks them: Nova may fail to pass on the change.
-        if ended := before - has:
-            self._memory.end(wanted.uuid, ended)
-
-    def _classes(self, uuid: str) -> frozenset[str]:
-        return self._memory.names.texts(uuid, NameKind.RESOURCE_CLASS)
-
-    def _withdraw(
-        self, tree: ProviderTree, uuid: str, classes: Collection[str]
-    ) -> None:
-        """Reserve all units of a provider that is not offered.
-
-        The provider stays: only Placement knows its allocations, and the removal of
-        an allocated provider makes Nova's whole update fail.
-        """
-        inventory = _withdrawn(tree, uuid, classes)
-        if inventory:
-            _set_inventory(tree, uuid, inventory)
-
-    def _compare(self, nodename: str) -> None:
-        if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
-            self._warn_once(
-                f"Nova calls this node {nodename!r}, but [os_acc] node_name "
-                f"is {self._node_name!r}: set node_name to a name that no "
-                "other host has, since the names of the providers contain it"
-            )
+            plan = diff.plan(goal, state)
+            for step in plan.steps:
+                _carry_out(step, tree)
+            for each in plan.refused:
+                # Placement rejects a duplicate name, and Nova's entire update fails.
+                self._warn_once(f"cannot publish through Nova: {each}")
+            # Names stay on record until a tree lacks them: Nova may fail to pass on
+            # the change.
+            if gone := goal.gone(state.contents):
+                self._memory.note_gone(gone)
+        return plan.recognized
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
             LOG.warning("%s", text)
+
+
+class _NovaState(diff.ActualState):
+    """The contents of Nova's tree. Their parents do not matter: none can be moved."""
+
+    def __init__(self, tree: ProviderTree, nodename: str) -> None:
+        found = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
+        self.nodes = {
+            uuid: ListedProvider(uuid, each.name, None, 0)
+            for uuid, each in found.items()
+        }
+        self.contents = {
+            uuid: ProviderContents(0, each.inventory, frozenset(each.traits))
+            for uuid, each in found.items()
+        }
+        self.root = next(
+            each for each in self.nodes.values() if nodename in (each.uuid, each.name)
+        )
+
+
+def _carry_out(step: Step, tree: ProviderTree) -> None:
+    match step:
+        case Create():
+            tree.new_child(step.name, step.parent, uuid=step.uuid)
+        case SetTraits():
+            tree.add_traits(step.uuid, *step.added)
+            tree.remove_traits(step.uuid, *step.removed)
+        case SetInventories():
+            inventory = {name: {**each} for name, each in step.inventories.items()}
+            tree.update_inventory(step.uuid, inventory)
 
 
 def withdraw(tree: object, nodename: object, node_name: str) -> int:
@@ -236,20 +172,21 @@ def withdraw(tree: object, nodename: object, node_name: str) -> int:
     :raises InvalidInput: as :meth:`TreeWriter.write` raises it.
     """
     tree, _nodename = _checked(tree, nodename)
-    found = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
-    ours = [
-        uuid
-        for uuid, each in found.items()
-        if naming.is_ours(node_name, each.name, uuid)
-    ]
-    for uuid in ours:
-        if _set_inventory(tree, uuid, _withdrawn(tree, uuid, found[uuid].inventory)):
+    count = 0
+    for uuid in tree.get_provider_uuids():
+        found = tree.data(uuid)
+        if not naming.is_ours(node_name, found.name, uuid):
+            continue
+        count += 1
+        inventory = {name: withdrawn(each) for name, each in found.inventory.items()}
+        if inventory != found.inventory:
+            tree.update_inventory(uuid, inventory)
             LOG.warning(
                 "os_acc does not serve node %s: all units of provider %s are reserved",
                 node_name,
-                found[uuid].name,
+                found.name,
             )
-    return len(ours)
+    return count
 
 
 def _checked(tree: object, nodename: object) -> tuple[ProviderTree, str]:
@@ -267,20 +204,3 @@ def _checked(tree: object, nodename: object) -> tuple[ProviderTree, str]:
             hint="pass the name of the compute node's root provider, as given by Nova",
         )
     return tree, nodename
-
-
-def _withdrawn(tree: ProviderTree, uuid: str, classes: Collection[str]) -> _Inventory:
-    """Return a provider's inventory of these classes, with all units reserved.
-
-    A class stays, as a provider does: it may have allocations.
-    """
-    there = tree.data(uuid).inventory
-    return {name: withdrawn(there[name]) for name in there if name in classes}
-
-
-def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> bool:
-    """Replace an inventory; return whether it differs from the provider's."""
-    if not tree.has_inventory_changed(uuid, inventory):
-        return False
-    tree.update_inventory(uuid, inventory)
-    return True

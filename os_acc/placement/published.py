@@ -38,12 +38,12 @@ class PublishedRecord(Protocol):
 class PublishedCache:
     """The published names on record, as cached in this process.
 
-    :param names: the record at the start.
+    :ivar names: the names that Placement may have by now.
     """
 
     def __init__(self, names: PublishedNames) -> None:
-        self._names = names
-        self._ended = NO_NAMES
+        self.names = names
+        self._gone = NO_NAMES
         self.forget()
 
     def forget(self) -> None:
@@ -51,71 +51,52 @@ class PublishedCache:
         # Held while the record is written; readers do not wait.
         self._guard = threading.Lock()
 
-    @property
-    def names(self) -> PublishedNames:
-        """The names that Placement may have by now."""
-        return self._names
+    def note_gone(self, names: PublishedNames) -> None:
+        """Note names that Nova's tree lacks; the next :meth:`record` removes them."""
+        self._gone |= names
 
-    def end(self, provider: str, ended: Collection[str]) -> None:
-        """Note traits that a provider lost; the next write removes them."""
-        self._ended |= PublishedNames({provider: traits(ended)})
-
-    def tell(self, offered: Collection[Provider], ledger: PublishedRecord) -> None:
+    def record(self, offered: Collection[Provider], store: PublishedRecord) -> None:
         """Record the names that are about to be assigned to providers.
 
         :raises StateUnavailable: the record cannot be written.
         """
-        assigned = names_of(offered)
+        assigned = PublishedNames.of_mapping(
+            {
+                each.uuid: classes([each.device.resource_class])
+                | traits(each.device.traits)
+                for each in offered
+            }
+        )
         with self._guard:
-            ended, self._ended = self._ended, NO_NAMES
-            added, removed = assigned - self._names, ended - assigned
+            gone, self._gone = self._gone, NO_NAMES
+            added, removed = assigned - self.names, gone - assigned
             if added or removed:
-                self._change(ledger, added, removed)
+                self._change(store, added, removed)
 
-    def above(self, ledger: PublishedRecord) -> PublishedRecord:
+    def above(self, store: PublishedRecord) -> PublishedRecord:
         """Return a record that also updates this cache."""
-        return _Above(self, ledger)
-
-    def change(
-        self, ledger: PublishedRecord, added: PublishedNames, removed: PublishedNames
-    ) -> None:
-        """Record a change.
-
-        :raises StateUnavailable: the record cannot be written.
-        """
-        with self._guard:
-            self._change(ledger, added, removed)
+        return _Above(self, store)
 
     def _change(
-        self, ledger: PublishedRecord, added: PublishedNames, removed: PublishedNames
+        self, store: PublishedRecord, added: PublishedNames, removed: PublishedNames
     ) -> None:
-        ledger.change_published_names(added, removed)
-        self._names = (self._names - removed) | added
+        store.change_published_names(added, removed)
+        self.names = (self.names - removed) | added
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Above:
-    memory: PublishedCache
-    ledger: PublishedRecord
+    cache: PublishedCache
+    store: PublishedRecord
 
     def published_names(self) -> PublishedNames:
-        return self.ledger.published_names()
+        return self.store.published_names()
 
     def change_published_names(
         self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
-        self.memory.change(self.ledger, added, removed)
-
-
-def names_of(offered: Collection[Provider]) -> PublishedNames:
-    """Return the names to assign to each provider."""
-    return PublishedNames.of_mapping(
-        {
-            each.uuid: classes([each.device.resource_class])
-            | traits(each.device.traits)
-            for each in offered
-        }
-    )
+        with self.cache._guard:
+            self.cache._change(self.store, added, removed)
 
 
 #: The prefix of os_acc's own resource classes, and the standard classes that
@@ -137,18 +118,12 @@ def given_classes(named: Collection[str], names: PublishedNames) -> frozenset[st
     }
 
 
-def classes_of(
-    recorded: frozenset[str], there: Iterable[str], given: Collection[str]
-) -> frozenset[str]:
-    """Return the resource classes of our provider that os_acc may withdraw.
+def classes_of(there: Iterable[str], given: Collection[str]) -> frozenset[str]:
+    """Return the classes that os_acc may have published, if no record shows it.
 
-    :param recorded: the classes on record; if the record is lost, the classes
-        that os_acc may have published are assumed.
-    :param there: the classes that the provider has.
+    :param there: the resource classes of a provider.
     :param given: the classes that os_acc gives to any provider.
     """
-    if recorded:
-        return recorded
     return frozenset(
         name
         for name in there

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from os_acc.objects.device import Device
-from os_acc.objects.lease import RecordedState
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region, functions_held
 
 PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
@@ -105,7 +105,7 @@ def _traits(
         yield from interface_traits(region)
         # A request for this trait programs the region.
         if not (
-            any(lease.stands_on(region) for lease in recorded_state.leases)
+            any(lease.uses_region(region) for lease in recorded_state.leases)
             or recorded_state.taken.intersection(region.pci_functions)
         ):
             yield PROGRAMMABLE

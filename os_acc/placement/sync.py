@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Direct publication of the host's inventory in Placement.
-
-The confirmed contents of each provider are cached with its generation: a cycle
-without changes takes one request, for the node's provider tree.
-"""
+"""Direct publication of the host's inventory in Placement."""
 
 from __future__ import annotations
 
@@ -21,31 +17,21 @@ from oslo_config import cfg
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.published import PlacementName, PublishedNames
-from os_acc.placement import diff, options
-from os_acc.placement.api_model import Declined, ListedProvider, ProviderContents
-from os_acc.placement.apply import ApplyResult
+from os_acc.objects.published import PublishedNames
+from os_acc.placement import api_tree, diff, options
+from os_acc.placement.api_model import Declined
+from os_acc.placement.api_tree import PlacementTree
+from os_acc.placement.apply import Application
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.changes import RefusedChange, Step
-from os_acc.placement.client import MOVES, Client
-from os_acc.placement.diff import (
-    ActualState,
-    ChangePlan,
-    DesiredState,
-    LookupResults,
-    Lookups,
-)
+from os_acc.placement.client import Client
+from os_acc.placement.diff import ChangePlan, DesiredState
 from os_acc.placement.published import PublishedRecord
 
 LOG = log.getLogger(__name__)
 
 #: Attempts to plan a change that conflicts with another service's change.
 ROUNDS: Final = 8
-#: Seconds until a name of ours that others use is tried again, and a standard name
-#: that Placement does not know: each try is a wasted request, but neither the end of
-#: the use nor an upgrade of Placement is announced.
-KEPT_SECONDS: Final = 3600.0
 #: Longest pause in seconds before the second attempt; it doubles with each attempt.
 _PAUSE: Final = 0.1
 _NOT_FOUND: Final = 404
@@ -92,11 +78,7 @@ class Publisher:
         self._client = client or Client(conf)
         # A client of its own: requests of a plug are not counted as ours.
         self._asking = Client(conf)
-        self._root: ListedProvider | None = None
-        self._confirmed: dict[str, ProviderContents] = {}
-        self._known: set[PlacementName] = set()
-        #: Standard names that Placement does not know, with the time of its answer.
-        self._unknown: dict[PlacementName, int] = {}
+        self._tree = PlacementTree(conf, node_name, self._client)
         #: Whether another service has a provider with a name or UUID of ours.
         self._contested = False
         self.forget_parent()
@@ -144,12 +126,13 @@ class Publisher:
 
         :raises OsAccError: see :meth:`sync`.
         """
-        goal = DesiredState(wanted, published_names, self._node_name, self._named)
+        goal = self._goal(wanted, published_names)
         with self._alone(deadline):
-            return self._plan(goal, deadline, thorough=True)[1]
+            self._tree.read(goal, deadline, searches=True)
+            return diff.plan(goal, self._tree)
 
     def sync(
-        self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
+        self, wanted: Sequence[Capacity], record: PublishedRecord, deadline: float
     ) -> SyncResult:
         """Publish the capacity in Placement.
 
@@ -163,23 +146,27 @@ class Publisher:
         :raises LockTimeout: another thread is still publishing.
         """
         with self._alone(deadline):
-            count = self._client.count
-            before = dataclasses.replace(count)
-            found = self._rounds(wanted, ledger, deadline)
+            reads, writes = self._client.reads, self._client.writes
+            found = self._rounds(wanted, record, deadline)
             return dataclasses.replace(
                 found,
-                reads=count.reads - before.reads,
-                writes=count.writes - before.writes,
+                reads=self._client.reads - reads,
+                writes=self._client.writes - writes,
             )
 
+    def _goal(
+        self, wanted: Sequence[Capacity], published_names: PublishedNames
+    ) -> DesiredState:
+        return DesiredState(wanted, published_names, self._node_name, self._named)
+
     def _rounds(
-        self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
+        self, wanted: Sequence[Capacity], record: PublishedRecord, deadline: float
     ) -> SyncResult:
         """Repeat steps 1 to 5 while changes conflict, for :data:`ROUNDS` times at most.
 
-        1. read the present state (:meth:`_plan`), 2. plan the changes, 3. record the
-        names to be published (:meth:`_apply`), 4. make the changes, 5. update the
-        record of what is confirmed.
+        1. read the present state, 2. plan the changes, 3. record the names to be
+        published (:meth:`_apply`), 4. make the changes, 5. update the record of what is
+        confirmed.
         """
         done: list[Step] = []
         recognized: Mapping[str, str] = {}
@@ -188,202 +175,57 @@ class Publisher:
         for number in range(ROUNDS):
             if number and not _paused(number, deadline):
                 break
-            goal = DesiredState(
-                wanted, ledger.published_names(), self._node_name, self._named
-            )
-            tree, plan = self._plan(
-                goal, deadline, thorough=bool(again) or self._contested
-            )
-            recognized = diff.recognized(goal, tree)
-            applied = self._apply(
-                goal, tree, plan, ledger, deadline, frozenset(refused)
-            )
-            done += applied.done
-            refused |= {each.what: each for each in (*plan.refused, *applied.refused)}
+            goal = self._goal(wanted, record.published_names())
+            searches = bool(again) or self._contested
+            # 1. Read the present state.
+            self._tree.read(goal, deadline, searches=searches)
+            # 2. Plan the changes.
+            plan = diff.plan(goal, self._tree)
+            recognized = plan.recognized
             self._contested = any(
                 each.error.reason is exception.RefusalReason.NAME_TAKEN
                 for each in plan.refused
             )
+            steps = [each for each in plan.steps if str(each) not in refused]
+            applied = self._apply(goal, steps, record)
+            done += applied.done
+            refused |= {each.what: each for each in (*plan.refused, *applied.refused)}
             again = applied.again
             if not again:
                 break
+            # The error may have been about a name that has been deleted since.
+            self._tree.forget_names()
         refused |= {each.what: each for each in again}
         for each in refused.values():
             LOG.warning("cannot publish in Placement: %s", each)
         return SyncResult(tuple(done), tuple(refused.values()), recognized=recognized)
 
-    # -- current state --------------------------------------------------------------
-
-    def _plan(
-        self, goal: DesiredState, deadline: float, *, thorough: bool
-    ) -> tuple[ActualState, ChangePlan]:
-        """Return the current state, and the plan to change it.
-
-        :param thorough: also search other trees for providers with our names.
-        """
-        # 1. Read the present state.
-        tree = self._tree(goal, deadline)
-        asked = diff.questions(goal, tree)
-        allocated = {
-            each: self._client.allocated(each, deadline)
-            for each in sorted(asked.providers)
-        }
-        answers = LookupResults(
-            self._names(asked.names, deadline),
-            MappingProxyType(allocated),
-            frozenset(
-                each
-                for each in sorted(asked.leaving)
-                if not allocated.get(each) and self._client.aggregates(each, deadline)
-            ),
-            self._elsewhere(asked, tree.root.uuid, deadline)
-            if thorough
-            else MappingProxyType({}),
-        )
-        # 2. Plan the changes.
-        plan = diff.plan(goal, tree, answers, _recent(goal.published_names.in_use_at))
-        return tree, plan
-
-    def _tree(self, goal: DesiredState, deadline: float) -> ActualState:
-        root, nodes = self._nodes(deadline)
-        mine = diff.ours(goal, nodes)
-        self._confirmed = {
-            uuid: contents
-            for uuid, contents in self._confirmed.items()
-            if uuid in nodes
-        }
-        contents = {
-            uuid: self._contents(nodes[uuid], deadline) for uuid in sorted(mine)
-        }
-        self._confirmed |= contents
-        # A name that a provider uses exists.
-        self._known.update(name for each in contents.values() for name in each.names)
-        can_move = self._client.version(deadline) >= MOVES
-        return ActualState(root, nodes, MappingProxyType(contents), can_move)
-
-    def _nodes(
-        self, deadline: float
-    ) -> tuple[ListedProvider, Mapping[str, ListedProvider]]:
-        """Return the compute node, and all providers in its tree by UUID."""
-        for _ in range(2):
-            if self._root is None:
-                self._root = self._found_root(deadline)
-            found = self._client.tree(self._root.uuid, deadline)
-            nodes = {each.uuid: each for each in found}
-            if self._root.uuid in nodes:
-                return nodes[self._root.uuid], MappingProxyType(nodes)
-            # The provider may have been created anew.
-            self._root = None
-        raise exception.NotFound(
-            "the compute node's provider was removed from Placement meanwhile",
-            kind=exception.ObjectKind.NODE,
-        )
-
-    def _found_root(self, deadline: float) -> ListedProvider:
-        given = options.PlacementSettings.load(self._conf).node_provider
-        name = given or self._node_name
-        found = self._client.node(deadline, name=name)
-        if found is None and canonical_uuid(name):
-            found = self._client.node(deadline, uuid=name)
-        if found is None:
-            raise exception.NotFound(
-                f"Placement has no provider {name!r} for this compute node",
-                kind=exception.ObjectKind.NODE,
-            )
-        return found
-
-    def _contents(self, node: ListedProvider, deadline: float) -> ProviderContents:
-        known = self._confirmed.get(node.uuid)
-        if known is not None and known.generation == node.generation:
-            return known
-        for _ in range(ROUNDS):
-            generation, inventories = self._client.inventories(node.uuid, deadline)
-            after, traits = self._client.traits(node.uuid, deadline)
-            if generation == after:
-                break
-        # It changed during every read: the write detects the outdated generation.
-        return ProviderContents(generation, inventories, traits)
-
-    def _names(
-        self, asked: frozenset[PlacementName], deadline: float
-    ) -> frozenset[PlacementName]:
-        """Return the names that Placement knows; each is looked up once.
-
-        An unknown standard name is looked up again after ``KEPT_SECONDS``.
-        """
-        new = asked - self._known - _recent(self._unknown)
-        if new:
-            found = self._client.known(new, deadline)
-            self._known |= found
-            missing = (each for each in new - found if not each.is_custom)
-            self._unknown |= dict.fromkeys(missing, int(_now()))
-        return frozenset(asked & self._known)
-
-    def _elsewhere(
-        self, asked: Lookups, root: str, deadline: float
-    ) -> Mapping[str, ListedProvider]:
-        found = {}
-        for uuid, name in asked.new:
-            for by, value in (("name", name), ("uuid", uuid)):
-                node = self._client.node(deadline, **{by: value})
-                if node is None:
-                    continue
-                # Another os_acc service of this host may have just created it.
-                if not self._client.node(deadline, **{by: value, "in_tree": root}):
-                    found[value] = node
-                break
-        return MappingProxyType(found)
-
-    # -- changes --------------------------------------------------------------------
-
     def _apply(
-        self,
-        goal: DesiredState,
-        tree: ActualState,
-        plan: ChangePlan,
-        ledger: PublishedRecord,
-        deadline: float,
-        skipped: frozenset[str],
-    ) -> ApplyResult:
+        self, goal: DesiredState, steps: Sequence[Step], record: PublishedRecord
+    ) -> Application:
         # 3. Record the names first: a crash neither loses our names nor claims others'.
-        added = goal.assigned - goal.published_names
-        if added or plan.gone:
-            ledger.change_published_names(added, plan.gone)
-        # 4. Make the changes.
-        applied = ApplyResult(self._client, goal, tree, ledger, deadline)
+        if added := goal.assigned - goal.published_names:
+            record.change_published_names(added)
+        applied = Application(self._tree, record)
         try:
-            applied.apply(plan, skipped)
+            # 4. Make the changes.
+            for step in steps:
+                applied.carry_out(step)
         finally:
-            # 5. Keep the confirmed contents; drop the names that are gone.
-            self._confirmed |= applied.contents
-            self._known -= applied.gone.created
-            self._known |= applied.created
-            if applied.gone or applied.in_use:
-                in_use = PublishedNames(
-                    in_use_at=dict.fromkeys(applied.in_use, int(_now()))
-                )
-                ledger.change_published_names(in_use, applied.gone)
-        if applied.again:
-            # The error may have been about a name that has been deleted since.
-            self._known.clear()
-            self._unknown.clear()
+            # 5. Drop the names that are gone.
+            in_use = PublishedNames(
+                in_use_at=dict.fromkeys(applied.in_use, api_tree.now())
+            )
+            gone = goal.gone(self._tree.contents) | PublishedNames(
+                created=frozenset(applied.disowned)
+            )
+            if in_use or gone:
+                record.change_published_names(in_use, gone)
         return applied
 
     def _alone(self, deadline: float) -> contextlib.AbstractContextManager[None]:
         busy = exception.LockTimeout("another thread is publishing in Placement")
         return deadlines.alone(self._guard, deadline, busy)
-
-
-def _now() -> float:
-    """Return the seconds since 1970, which all processes can compare."""
-    return time.time()
-
-
-def _recent(names: Mapping[PlacementName, int]) -> frozenset[PlacementName]:
-    """Return the names whose timestamp is younger than ``KEPT_SECONDS``."""
-    now = int(_now())
-    # A timestamp in the future: the clock was set back.
-    return frozenset(name for name, at in names.items() if 0 <= now - at < KEPT_SECONDS)
 
 
 def _paused(number: int, deadline: float) -> bool:

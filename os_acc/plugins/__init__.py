@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from oslo_config import cfg
@@ -15,6 +14,7 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.objects import vfio_driver
+from os_acc.objects.typed import expect, expect_all
 from os_acc.plugins import base, calls, entry_points
 from os_acc.plugins.entry_points import InstalledPlugin
 from os_acc.privsep import Context, HealthReading, Step
@@ -61,54 +61,43 @@ class _Made:
     contexts: tuple[Context, ...]
     health_step: Step[HealthReading] | None
     own_vfio_drivers: frozenset[str]
+    caller: calls.PluginCalls
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plugins:
     """The plugins in the order in which they select devices: fallbacks last.
 
-    :ivar health_steps: the health step of each plugin that has one, by its name.
-    :ivar own_vfio_drivers: the drivers on which functions of each plugin stay, by its
-        name.
     :ivar enabled: the plugins that are loaded or set aside, by their names.
     """
 
-    loaded: tuple[base.PluginBase, ...]
+    _made: Mapping[str, _Made]
     set_aside: tuple[SetAside, ...]
     enabled: Mapping[str, InstalledPlugin]
-    health_steps: Mapping[str, Step[HealthReading]]
-    own_vfio_drivers: Mapping[str, frozenset[str]]
-    _contexts: tuple[tuple[str, Context], ...]
-    _calls: Mapping[str, calls.PluginCalls]
 
-    @classmethod
-    def _of(
-        cls,
-        made: Iterable[_Made],
-        set_aside: Iterable[SetAside],
-        enabled: Iterable[InstalledPlugin],
-    ) -> Self:
-        """Return these plugins, without any pending calls."""
-        order = sorted(made, key=lambda each: (each.is_fallback, each.plugin.name))
-        names = [each.plugin.name for each in order]
-        steps = {
-            each.plugin.name: each.health_step
-            for each in order
-            if each.health_step is not None
-        }
-        contexts = tuple(
-            (each.plugin.name, context) for each in order for context in each.contexts
-        )
-        return cls(
-            tuple(each.plugin for each in order),
-            tuple(set_aside),
-            MappingProxyType({each.name: each for each in enabled}),
-            MappingProxyType(steps),
-            MappingProxyType(
-                {each.plugin.name: each.own_vfio_drivers for each in order}
-            ),
-            contexts,
-            MappingProxyType({name: calls.PluginCalls(name) for name in names}),
+    @property
+    def loaded(self) -> tuple[base.PluginBase, ...]:
+        """The plugins that are not set aside."""
+        return tuple(each.plugin for each in self._made.values())
+
+    @property
+    def health_steps(self) -> Mapping[str, Step[HealthReading]]:
+        """The health step of each plugin that has one, by its name."""
+        steps = {name: each.health_step for name, each in self._made.items()}
+        return {name: step for name, step in steps.items() if step is not None}
+
+    @property
+    def own_vfio_drivers(self) -> Mapping[str, frozenset[str]]:
+        """The drivers on which functions of each plugin stay, by its name."""
+        return {name: each.own_vfio_drivers for name, each in self._made.items()}
+
+    @property
+    def contexts(self) -> tuple[tuple[str, Context], ...]:
+        """The privileged contexts of the plugins, each with the name of its plugin."""
+        return tuple(
+            (name, context)
+            for name, each in self._made.items()
+            for context in each.contexts
         )
 
     def call(
@@ -122,24 +111,21 @@ class Plugins:
 
         :raises PluginFailed: it raised an exception, or does not return.
         """
-        return self._calls[plugin.name].call(seconds, function, *args)
+        return self._made[plugin.name].caller.call(seconds, function, *args)
 
     def options_of(self, name: str) -> str:
         """Return the name and the options of a plugin as text, to be compared."""
         plugin = self.get(name)
         return repr((name, sorted(plugin.conf.items()) if plugin else None))
 
-    def contexts(self) -> tuple[tuple[str, Context], ...]:
-        """Return the privileged contexts of the plugins, each with its plugin."""
-        return self._contexts
-
     def hanging(self) -> tuple[str, ...]:
         """Return the plugins that have not returned from a call in time."""
-        return tuple(name for name, each in self._calls.items() if each.hangs)
+        return tuple(name for name, each in self._made.items() if each.caller.hangs)
 
     def get(self, name: str) -> base.PluginBase | None:
         """Return the loaded plugin of this name, or None."""
-        return next((each for each in self.loaded if each.name == name), None)
+        made = self._made.get(name)
+        return made.plugin if made else None
 
     def why_missing(self, name: str) -> str:
         """Return the reason why no plugin of this name is loaded."""
@@ -164,8 +150,24 @@ def load(
     found = entry_points.installed(enabled)
     _check_enabled(enabled, found)
     aside: list[SetAside] = []
-    made = [_make(conf, root, each, aside, deadline) for each in found]
-    return Plugins._of((each for each in made if each is not None), aside, found)
+    made = []
+    for each in found:
+        try:
+            made.append(_make(conf, root, each, deadline))
+        except exception.PluginFailed as error:
+            aside.append(SetAside.after(each.name, error))
+            LOG.error(
+                "plugin %s is set aside: %s",
+                *(each.name, aside[-1].reason),
+                exc_info=aside[-1].error,
+            )
+    made.sort(key=lambda each: (each.is_fallback, each.plugin.name))
+    return Plugins(
+        {each.plugin.name: each for each in made},
+        # A traceback has the frames of all its calls.
+        tuple(dataclasses.replace(each, error=None) for each in aside),
+        {each.name: each for each in found},
+    )
 
 
 def section_of(name: str) -> str:
@@ -224,12 +226,15 @@ def _load_patience(deadline: float) -> float:
 
 
 def _make(
-    conf: cfg.ConfigOpts,
-    root: str,
-    found: InstalledPlugin,
-    aside: list[SetAside],
-    deadline: float,
-) -> _Made | None:
+    conf: cfg.ConfigOpts, root: str, found: InstalledPlugin, deadline: float
+) -> _Made:
+    """Import and instantiate a plugin.
+
+    :raises PluginFailed: it cannot be used, or its code fails or does not end.
+    :raises DeviceStuck: the deadline has passed.
+    """
+    caller = calls.PluginCalls(found.name)
+
     def make(kind: Any) -> _Made:
         section = section_of(found.name)
         conf.register_group(cfg.OptGroup(section))
@@ -237,56 +242,45 @@ def _make(
         plugin = kind(found.name, conf[section], root)
         if not isinstance(plugin, base.PluginBase):
             raise TypeError(f"{kind!r} is not derived from PluginBase")
-        return _with_attributes(plugin, found.name)
+        return _with_attributes(plugin, caller)
 
-    caller = calls.PluginCalls(found.name)
-    try:
-        kind = _imported(found, caller, deadline)
-        version = caller.call(
-            _load_patience(deadline), getattr, kind, "contract_version", None
-        )
-        if why_not := _unusable(found.name, version):
-            raise exception.PluginFailed(why_not)
-        return caller.call(_load_patience(deadline), make, kind)
-    except exception.PluginFailed as error:
-        aside.append(_logged(SetAside.after(found.name, error)))
-        return None
+    kind = _imported(found, caller, deadline)
+    version = caller.call(
+        _load_patience(deadline), getattr, kind, "contract_version", None
+    )
+    if why_not := _unusable(found.name, version):
+        raise exception.PluginFailed(why_not)
+    return caller.call(_load_patience(deadline), make, kind)
 
 
-def _with_attributes(plugin: base.PluginBase, name: str) -> _Made:
+def _with_attributes(plugin: base.PluginBase, caller: calls.PluginCalls) -> _Made:
     """Read and check the attributes of a plugin that the library uses.
 
     :raises AttributeError: its constructor does not call that of PluginBase.
-    :raises TypeError: an attribute has another type, or its name was changed.
+    :raises TypeError, ValueError: an attribute has another type, or its name was
+        changed.
     """
-    if plugin.name != name:
+    if plugin.name != caller.plugin_name:
         raise TypeError(f"its name is {plugin.name!r}, not that of its entry point")
-    values = {
-        attribute: getattr(plugin, attribute)
-        for attribute in ("always_reports_function_id", "is_fallback")
-    }
-    for attribute, value in values.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"its {attribute} is {value!r}, not a bool")
+    is_fallback = plugin.is_fallback
+    expect("its is_fallback", is_fallback, bool)
+    expect("its always_reports_function_id", plugin.always_reports_function_id, bool)
     step = plugin.health_step
     if step is not None and not (isinstance(step, Step) and step.is_health):
         raise TypeError(f"its health_step is {step!r}, which no health_step() made")
     if step is not None and not step.parameters.accept(step.arguments):
         raise TypeError("its health_step lacks arguments: see with_arguments()")
     contexts = tuple(plugin.contexts)
-    for context in contexts:
-        if not isinstance(context, Context):
-            raise TypeError(f"its contexts has {context!r}, not a Context")
+    expect_all("its contexts", contexts, tuple, Context)
     drivers = plugin.own_vfio_drivers
-    if not isinstance(drivers, list | tuple):
-        raise TypeError(f"its own_vfio_drivers is {drivers!r}, not a tuple")
+    expect("its own_vfio_drivers", drivers, tuple, list)
     for driver in drivers:
         if not vfio_driver.is_name(driver) or vfio_driver.is_vfio_driver(driver):
             raise TypeError(
                 f"its own_vfio_drivers has {driver!r}: it names drivers of the host, "
                 "without the word vfio, as plain text"
             )
-    return _Made(plugin, values["is_fallback"], contexts, step, frozenset(drivers))
+    return _Made(plugin, is_fallback, contexts, step, frozenset(drivers), caller)
 
 
 def _unusable(name: str, version: object) -> str:
@@ -297,28 +291,14 @@ def _unusable(name: str, version: object) -> str:
             "the name of its entry point is not at most 64 letters, digits and "
             "characters of _.+:- of ASCII, with a letter, a digit or _ first"
         )
-    if not _fits(version):
-        major, minor = base.CONTRACT_VERSION
+    major, minor = base.CONTRACT_VERSION
+    if (
+        not isinstance(version, tuple)
+        or [*map(type, version)] != [int, int]
+        or not (major, 0) <= version <= (major, minor)
+    ):
         return (
             f"its contract_version is {exception.show(version)}; this os_acc supports "
             f"{major}.0 to {major}.{minor}"
         )
     return ""
-
-
-def _fits(version: object) -> bool:
-    return (
-        isinstance(version, tuple)
-        and len(version) == 2
-        and all(type(part) is int for part in version)
-        and version[0] == base.CONTRACT_VERSION[0]
-        and 0 <= version[1] <= base.CONTRACT_VERSION[1]
-    )
-
-
-def _logged(aside: SetAside) -> SetAside:
-    LOG.error(
-        "plugin %s is set aside: %s", aside.name, aside.reason, exc_info=aside.error
-    )
-    # A traceback has the frames of all its calls.
-    return SetAside(aside.name, aside.reason)

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks of the devices that a plugin returns, each on its own.
+"""Checks of the devices that a plugin returns.
 
-A device that breaks a rule of the contract is rejected with that rule, and the
-plugin's other devices are offered.
+A device or a rejection that breaks a rule of the contract is rejected with that rule,
+and the plugin's other devices are offered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Final, TypeVar
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import os_resource_classes
+import os_traits
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.candidate import DeviceTags, OfferedType, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
@@ -24,11 +29,12 @@ from os_acc.objects.device import (
     RejectReason,
     VendorReason,
 )
-from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType
+from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType, in_order
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.plugins import base, values
-
-_T = TypeVar("_T")
+from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
+from os_acc.objects.typed import expect, expect_text, plain_text
+from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.plugins import base
 
 # The others are the library's own, and it acts on some of them.
 _REASONS: Final = frozenset(
@@ -44,35 +50,22 @@ _REASONS: Final = frozenset(
 )
 # Each valid answer takes a function of its own: a loop without end exceeds this.
 _MORE_ANSWERS: Final = 256
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BrokenRule:
-    """A rule of the contract that an answer of a plugin breaks.
-
-    :ivar plugin: the name of the plugin.
-    :ivar rule: the attribute, its value, and the rule; one phrase for the operator.
-    :ivar addresses: the usable functions, and the types of mediated devices, that are
-        not offered for this reason.
-    """
-
-    plugin: str
-    rule: str
-    addresses: tuple[DeviceName, ...] = ()
+_CUSTOM: Final = re.compile("CUSTOM_.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PluginAnswer:
     """The result of a plugin's discovery, after the checks.
 
-    :ivar refused: the functions that the plugin rejects, and those of its invalid
-        devices.
-    :ivar broken: for each invalid device, the rule that it breaks.
+    :ivar refused: the functions and types that the plugin rejects, and those of its
+        invalid devices, each with the rule that its device breaks.
+    :ivar broken_rules: the rules that cost no function or type: it is no candidate, or
+        another device has it.
     """
 
     devices: tuple[Device, ...]
     refused: tuple[RejectedDevice, ...]
-    broken: tuple[BrokenRule, ...]
+    broken_rules: tuple[str, ...] = ()
 
     @property
     def taken(self) -> frozenset[DeviceAddress | DeviceName]:
@@ -86,33 +79,24 @@ class PluginAnswer:
         return frozenset(offered.union(each.address for each in self.refused))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The facts, besides its candidates, with which a plugin's answer is compared.
-
-    :ivar functions: all functions of the host.
-    :ivar offered: the functions and types that devices of the plugins before it are
-        named after or consist of, with the name of the plugin.
-    """
-
-    functions: Mapping[PciAddress, PciFunction]
-    offered: Mapping[DeviceAddress | DeviceName, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-
-
 def ask(
-    plugin: base.PluginBase, candidates: base.Candidates, around: Surroundings
+    plugin: base.PluginBase,
+    candidates: base.Candidates,
+    functions: Mapping[PciAddress, PciFunction],
+    offered: Mapping[DeviceAddress | DeviceName, str],
 ) -> PluginAnswer:
     """Let a plugin discover its devices, and check each of them.
 
     It runs the vendor's code to its end: call it as a plugin's method.
 
+    :param functions: all functions of the host.
+    :param offered: the functions and types that devices of the plugins before it are
+        named after or consist of, with the name of the plugin.
     :raises ValueError: the plugin returns devices without end.
     """
     count = len(candidates.usable) + len(candidates.mdev_types)
     most = 2 * count + _MORE_ANSWERS
-    found: list[object] = list(itertools.islice(plugin.discover(candidates), most + 1))
+    found = list(itertools.islice(plugin.discover(candidates), most + 1))
     if len(found) > most:
         raise ValueError(
             f"discover() returned more than {most} devices for "
@@ -120,8 +104,8 @@ def ask(
         )
     if not found:
         # Most plugins recognise no device of a host.
-        return PluginAnswer((), (), ())
-    return _Review(plugin, candidates, around, found).answer()
+        return PluginAnswer((), ())
+    return _Review(plugin, candidates, functions, offered, found).answer()
 
 
 class _Review:
@@ -131,258 +115,172 @@ class _Review:
         self,
         plugin: base.PluginBase,
         candidates: base.Candidates,
-        around: Surroundings,
+        functions: Mapping[PciAddress, PciFunction],
+        others: Mapping[DeviceAddress | DeviceName, str],
         found: Iterable[object],
     ) -> None:
-        self._name = plugin.name
-        self._erases = type(plugin).erase is not base.PluginBase.erase
-        self._around = around
-        self._found = tuple(found)
-        self._usable = {each.function.address: each for each in candidates.usable}
+        self._plugin = plugin
+        self._functions = functions
+        self._others = others
+        known: tuple[UsableFunction | base.MatchedFunction, ...] = (
+            *candidates.usable,
+            *candidates.matched,
+        )
+        self._usable = candidates.usable
+        self._nameable = candidates.provider_addresses.union(
+            *((each.function.address, each.parent.address) for each in known)
+        )
         self._types = {each.type: each for each in candidates.mdev_types}
         self._tags: dict[DeviceName, DeviceTags] = {
-            **{address: each.tags for address, each in self._usable.items()},
-            **{kind: each.tags for kind, each in self._types.items()},
+            **{each.function.address: each.tags for each in candidates.usable},
+            **{each.type: each.tags for each in candidates.mdev_types},
         }
-        self._ours = {address: each.handle() for address, each in self._usable.items()}
-        self._slots = {
-            handle.address: handle
-            for each in candidates.mdev_types
-            for handle in each.handles
-        }
+        # The function or type to which an address belongs.
         self._leaders: dict[DeviceName, DeviceName] = {
-            member: each.function.address
-            for each in candidates.usable
-            for member in (each.function.address, *each.members)
-        }
-        self._leaders |= {each: each for each in self._types}
-        self._nameable = candidates.provider_addresses.union(
-            *(
-                (each.function.address, each.parent.address)
+            **{
+                at: each.function.address
                 for each in candidates.usable
-            ),
-            *(
-                (each.function.address, each.parent.address)
-                for each in candidates.matched
-            ),
+                for at in each.members
+            },
+            **{name: name for name in self._tags},
+        }
+        self._handles: dict[DeviceAddress, AttachHandle] = {
+            **{each.function.address: each.handle() for each in candidates.usable},
+            **{
+                each.address: each
+                for of_type in candidates.mdev_types
+                for each in of_type.handles
+            },
+        }
+        # A device of a function that is rejected as well is unsafe: it comes second.
+        ordered = sorted(found, key=lambda each: isinstance(each, Device))
+        self._found = [(each, self._names(each)) for each in ordered]
+        self._taken = frozenset[DeviceName]().union(
+            *[names for _, names in self._found]
         )
-        self._taken = frozenset(
-            address for each in self._found for address in self._functions_of(each)
-        )
+        self._refused: dict[DeviceName, RejectedDevice] = {}
         self._devices: dict[DeviceName, Device] = {}
-        self._offered: dict[DeviceAddress | DeviceName, Device] = {}
-        self._rejected: dict[DeviceName, RejectedDevice] = {}
-        self._broken: list[tuple[str, frozenset[DeviceName]]] = []
+        self._offered: set[DeviceAddress | DeviceName] = set()
 
     def answer(self) -> PluginAnswer:
         """Return the valid devices, and the others with the rules that they break."""
-        # A device of a function that is rejected as well is unsafe: it comes second.
-        for each in self._found:
-            if isinstance(each, RejectedDevice):
-                self._review(each, self._reject)
-        for each in self._found:
-            if not isinstance(each, RejectedDevice):
-                self._review(each, self._offer)
-        broken = tuple(self._broken_rules())
+        invalid: list[tuple[str, frozenset[DeviceName]]] = []
+        for each, names in self._found:
+            try:
+                self._review(each, names)
+            except ValueError as error:
+                rule = f"{self._plugin.name}: {error}"
+                invalid.append((rule, names or self._near(each)))
+        broken = []
+        for rule, names in invalid:
+            left = names - self._offered - self._refused.keys()
+            self._refused |= {
+                name: RejectedDevice(name, RejectReason.INVALID, rule)
+                for name in sorted(left, key=in_order)
+            }
+            if not left:
+                broken.append(rule)
         return PluginAnswer(
-            tuple(self._devices.values()), tuple(self._rejected.values()), broken
+            tuple(self._devices.values()), tuple(self._refused.values()), tuple(broken)
         )
 
-    def _review(self, found: _T, accept: Callable[[_T], None]) -> None:
-        try:
-            accept(found)
-        except ValueError as error:
-            self._broken.append((str(error), self._meant_by(found)))
+    def _review(self, found: object, names: frozenset[DeviceName]) -> None:
+        """Check one answer, and add it to the devices or to the rejected ones.
 
-    def _broken_rules(self) -> Iterator[BrokenRule]:
-        for rule, meant in self._broken:
-            kept = sorted(meant - self._offered.keys() - self._rejected.keys(), key=str)
-            for address in kept:
-                self._rejected[address] = RejectedDevice(
-                    address, RejectReason.INVALID, f"{self._name}: {rule}"
+        :param names: the functions and types that it is about.
+        :raises ValueError: it breaks a rule of the contract.
+        """
+        if type(found) is RejectedDevice:
+            if found.address not in self._tags:
+                raise ValueError(
+                    f"RejectedDevice.address {found.address} is not a usable candidate"
                 )
-            yield BrokenRule(self._name, rule, tuple(kept))
-
-    # -- rejected devices --------------------------------------------------
-
-    def _reject(self, found: RejectedDevice) -> None:
-        if not isinstance(found.address, MdevType):
-            values.expect("RejectedDevice.address", found.address, PciAddress)
-        if found.address not in self._usable and found.address not in self._types:
-            raise ValueError(
-                f"RejectedDevice.address {found.address} is not a usable candidate"
-            )
-        values.expect("RejectedDevice.reason", found.reason, RejectReason)
-        if found.reason not in _REASONS:
-            raise ValueError(
-                f"RejectedDevice.reason is {found.reason.name}, which is not for "
-                "plugins"
-            )
-        detail = values.plain(found.detail)
-        values.expect_text("RejectedDevice.detail", detail)
-        if found.vendor_reason is not None:
-            values.expect(
-                "RejectedDevice.vendor_reason", found.vendor_reason, VendorReason
-            )
-            reason = found.vendor_reason.value
-            values.expect_text("the value of vendor_reason", reason)
-            if type(reason) is not str:
-                raise ValueError("the value of vendor_reason is no plain str")
-            kind = type(found.vendor_reason)
-            if kind.__hash__ not in (VendorReason.__hash__, str.__hash__):
-                raise ValueError("the class of vendor_reason has an __eq__ of its own")
-        name = self._name_of(found.address)
-        rejected = RejectedDevice(name, found.reason, detail, found.vendor_reason)
-        self._rejected.setdefault(name, rejected)
-
-    def _name_of(self, address: DeviceName) -> DeviceName:
-        """Return the library's own object for the function or type of a candidate."""
-        if isinstance(address, MdevType):
-            return self._types[address].type
-        return self._usable[address].function.address
-
-    # -- devices -----------------------------------------------------------
-
-    def _offer(self, found: object) -> None:
-        if not isinstance(found, Device):
+            self._refused.setdefault(found.address, _checked(found))
+            return
+        if type(found) is not Device:
             raise ValueError(
                 f"discover() returned {exception.show(found)}, which is neither a "
                 "Device nor a RejectedDevice"
             )
-        if found.plugin != self._name:
-            raise ValueError(
-                f"Device.plugin is {exception.show(found.plugin)}, not {self._name!r}"
-            )
-        handles = self._handles(found)
-        device = self._plain(found, handles)
-        self._check_name(device, handles)
-        values.check_placement_names(device)
-        self._check_class(device)
-        if device.numa_node is not None:
-            values.expect_number("Device.numa_node", device.numa_node)
-        if device.region is not None:
-            values.check_region(device.region)
-            values.check_shared(device.region, handles)
-        values.check_erasure(device, erases=self._erases)
-        if device.erasure is Erasure.NONE and not self._may_stay_unerased(device):
-            self._rejected |= {
-                name: RejectedDevice(name, RejectReason.NO_ERASE)
-                for name in self._functions_of(device)
+        device = dataclasses.replace(found, handles=self._own_handles(found))
+        if self._check(device, names):
+            self._devices[device.address] = device
+            self._offered |= names.union(each.address for each in device.handles)
+        else:
+            self._refused |= {
+                name: RejectedDevice(name, RejectReason.NO_ERASE) for name in names
             }
-            return
-        self._devices[device.address] = device
-        self._offered |= dict.fromkeys((each.address for each in handles), device)
-        if isinstance(device.address, MdevType):
-            self._offered[device.address] = device
 
-    def _plain(self, found: Device, handles: tuple[AttachHandle, ...]) -> Device:
-        """Return a device of the library's own types, as far as the values allow it."""
-        address, identity = found.address, found.identity
-        function = None
-        if isinstance(address, PciAddress):
-            if type(address) is not PciAddress:
-                address = values.plain(address)
-            function = self._around.functions.get(address)
-        elif isinstance(address, MdevType) and address in self._types:
-            address = self._name_of(address)
-        # Most plugins pass on the identity that they got.
-        if function is None or identity is not function.identity:
-            identity = values.plain(identity)
-        return Device(
-            self._name,
-            address,
-            identity,
-            values.plain(found.resource_class),
-            values.plain(found.traits),
-            handles,
-            values.plain(found.numa_node),
-            values.plain(found.region),
-            found.erasure,
-        )
+    def _own_handles(self, found: Device) -> tuple[AttachHandle, ...]:
+        """Return the library's own handles, with the faults that the plugin added.
 
-    def _check_class(self, device: Device) -> None:
-        """Check that a class is no other service's, unless the operator has named it.
-
-        Nova would count such units as its own.
+        :raises ValueError: there is none, or one twice; see :meth:`_handle`.
         """
-        name = device.resource_class
-        if values.is_of_accelerators(name):
-            return
-        places = self._functions_of(device)
-        if name not in {self._tags[each].resource_class for each in places}:
-            raise ValueError(
-                f"Device.resource_class is {name}, a class of Nova or Neutron that the "
-                "operator has not named"
-            )
-
-    def _may_stay_unerased(self, device: Device) -> bool:
-        """Return whether the operator permits it for all accelerators of a device."""
-        return all(
-            self._tags[name].allow_no_erase for name in self._functions_of(device)
-        )
-
-    def _handles(self, device: Device) -> tuple[AttachHandle, ...]:
-        """Return the library's own handles, with the faults that the plugin added."""
-        values.expect_all("Device.handles", device.handles, tuple, AttachHandle)
-        if not device.handles:
+        if not found.handles:
             raise ValueError("Device.handles is empty: a device has one handle or more")
-        found = {handle.address: handle for handle in map(self._handle, device.handles)}
-        if len(found) < len(device.handles):
+        handles = {each.address: each for each in map(self._handle, found.handles)}
+        if len(handles) < len(found.handles):
             raise ValueError("Device.handles has one handle twice")
-        return tuple(found.values())
+        return tuple(handles.values())
 
-    def _handle(self, handle: AttachHandle) -> AttachHandle:
-        if not isinstance(handle.address, MdevSlot):
-            values.expect("AttachHandle.address", handle.address, PciAddress)
-        own = self._own_handle(handle.address)
+    def _handle(self, found: AttachHandle) -> AttachHandle:
+        """Return the library's own handle, with the fault that the plugin added.
+
+        :raises ValueError: it is no candidate's, was altered, or is in another answer.
+        """
+        expect("AttachHandle.address", found.address, PciAddress, MdevSlot)
+        own = self._handles.get(found.address)
         if own is None:
             raise ValueError(
-                f"AttachHandle.address {handle.address} is not a usable candidate"
+                f"AttachHandle.address {found.address} is not a usable candidate"
             )
-        fault = values.plain(handle.fault)
-        values.expect_text("AttachHandle.fault", fault)
-        if fault is not handle.fault:
-            handle = dataclasses.replace(handle, fault=fault)
-        ours = own
-        if handle != own:
-            ours = dataclasses.replace(own, fault=fault or own.fault)
-            if dataclasses.replace(handle, fault=ours.fault) != ours:
+        if found != own:
+            fault = plain_text("AttachHandle.fault", found.fault)
+            own = dataclasses.replace(own, fault=fault or own.fault)
+            if dataclasses.replace(found, fault=own.fault) != own:
                 raise ValueError(
-                    f"the handle of {handle.address} was altered: a plugin changes "
-                    "its fault alone"
+                    f"the handle of {own.address} was altered: a plugin changes its "
+                    "fault alone"
                 )
-        if handle.address in self._offered:
-            other = self._offered[handle.address].address
-            raise ValueError(f"{handle.address} is offered twice, also by {other}")
-        if handle.address in self._rejected:
-            raise ValueError(f"{handle.address} is offered, and rejected as well")
-        return ours
+        if own.address in self._offered:
+            raise ValueError(f"{own.address} is offered twice")
+        kind = own.address.type if isinstance(own.address, MdevSlot) else own.address
+        if kind in self._refused:
+            raise ValueError(f"{kind} is offered, and rejected as well")
+        return own
 
-    def _own_handle(self, address: DeviceAddress) -> AttachHandle | None:
-        if isinstance(address, MdevSlot):
-            return self._slots.get(address)
-        return self._ours.get(address)
+    def _check(self, device: Device, names: frozenset[DeviceName]) -> bool:
+        """Check a device; return whether accelerators may be offered as it erases them.
 
-    def _check_type(
-        self, device: Device, kind: MdevType, handles: Iterable[AttachHandle]
-    ) -> None:
-        """Check that the device consists of units of the type that names it.
-
-        :raises ValueError: it does not, or another device is named after the type.
+        :raises ValueError: it breaks a rule of the contract.
         """
+        if device.plugin != self._plugin.name:
+            raise ValueError(
+                f"Device.plugin is {device.plugin!r}, not {self._plugin.name!r}"
+            )
+        if isinstance(device.address, MdevType):
+            self._check_type(device, device.address)
+        else:
+            self._check_function(device, device.address)
+        if device.address in self._devices:
+            raise ValueError(
+                f"Device.address {device.address} is that of two devices: offer one "
+                "device with all handles"
+            )
+        tags = [self._tags[each] for each in names]
+        _check_placement_names(device, tags)
+        _check_region(device)
+        self._check_erasure(device)
+        return device.erasure is not Erasure.NONE or all(e.allow_no_erase for e in tags)
+
+    def _check_type(self, device: Device, kind: MdevType) -> None:
+        """Check that the device consists of units of the type that names it."""
         offered = self._types.get(kind)
         if offered is None:
             raise ValueError(f"Device.address {kind} is not among mdev_types")
-        if kind in self._rejected:
-            raise ValueError(f"{kind} is offered, and rejected as well")
-        for each in handles:
+        for each in device.handles:
             if not isinstance(each.address, MdevSlot) or each.address.type != kind:
                 raise ValueError(f"Device.handles has {each.address}, not of {kind}")
-        if kind in self._devices:
-            raise ValueError(
-                f"Device.address {kind} is that of two devices: offer one device with "
-                "all handles"
-            )
         identity = offered.parent.identity if offered.parent else None
         if device.identity != identity:
             raise ValueError(
@@ -392,77 +290,152 @@ class _Review:
         if device.region is not None:
             raise ValueError("Device.region is not for mediated devices")
 
-    def _check_name(self, device: Device, handles: Iterable[AttachHandle]) -> None:
-        """Check that the provider can be named after the function or type.
-
-        :raises ValueError: it cannot, or another device is named after it.
-        """
-        address = device.address
-        if isinstance(address, MdevType):
-            self._check_type(device, address, handles)
-            return
-        values.expect("Device.address", address, PciAddress)
-        function = self._around.functions.get(address)
+    def _check_function(self, device: Device, address: PciAddress) -> None:
+        """Check that the provider can be named after the function."""
+        function = self._functions.get(address)
         if function is None:
             raise ValueError(f"Device.address {address} is not on this host")
-        places = [each.address for each in handles]
-        if not all(isinstance(each, PciAddress) for each in places):
+        handles = [each.address for each in device.handles]
+        places = [each for each in handles if isinstance(each, PciAddress)]
+        if len(places) < len(handles):
             raise ValueError(f"Device.address {address} is not a type of its handles")
-        if address not in self._nameable and not any(
-            isinstance(each, PciAddress) and address.same_slot(each) for each in places
-        ):
+        if address not in self._nameable and not any(map(address.same_slot, places)):
             raise ValueError(
                 f"Device.address {address} is neither a candidate nor its card"
             )
-        leader = self._leaders.get(address)
-        if address in self._around.offered:
-            other = self._around.offered[address]
+        if address in self._others:
+            other = self._others[address]
             raise ValueError(f"Device.address {address} is a device of plugin {other}")
-        if leader is not None and leader not in self._taken:
+        if address in self._leaders and self._leaders[address] not in self._taken:
             raise ValueError(
                 f"Device.address {address} is a usable function that the plugin "
                 "neither offers nor rejects"
             )
-        if address in self._devices:
-            raise ValueError(
-                f"Device.address {address} is that of two devices: offer one device "
-                "with all handles"
-            )
-        values.check_identity("Device.identity", device.identity)
+        if device.identity is not None and device.identity is not function.identity:
+            device.identity.check("Device.identity")
         if device.identity is None or not device.identity.may_be(function.identity):
             raise ValueError(
                 f"Device.identity is {device.identity}, but that of {address} is "
                 f"{function.identity}"
             )
 
-    # -- functions of an invalid device ------------------------------------
+    def _check_erasure(self, device: Device) -> None:
+        """Check that accelerators can forget a guest's data as their device states."""
+        erasure = device.erasure
+        is_mediated = isinstance(device.address, MdevType)
+        # Each guest gets a new one, which its parent's driver alone can reset.
+        if is_mediated and erasure in (Erasure.PLUGIN, Erasure.RESET):
+            raise ValueError(f"Device.erasure is {erasure.name}, for mediated devices")
+        erases = type(self._plugin).erase is not base.PluginBase.erase
+        if erasure is Erasure.PLUGIN and not erases:
+            raise ValueError("Device.erasure is PLUGIN, but the plugin has no erase()")
+        is_bound = any(is_vfio_driver(each.driver) for each in device.handles)
+        if erasure is Erasure.REMOVAL and is_bound and not is_mediated:
+            raise ValueError(
+                "Device.erasure is REMOVAL, for a function that a VFIO driver takes"
+            )
 
-    def _functions_of(self, found: object) -> frozenset[DeviceName]:
-        """Return the functions and types that an answer of any form is about."""
-        meant: object = found
-        if isinstance(found, Device):
-            # A device is named after its type, or after any function of its card.
-            is_type = isinstance(found.address, MdevType)
-            meant = (found.handles, found.address) if is_type else found.handles
-        return frozenset(
-            self._leaders[each]
-            for each in values.addresses(meant)
-            if each in self._leaders
-        )
+    def _names(self, found: object) -> frozenset[DeviceName]:
+        """Return the functions and types that an answer is about, also a wrong one."""
+        places = _places(found)
+        return frozenset(self._leaders[at] for at in places if at in self._leaders)
 
-    def _meant_by(self, found: object) -> frozenset[DeviceName]:
-        """Return the usable functions that an invalid answer is about.
+    def _near(self, found: object) -> frozenset[DeviceName]:
+        """Return the functions of the card of an invalid device without usable handles.
 
-        Without usable handles it may be about all functions of its card that no other
-        answer takes.
+        Those that another answer takes are not among them.
         """
-        own = self._functions_of(found)
-        if own or not isinstance(found, Device):
-            return own
-        near = frozenset(values.addresses(found.address))
+        if not isinstance(found, Device):
+            return frozenset()
         return frozenset(
-            address
-            for address, each in self._usable.items()
-            if address not in self._taken
-            and not near.isdisjoint({*each.members, address, each.parent.address})
+            each.function.address
+            for each in self._usable
+            if found.address in (*each.members, each.parent.address)
+        ).difference(self._taken)
+
+
+def _places(value: object) -> set[DeviceName]:
+    """Return the functions and types that a value states, also one of a wrong type."""
+    match value:
+        case PciAddress() | MdevType():
+            return {value}
+        case MdevSlot() | OfferedType():
+            return {value.type}
+        case str():
+            with contextlib.suppress(exception.InvalidInput):
+                return {PciAddress.parse(value)}
+        case AttachHandle():
+            return _places((value.address, value.members))
+        case RejectedDevice():
+            return _places(value.address)
+        case Device():
+            # A device may be named after any function of its card.
+            is_type = isinstance(value.address, MdevType)
+            return _places((value.address, value.handles)[not is_type :])
+        case UsableFunction():
+            return set(value.members)
+        case tuple() | list() | set() | frozenset():
+            return set().union(*[_places(each) for each in value])
+    return set()
+
+
+def _checked(found: RejectedDevice) -> RejectedDevice:
+    """Return a rejection whose reason a plugin may give.
+
+    :raises ValueError: it may not.
+    """
+    if found.reason not in _REASONS:
+        raise ValueError(
+            f"RejectedDevice.reason is {found.reason.name}, which is not for plugins"
         )
+    expect_text("RejectedDevice.detail", found.detail)
+    if found.vendor_reason is not None:
+        expect_text("the value of vendor_reason", found.vendor_reason.value)
+        kind = type(found.vendor_reason)
+        if kind.__hash__ not in (VendorReason.__hash__, str.__hash__):
+            raise ValueError("the class of vendor_reason has an __eq__ of its own")
+    return found
+
+
+def _check_region(device: Device) -> None:
+    """Check that a region names all functions that lead to it, if there are several."""
+    if device.region is None or len(device.handles) == 1:
+        return
+    places = {each.address for each in device.handles}
+    if missing := places.difference(device.region.pci_functions):
+        raise ValueError(
+            "Region.pci_functions does not have the handles "
+            f"{exception.some(map(str, sorted(missing)), 4)}"
+        )
+
+
+def _check_placement_names(device: Device, tags: Iterable[DeviceTags]) -> None:
+    """Check resource class and traits.
+
+    Placement would reject a wrong name, and Nova's update of the entire node would
+    fail. Nova would count units of another service's class as its own.
+    """
+    name = device.resource_class
+    for each in (name, *sorted(device.traits)):
+        if not PLACEMENT_NAME.fullmatch(each):
+            raise ValueError(f"{exception.show(each)} is no valid name for Placement")
+    wrong = [each for each in sorted(device.traits) if not _is_trait(each)]
+    if not _CUSTOM.match(name) and name not in os_resource_classes.STANDARDS:
+        wrong.insert(0, name)
+    if wrong:
+        raise ValueError(
+            f"{exception.show(wrong[0])} is neither a standard name of Placement nor "
+            "begins with CUSTOM_"
+        )
+    if _CUSTOM.match(name) or name in ACCELERATOR_CLASSES:
+        return
+    if name not in {each.resource_class for each in tags}:
+        raise ValueError(
+            f"Device.resource_class is {name}, a class of Nova or Neutron that the "
+            "operator has not named"
+        )
+
+
+@functools.lru_cache(4096)
+def _is_trait(name: str) -> bool:
+    return bool(_CUSTOM.match(name)) or not os_traits.check_traits([name])[1]

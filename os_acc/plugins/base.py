@@ -59,13 +59,13 @@ from os_acc.objects.device import (
     VendorReason,
 )
 from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
-from os_acc.objects.lease import PriorBinding
-from os_acc.objects.lease_view import LeaseView
+from os_acc.objects.lease import ErasureRecord, Guest, LeaseView, PriorBinding
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.numa import Affinity, NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
 from os_acc.objects.request import AttachTarget
+from os_acc.objects.selection import GroupAllocation
 from os_acc.privsep import Context, HealthReading, Step
 
 __all__ = [
@@ -85,8 +85,11 @@ __all__ = [
     "DeviceStuck",
     "DeviceTags",
     "Erasure",
+    "ErasureRecord",
     "ErrorReason",
     "Fault",
+    "GroupAllocation",
+    "Guest",
     "Header",
     "HostError",
     "HostStepFailed",
@@ -356,8 +359,8 @@ class PluginBase(abc.ABC):
         its progress. Two calls for one device never overlap.
 
         A call continues what an earlier one has begun, also in another process, after a
-        crash, or after a reboot in the middle; if the device cannot tell how far it has
-        come, the erasure begins again. After an exception from which the library
+        crash, or after a reboot in the middle; if the device does not report its
+        progress, the erasure begins again. After an exception from which the library
         repeats :meth:`release`, it repeats this call as well; after any other one, or
         if it returns the same part for 6 hours, the device is quarantined.
 

@@ -9,40 +9,14 @@ import reprlib
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from os_acc import deadlines, exception
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _SHOWN: Final = reprlib.Repr()
 _SHOWN.maxother = exception.LONGEST_MESSAGE
-
-
-def run(
-    plugin_name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-) -> _T:
-    """Call a plugin; turn any exception into a typed error.
-
-    :raises PluginFailed: the plugin raised an exception.
-    """
-    try:
-        return function(*args, **kwargs)
-    # Some libraries just exit, and CancelledError is not an Exception either. The
-    # thread is the call's own, so that the exception is meant for no other code.
-    except BaseException as error:
-        failure = exception.PluginFailed(
-            f"the plugin {plugin_name} failed: {described(error)}"
-        )
-        if exception.is_exhaustion(error):
-            failure.set_exhausted()
-        raise failure from error
-
-
-def described(error: BaseException) -> str:
-    """Return a vendor's exception as text, also if its ``repr()`` fails."""
-    return _SHOWN.repr(error)
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
@@ -83,9 +57,7 @@ class PluginCalls:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} hangs in an earlier call"
             )
-        answer: futures.Future[_T] = deadlines.begin(
-            run, self.plugin_name, function, *args
-        )
+        answer: futures.Future[_T] = deadlines.begin(self._run, function, *args)
         try:
             return answer.result(max(0.0, seconds))
         except futures.TimeoutError as error:
@@ -94,3 +66,17 @@ class PluginCalls:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
             ) from error
+
+    def _run(self, function: Callable[..., _T], *args: object) -> _T:
+        try:
+            return function(*args)
+        # Some libraries just exit, and CancelledError is not an Exception either. The
+        # thread is the call's own, so that the exception is meant for no other code.
+        except BaseException as error:
+            failure = exception.PluginFailed(
+                # Also if its repr() fails.
+                f"the plugin {self.plugin_name} failed: {_SHOWN.repr(error)}"
+            )
+            if exception.is_exhaustion(error):
+                failure.set_exhausted()
+            raise failure from error

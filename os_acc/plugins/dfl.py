@@ -3,7 +3,7 @@
 """FPGA cards on the kernel's Device Feature List driver (dfl-pci).
 
 A card is programmed through its FPGA Management Engine, one port at a time
-(Documentation/fpga/dfl.rst). A guest gets either the whole function, which is then
+(Documentation/fpga/dfl.rst). A guest gets either the entire function, which is then
 unbound from dfl-pci, or a VF with the port of the same number.
 """
 
@@ -83,7 +83,7 @@ class DflPlugin(base.PluginBase):
             )
         ports = [port for port in card.ports if port.function == address]
         if len(ports) != 1 or (address == card.address and card.ports_num != 1):
-            # The whole card would give several regions to one guest.
+            # The entire card would give several regions to one guest.
             detail = f"{len(ports)} of the {card.ports_num} ports are its own"
             return RejectedDevice(address, RejectReason.SEVERAL_REGIONS, detail)
         region = Region(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Network cards: a PF as a whole, or its VFs.
+"""Network cards: an entire PF, or its VFs.
 
 The operator names the physical network and the function of the card, which no
 attribute of the kernel has. The plugin reads nothing itself, so that a card on
@@ -17,7 +17,7 @@ import os_traits
 
 from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
-from os_acc.plugins import base, cards, families
+from os_acc.plugins import base, families, pci
 
 # PCI Code and ID Assignment Specification: network controllers.
 _NETWORK: Final = 0x02
@@ -33,13 +33,13 @@ class NicPlugin(base.PluginBase):
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         usable = [each for each in candidates.usable if _is_network(each)]
-        return cards.devices(self.name, candidates, usable, _offer)
+        return pci.devices(self.name, candidates, usable, _offer)
 
 
-def _offer(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
+def _offer(each: UsableFunction | MatchedFunction) -> pci.Offer | None:
     if not _is_network(each):
         return None
-    return cards.offer(each, _traits(each.tags.physical_network, each.tags.function))
+    return pci.offer(each, _traits(each.tags.physical_network, each.tags.function))
 
 
 def _is_network(each: UsableFunction | MatchedFunction) -> bool:

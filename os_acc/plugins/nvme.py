@@ -12,7 +12,7 @@ from oslo_config import cfg, types
 
 from os_acc.objects import nvme
 from os_acc.objects.nvme_erasure import EraseMethod
-from os_acc.plugins import base, cards
+from os_acc.plugins import base, pci
 from os_acc.privsep.nvme import steps as privileged
 
 # The strongest methods first. An overwrite takes hours and wears the medium. Deallocate
@@ -61,13 +61,13 @@ class NvmePlugin(base.PluginBase):
             return
         usable = [each for each in candidates.usable if _is_erased(each)]
         # All functions of a card count for the names, also those of the other plugin.
-        for device in cards.devices(self.name, candidates, usable, cards.offer):
+        for device in pci.devices(self.name, candidates, usable, pci.offer):
             yield dataclasses.replace(device, erasure=base.Erasure.PLUGIN)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         """Refuse a device that could not be erased, before a consumer writes to it."""
         steps.run(privileged.prepare, self._methods)
-        if steps.lease.attach_target is not base.AttachTarget.VM:
+        if steps.lease.wanted.attach_target is not base.AttachTarget.VM:
             # The host may look at its disks.
             self.release(handle, steps)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Intel QuickAssist: a PF as a whole, or its VFs.
+"""Intel QuickAssist: an entire PF, or its VFs.
 
 The PF's driver stays with the host and decides on the services of all VFs
 (Documentation/ABI/testing/sysfs-driver-qat). Without ``qat/`` in sysfs, as with C62x,
@@ -20,7 +20,7 @@ from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.plugins import base, cards
+from os_acc.plugins import base, pci
 from os_acc.privsep import qat as privileged
 
 _UP: Final = "up"
@@ -47,10 +47,10 @@ class QatPlugin(base.PluginBase):
         usable = [each for each in candidates.usable if _is_qat(each)]
         pfs = self._pfs(usable)
 
-        def offer_of(each: UsableFunction | MatchedFunction) -> cards.Offer | None:
+        def offer_of(each: UsableFunction | MatchedFunction) -> pci.Offer | None:
             if not _is_qat(each):
                 return None
-            return cards.offer(each, pfs.get(each.parent.address, _Pf()).traits)
+            return pci.offer(each, pfs.get(each.parent.address, _Pf()).traits)
 
         faults = {pf: found.fault for pf, found in pfs.items() if found.fault}
         of_functions: dict[DeviceAddress, str] = {
@@ -58,13 +58,13 @@ class QatPlugin(base.PluginBase):
             for each in (usable if faults else ())
             if each.parent.address in faults
         }
-        for device in cards.devices(self.name, candidates, usable, offer_of):
+        for device in pci.devices(self.name, candidates, usable, offer_of):
             yield _with_faults(device, of_functions) if faults else device
 
     def _pfs(self, usable: Iterable[UsableFunction]) -> dict[PciAddress, _Pf]:
         """Read each PF with VFs once.
 
-        A PF that a guest gets as a whole is configured by the guest's driver.
+        An entire PF that a guest gets is configured by the guest's driver.
         """
         pfs: dict[PciAddress, _Pf] = {}
         last: PciFunction | None = None

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams.shared_options import XRT_TOOLS
 from os_acc.host import xrt
-from os_acc.host.function import read_function
+from os_acc.host.pci import read_function
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.image import Bitstream, ImageFormat

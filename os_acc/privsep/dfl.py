@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from os_acc.objects.dfl import DRIVER, FME, MANAGER, PORT, REGION, canonical
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel
+from os_acc.privsep.outcome import CallRefused, Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,17 +90,18 @@ def open_node(device: str) -> int:
     return kernel.current.open_exclusive(path, _read(device, "dev"))
 
 
-def held(function: PciAddress) -> str | None:
-    """Return the name of a function's node that is open, or None.
+def check_closed(function: PciAddress) -> None:
+    """Check that no node of a function on dfl-pci is open.
 
     dfl-pci releases a function even while its nodes are open. The kernel kills
     a process that closes a port's node afterwards (afu_release() resets the
     port through registers that are no longer mapped).
 
+    :raises CallRefused: IN_USE, with the name of the node.
     :raises OSError: the kernel gives no information.
     """
     if functions.driver(function) != DRIVER:
-        return None
+        return
     for device in (*own_ports(function), *_below(function, FME)):
         try:
             os.close(open_node(device))
@@ -107,10 +109,10 @@ def held(function: PciAddress) -> str | None:
             # A missing node cannot be open.
             continue
         except OSError as error:
-            if error.errno == errno.EBUSY:
-                return os.path.basename(device)
-            raise
-    return None
+            if error.errno != errno.EBUSY:
+                raise
+            node = os.path.basename(device)
+            raise CallRefused(Outcome.IN_USE, errno.EBUSY, node) from error
 
 
 def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from os_acc.privsep import kernel
-from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.outcome import CallRefused, Outcome
 
 #: The step of a refusal; ``observed`` is the name of the disk.
 STEP: Final = "disk"
@@ -55,14 +55,14 @@ def claimed(directory: str) -> Iterator[None]:
 def in_use(name: str, error: OSError) -> CallRefused:
     """Return the refusal for a disk that cannot be opened exclusively."""
     outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.UNSURE
-    return CallRefused(CallResult(outcome, error.errno or errno.EIO, STEP, name))
+    return CallRefused(outcome, error.errno or errno.EIO, STEP, name)
 
 
 def below(directory: str) -> dict[str, str]:
     """Return the device numbers of the disks below a directory of sysfs, by name."""
     found: dict[str, str] = {}
     for path, _, files in os.walk(os.path.realpath(directory)):
-        # An exclusive open of the whole disk covers its partitions.
+        # An exclusive open of the disk covers its partitions.
         if "partition" not in files:
             name = _NVME_PATH.sub(r"\1\2", os.path.basename(path))
             # It is no disk, or leaves at this moment.

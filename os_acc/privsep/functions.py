@@ -12,52 +12,28 @@ import contextlib
 import errno
 import os
 import re
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from os_acc import exception
 from os_acc.objects import nvme, vfio_driver
-from os_acc.objects.digest import Digest
-from os_acc.objects.pci import BUS_RESETS, CHIPSET, PciAddress, part_of_device
-from os_acc.privsep import disks, kernel
-from os_acc.privsep.outcome import CallResult, Outcome
-
-_DRIVERS = "sys/bus/pci/drivers"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_IDENTITY = (
-    "vendor",
-    "device",
-    "subsystem_vendor",
-    "subsystem_device",
-    "revision",
+from os_acc.objects.pci import (
+    BUS_RESETS,
+    CHIPSET,
+    PciAddress,
+    parse_modalias,
+    part_of_device,
 )
+from os_acc.privsep import disks, kernel
+from os_acc.privsep.outcome import CallRefused, Outcome
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
-#: The longest time limit of a call that the helper accepts, in milliseconds.
-DEADLINE_LIMIT_MS = 600_000
 # As long as the name of a provider in Placement.
 _LONGEST_TEXT = 200
-
-
-class WithoutEffect(Exception):
-    """The kernel accepted a value, but the attribute shows another one."""
-
-    def __init__(self, attribute: str, observed: str) -> None:
-        super().__init__(observed)
-        self.attribute, self.observed = attribute, observed
-
-
-def parse_address(parts: object) -> PciAddress | None:
-    """Return the address of four numbers; None if they are invalid."""
-    if not isinstance(parts, tuple | list) or len(parts) != 4:
-        return None
-    # A subclass of int may format itself as any text, and becomes a path.
-    if not all(type(part) is int for part in parts):
-        return None
-    try:
-        return PciAddress(*parts)
-    except exception.InvalidInput:
-        return None
+#: The step of a refusal because a process has the IOMMU group open.
+HELD: Final = "vfio"
 
 
 def is_number(value: object, limit: int) -> TypeGuard[int]:
@@ -74,32 +50,14 @@ def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
     )
 
 
-def is_deadline(value: object) -> TypeGuard[int]:
-    """Return whether a value is an acceptable deadline in milliseconds."""
-    return is_number(value, DEADLINE_LIMIT_MS) and value != 0
-
-
 def is_driver_name(value: object) -> bool:
     """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
     return (type(value) is str and value == "") or vfio_driver.is_name(value)
 
 
-def is_file_name(value: str) -> bool:
-    """Return whether a text is the name of one file in a directory."""
-    return value not in ("", ".", "..") and "/" not in value and "\0" not in value
-
-
 def is_uuid(value: object) -> TypeGuard[str]:
     """Return whether a value is a canonical UUID."""
     return type(value) is str and _UUID.fullmatch(value) is not None
-
-
-def parse_digest(algorithm: object, digest: object) -> Digest | None:
-    """Return the digest of a cached image; None if it is invalid."""
-    # A subclass of str may be written differently than it is matched.
-    if type(algorithm) is not str or type(digest) is not str:
-        return None
-    return Digest.of_file_name(f"{algorithm}-{digest}")
 
 
 def directory(address: PciAddress) -> str:
@@ -137,26 +95,43 @@ def _parse(name: str) -> PciAddress | None:
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
     """Return vendor, product, both subsystem ids and revision; None if gone."""
-    path = directory(address)
     try:
-        return tuple(
-            int(kernel.current.read(os.path.join(path, name)), 16) for name in _IDENTITY
-        )
+        *ids, _class = parse_modalias(read(address, "modalias"))
+        return (*ids, int(read(address, "revision"), 16))
+    except exception.InvalidInput as error:
+        raise OSError(errno.EPROTO, error.message, "modalias") from error
     except OSError as error:
         if error.errno in _GONE:
             return None
         raise
 
 
-def changed(address: PciAddress, expected: tuple[int, ...]) -> CallResult | None:
-    """Return a refusal if the function is gone or another one; None if not."""
+def check_identity(address: PciAddress, expected: tuple[int, ...]) -> None:
+    """Check that a function is on the bus, and the expected one.
+
+    :raises CallRefused: GONE or CHANGED.
+    """
     found = identity(address)
     if found is None:
-        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
+        raise gone()
     if found != expected:
         ids = ":".join(f"{number:04x}" for number in found)
-        return CallResult(Outcome.CHANGED, 0, "identity", ids)
-    return None
+        raise CallRefused(Outcome.CHANGED, 0, "identity", ids)
+
+
+def check_exists(*addresses: PciAddress) -> None:
+    """Check that functions are on the bus.
+
+    :raises CallRefused: GONE.
+    :raises OSError: the kernel gives no information.
+    """
+    if not all(map(exists, addresses)):
+        raise gone()
+
+
+def gone() -> CallRefused:
+    """Return the refusal of a device that has left the host."""
+    return CallRefused(Outcome.GONE, errno.ENODEV, "identity")
 
 
 def is_bridge(address: PciAddress) -> bool:
@@ -202,21 +177,17 @@ def resets_alone(address: PciAddress) -> bool:
         return os.path.exists(os.path.join(directory(address), "reset"))
 
 
-def _link(address: PciAddress, name: str) -> str:
+def link(place: str, name: str) -> str:
+    """Return the name of what a link in a directory leads to; '' if there is none."""
     try:
-        return os.path.basename(os.readlink(os.path.join(directory(address), name)))
+        return os.path.basename(os.readlink(os.path.join(place, name)))
     except (FileNotFoundError, NotADirectoryError):
         return ""
 
 
 def driver(address: PciAddress) -> str:
     """Return the name of the function's driver; '' for none."""
-    return _link(address, "driver")
-
-
-def has_driver(name: str) -> bool:
-    """Return whether the kernel has a PCI driver of this name."""
-    return os.path.isdir(kernel.current.path(_DRIVERS, name))
+    return link(directory(address), "driver")
 
 
 def is_text(value: object) -> bool:
@@ -229,26 +200,19 @@ def may_be_a_guests(address: PciAddress, driver: str) -> bool:
     # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
     if vfio_driver.is_vfio_driver(driver) or driver == vfio_driver.NVIDIA:
         return True
-    return is_offered(address)
-
-
-def is_offered(address: PciAddress) -> bool:
-    """Return whether a driver offers a function to guests (Linux 6.1 and later).
-
-    Documentation/ABI/testing/sysfs-devices-vfio-dev.
-    """
+    # A driver offers it to guests (Documentation/ABI/testing/sysfs-devices-vfio-dev).
     return os.path.isdir(os.path.join(directory(address), "vfio-dev"))
 
 
 def group(address: PciAddress) -> int | None:
     """Return the number of the function's IOMMU group, or None."""
-    text = _link(address, "iommu_group")
+    text = link(directory(address), "iommu_group")
     return int(text) if text.isdigit() else None
 
 
 def physical_function(address: PciAddress) -> PciAddress | None:
     """Return the PF of a VF; None for other functions."""
-    return _parse(_link(address, "physfn"))
+    return _parse(link(directory(address), "physfn"))
 
 
 def serial(address: PciAddress) -> str:
@@ -332,11 +296,6 @@ def rebind(address: PciAddress, name: str) -> None:
     probe(address)
 
 
-def count_vfs(address: PciAddress) -> int:
-    """Return the number of existing VFs; see :func:`vfs`."""
-    return len(vfs(address))
-
-
 def vfs(address: PciAddress) -> list[PciAddress]:
     """Return the existing VFs of a function by their links, sorted.
 
@@ -346,7 +305,9 @@ def vfs(address: PciAddress) -> list[PciAddress]:
         names = os.listdir(directory(address))
     except FileNotFoundError:
         return []
-    links = (_link(address, name) for name in names if name.startswith("virtfn"))
+    links = (
+        link(directory(address), name) for name in names if name.startswith("virtfn")
+    )
     # One may be removed meanwhile.
     return sorted(filter(None, map(_parse, links)))
 
@@ -369,24 +330,30 @@ def mediated_devices(address: PciAddress) -> list[str]:
     ]
 
 
-def parts(address: PciAddress) -> CallResult | None:
-    """Return a refusal if a function has parts that end when it leaves its driver.
+def check_undivided(address: PciAddress) -> None:
+    """Check that a function has no parts that end when it leaves its driver.
 
     They are VFs (pci_disable_sriov() in the drivers' remove()) and mediated devices
     (mdev_unregister_parent()), which other users of the host may have made.
+
+    :raises CallRefused: IN_PARTS.
     """
-    if count := count_vfs(address):
+    if count := len(vfs(address)):
         found = f"{count} VF" if count == 1 else f"{count} VFs"
     elif mdevs := mediated_devices(address):
         found = f"the mediated device {mdevs[0]}"
     else:
-        return None
-    return CallResult(Outcome.IN_PARTS, errno.EBUSY, str(address), found)
+        return
+    raise CallRefused(Outcome.IN_PARTS, errno.EBUSY, str(address), found)
 
 
-def attribute(error: OSError) -> str:
-    """Return the name of the attribute to which an error refers."""
-    return str(error.filename or "").rpartition("/")[2]
+def check_without_vfs(address: PciAddress) -> None:
+    """Check that a function has no VFs, which would lose their PF.
+
+    :raises CallRefused: REFUSED, EBUSY.
+    """
+    if count := len(vfs(address)):
+        raise CallRefused(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(count))
 
 
 def read(address: PciAddress, attribute: str) -> str:
@@ -402,11 +369,22 @@ def write(address: PciAddress, attribute: str, text: str) -> None:
 def check(address: PciAddress, attribute: str, text: str) -> None:
     """Check what an attribute shows after a write.
 
-    :raises WithoutEffect: it shows another text.
+    :raises CallRefused: it shows another text.
     """
     observed = read(address, attribute)
     if observed != text:
-        raise WithoutEffect(attribute, observed)
+        raise CallRefused(Outcome.NO_EFFECT, 0, attribute, observed)
+
+
+def check_driver(address: PciAddress, name: str, override_text: str) -> None:
+    """Check that a function has this driver and this override now.
+
+    :raises CallRefused: it has another one.
+    """
+    if (found := driver(address)) != name:
+        raise CallRefused(Outcome.NO_EFFECT, 0, "driver", found)
+    if (found := override(address)) != override_text:
+        raise CallRefused(Outcome.NO_EFFECT, 0, "driver_override", found)
 
 
 def probe(address: PciAddress) -> None:
@@ -415,3 +393,49 @@ def probe(address: PciAddress) -> None:
     Success does not imply that a driver was bound (drivers/base/bus.c).
     """
     kernel.current.write(kernel.current.path("sys/bus/pci/drivers_probe"), str(address))
+
+
+def check_unheld(group_number: int) -> None:
+    """Check that no process has an IOMMU group open: a write would wait for it.
+
+    :raises CallRefused: IN_USE, or UNSURE.
+    """
+    error = kernel.current.probe_vfio_group(group_number)
+    if error not in (0, errno.ENOENT):
+        is_held = error == errno.EBUSY
+        raise CallRefused(Outcome.IN_USE if is_held else Outcome.UNSURE, error, HELD)
+
+
+def reset(address: PciAddress) -> None:
+    """Reset a function, so that it leaves no data for the next user.
+
+    Without a reset method, either the operator allowed the device explicitly, or the
+    first function of its bus was reset before, and this one with it.
+    """
+    if resets_with_bus(address):
+        try:
+            reset_bus(address)
+        except OSError as error:
+            # The kernel does not reset this bus: take has failed, and no guest had it.
+            if error.errno != errno.ENODEV:
+                raise
+        return
+    try:
+        write(address, "reset", "1")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        # This method works only while a function is alone on its bus.
+        if error.errno != errno.ENOTTY or read(address, "reset_method") != "bus":
+            raise
+
+
+def reset_bus(address: PciAddress) -> None:
+    """Reset a function and the others of its bus, which VFIO has.
+
+    :raises OSError: they are not reset.
+    """
+    try:
+        kernel.current.hot_reset(group(address) or 0, str(address))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "reset of its bus") from error

@@ -13,15 +13,16 @@ client inside the kernel: see :mod:`.disks`.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel, mdev
+from os_acc.privsep import disks, functions, kernel, mdev, request
 from os_acc.privsep.outcome import Outcome
 
 _NAMED_AT_MOST = 16
@@ -29,88 +30,69 @@ _NVIDIA: Final = "proc/driver/nvidia/gpus"
 _MINOR: Final = re.compile(r"Device Minor:\s*([0-9]+)\s*", re.ASCII)
 
 
-@privsep.inspect.entrypoint
-def holders(
-    all_parts: tuple[tuple[int, ...], ...],
-) -> tuple[str, int, tuple[tuple[int, str], ...]]:
+Holders = tuple[str, int, tuple[tuple[int, str], ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HoldersRequest(request.Request):
+    """Functions that may be held."""
+
+    addresses: request.Addresses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MdevRequest(request.Request):
+    """A mediated device that may be held."""
+
+    uuid: request.Uuid
+
+
+@request.entrypoint(privsep.inspect, HoldersRequest)
+def holders(call: HoldersRequest) -> Holders:
     """Return whether one of these functions is held, and its holders.
 
     :returns: an outcome (ok: not held; in-use; unsure), the error number
         behind it, and (pid, command) of the holders that were found.
     """
-    whole = _parse(all_parts)
-    if whole is None:
-        return (Outcome.INVALID, errno.EINVAL, ())
+    nodes: set[str] = set()
     try:
-        nodes = _nodes(whole)
-        # Scanning all processes is expensive on a busy host: only done if there is
-        # a node that could be held.
-        found = tuple(_processes(nodes)) if nodes else ()
-        error = _probe(whole)
-    except OSError as failure:
-        return (Outcome.UNSURE, failure.errno or errno.EIO, ())
-    return _judged(found, error)
+        for address in call.addresses:
+            nodes.update(_device_nodes(functions.directory(address)))
+            nodes.update(_multipath_nodes(address))
+            nodes.update(_nvidia_nodes(address))
+        return _holders(nodes, map(functions.group, call.addresses))
+    except OSError as error:
+        return (Outcome.UNSURE, error.errno or errno.EIO, ())
 
 
-@privsep.inspect.entrypoint
-def mdev_holders(uuid: str) -> tuple[str, int, tuple[tuple[int, str], ...]]:
+@request.entrypoint(privsep.inspect, MdevRequest)
+def mdev_holders(call: MdevRequest) -> Holders:
     """Return whether a mediated device is held, and its holders.
 
     :returns: as :func:`holders`; a missing mediated device is not held.
     """
-    if not functions.is_uuid(uuid):
-        return (Outcome.INVALID, errno.EINVAL, ())
     try:
-        nodes = set(_device_nodes(mdev.directory(uuid)))
-        number = mdev.group(uuid)
-        if number is not None and _has_node(number):
-            nodes.add(f"/dev/vfio/{number}")
-        found = tuple(_processes(frozenset(nodes))) if nodes else ()
-        error = 0 if number is None else kernel.current.probe_vfio_group(number)
-    except OSError as failure:
-        return (Outcome.UNSURE, failure.errno or errno.EIO, ())
-    return _judged(found, 0 if error == errno.ENOENT else error)
+        nodes = set(_device_nodes(mdev.directory(call.uuid)))
+        return _holders(nodes, [mdev.group(call.uuid)])
+    except OSError as error:
+        return (Outcome.UNSURE, error.errno or errno.EIO, ())
 
 
-def _judged(
-    found: tuple[tuple[int, str], ...], error: int
-) -> tuple[str, int, tuple[tuple[int, str], ...]]:
-    if found or error == errno.EBUSY:
-        return (Outcome.IN_USE, errno.EBUSY, found[:_NAMED_AT_MOST])
-    return (Outcome.UNSURE if error else Outcome.OK, error, ())
-
-
-def _parse(all_parts: object) -> list[PciAddress] | None:
-    if not isinstance(all_parts, tuple | list) or not all_parts:
-        return None
-    addresses = [functions.parse_address(parts) for parts in all_parts]
-    whole = [address for address in addresses if address is not None]
-    return whole if len(whole) == len(addresses) else None
-
-
-def _probe(addresses: list[PciAddress]) -> int:
-    for address in addresses:
-        group = functions.group(address)
-        if group is None:
-            continue
-        # Regardless of the driver: it may be a variant of vfio-pci, or unbound
-        # while the unbind waits for the guest. No node, no holder.
-        error = kernel.current.probe_vfio_group(group)
-        if error not in (0, errno.ENOENT):
-            return error
-    return 0
-
-
-def _nodes(addresses: list[PciAddress]) -> frozenset[str]:
-    nodes: set[str] = set()
-    for address in addresses:
-        group = functions.group(address)
-        if group is not None and _has_node(group):
-            nodes.add(f"/dev/vfio/{group}")
-        nodes.update(_device_nodes(functions.directory(address)))
-        nodes.update(_multipath_nodes(address))
-        nodes.update(_nvidia_nodes(address))
-    return frozenset(nodes)
+def _holders(nodes: set[str], groups: Iterable[int | None]) -> Holders:
+    """Find the processes with an open node, then probe the IOMMU groups."""
+    # Regardless of the driver: it may be a variant of vfio-pci, or unbound while the
+    # unbind waits for the guest.
+    numbers = sorted({each for each in groups if each is not None})
+    nodes.update(f"/dev/vfio/{number}" for number in numbers if _has_node(number))
+    # Scanning all processes is expensive on a busy host: only done if there is
+    # a node that could be held.
+    found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
+    # No node, no holder.
+    probed = (kernel.current.probe_vfio_group(number) for number in numbers)
+    number = next((each for each in probed if each not in (0, errno.ENOENT)), 0)
+    if found or number == errno.EBUSY:
+        return (Outcome.IN_USE, errno.EBUSY, found)
+    return (Outcome.UNSURE if number else Outcome.OK, number, ())
 
 
 def _multipath_nodes(address: PciAddress) -> Iterator[str]:
@@ -163,14 +145,14 @@ def _device_nodes(directory: str) -> Iterator[str]:
                 yield f"/dev/{value}"
 
 
-def _processes(nodes: frozenset[str]) -> Iterator[tuple[int, str]]:
+def _processes(nodes: set[str]) -> Iterator[tuple[int, str]]:
     proc = kernel.current.path("proc")
     for name in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
         if _holds(os.path.join(proc, name, "fd"), nodes):
             yield (int(name), _command(os.path.join(proc, name, "comm")))
 
 
-def _holds(directory: str, nodes: frozenset[str]) -> bool:
+def _holds(directory: str, nodes: set[str]) -> bool:
     try:
         descriptors = os.listdir(directory)
     except OSError:

@@ -16,17 +16,17 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-
-from oslo_config import cfg
+from typing import Annotated, Any
 
 from os_acc import deadlines, exception
 from os_acc.bitstreams import shared_options
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
-from os_acc.privsep import rootconf
-from os_acc.privsep.outcome import ImageUnfit
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import request, rootconf, worker
+from os_acc.privsep.outcome import CallResult, unfit
 from os_acc.privsep.rootconf import RootConf
 
 #: Maximum size of an image in bytes. Programming holds the image in memory twice
@@ -55,10 +55,79 @@ class Sealed:
     size: int
 
 
+def _signature(value: Any) -> tuple[str, ...]:
+    request.require(isinstance(value, tuple | list) and len(value) == 4)
+    # A subclass of str may be written differently than it is matched.
+    request.require(all(type(t) is str and len(t) <= _LONGEST for t in value))
+    return tuple(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImageRequest(request.Request):
+    """A cached image, and the card that is programmed with it.
+
+    :ivar card: the function that programs.
+    :ivar number: of the port on the card, or of the user function in its slot.
+    :ivar interface_id: canonical UUID of the interface that the card must have.
+    :ivar digest: of the entire image, by which it is found.
+    :ivar offset, size: range of the image to send to the hardware; XRT's tools get the
+        entire image.
+    :ivar signature: see :func:`.signatures.check`.
+    """
+
+    card: request.Address
+    identity: request.Identity
+    number: Annotated[int, request.number(7)]
+    interface_id: request.Uuid
+    digest: request.ImageDigest
+    offset: Annotated[int, request.number(SIZE_LIMIT)]
+    size: Annotated[int, request.number(SIZE_LIMIT, least=1)]
+    epoch: request.Epoch
+    milliseconds: request.Milliseconds
+    signature: Annotated[tuple[str, ...], _signature]
+
+
+def program(
+    call: ImageRequest,
+    root: RootConf,
+    job: Callable[[Sealed], CallResult],
+    beside: Sequence[PciAddress],
+) -> CallResult:
+    """Verify the image of a call, and program it in a worker's child.
+
+    :param root: the configuration that permits the call. The file may change while the
+        image is read, and another one may require no signature.
+    :param beside: functions that are locked with the card.
+    :raises CallRefused: the image is not the expected one, or unsigned; the step is
+        ``image``, ``digest`` or ``signature``.
+    """
+    deadline = time.monotonic() + call.milliseconds / 1000
+    with current.sealed(call.digest, deadline) as image:
+        if call.offset + call.size > image.size:
+            raise unfit(errno.ERANGE, observed=str(image.size))
+        if root.certificates is not None:
+            # Only the programming context preloads it: cryptography imports slowly.
+            from os_acc.privsep import signatures
+
+            signatures.check(image.fd, call.signature, root.certificates, deadline)
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            # Nothing has begun: reading the image took all of the time.
+            raise unfit(errno.ETIMEDOUT)
+        return worker.run(
+            [call.card],
+            call.epoch,
+            seconds,
+            lambda _index: job(image),
+            [image.fd],
+            beside=beside,
+        )[0]
+
+
 class Images:
     """The bitstream cache of a host.
 
-    :param directory: None: the directory of the helper's own configuration.
+    :param directory: None: the directory of the configuration.
     """
 
     def __init__(self, directory: str | None = None) -> None:
@@ -67,37 +136,27 @@ class Images:
     def directory(self) -> str:
         """Return the directory of the files.
 
-        :raises ImageUnfit: the configuration lacks an absolute ``state_path``.
+        :raises CallRefused: the configuration lacks an absolute ``state_path``.
         """
         if self._directory is not None:
             return self._directory
-        found = rootconf.current().state_path
-        if found is None:
-            found = self._configured()
-        if not found or not os.path.isabs(found):
-            raise ImageUnfit(errno.EINVAL, "image", "state_path is not absolute")
+        option, group = shared_options.STATE_PATH, shared_options.GROUP
+        configured = rootconf.current().state_path
+        found = rootconf.absolute_path(configured, option, group, "image")
         return os.path.join(found, DIRECTORY)
-
-    def _configured(self) -> str | None:
-        cfg.CONF.register_opt(shared_options.STATE_PATH, group=shared_options.GROUP)
-        try:
-            found: str | None = cfg.CONF[shared_options.GROUP].state_path
-        except cfg.Error as error:
-            raise ImageUnfit(errno.EINVAL, "image", str(error)) from error
-        return found
 
     @contextlib.contextmanager
     def sealed(self, digest: Digest, deadline: float) -> Iterator[Sealed]:
         """Read, verify and seal the image of this digest.
 
         :param deadline: on the clock of ``time.monotonic()``.
-        :raises ImageUnfit: the image is missing, too large, not read in time, or does
+        :raises CallRefused: the image is missing, too large, not read in time, or does
             not match its digest.
         """
         try:
             memory = os.memfd_create("image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
-            raise _unreadable(error) from error
+            raise unfit(error.errno or errno.EIO) from error
         try:
             yield Sealed(memory, self._fill(memory, digest, deadline))
         finally:
@@ -112,35 +171,11 @@ class Images:
                 os.close(fd)
             _seal(memory, deadline)
         except OSError as error:
-            raise _unreadable(error) from error
+            raise unfit(error.errno or errno.EIO) from error
         return size
 
 
 current = Images()
-
-
-def is_signature(value: object) -> bool:
-    """Return whether a value is well-formed for :func:`check_signature`."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == 4
-        # A subclass of str may be written differently than it is matched.
-        and all(type(text) is str and len(text) <= _LONGEST for text in value)
-    )
-
-
-def check_signature(
-    image: Sealed, signature: tuple[str, ...], root: RootConf, deadline: float
-) -> None:
-    """Verify the signature of an image, if root's configuration requires one.
-
-    :raises ImageUnfit: no signer trusted by root signed the image.
-    """
-    if root.certificates is not None:
-        # Only the programming context preloads it: cryptography imports slowly.
-        from os_acc.privsep import signatures
-
-        signatures.check(image.fd, signature, root.certificates, deadline)
 
 
 def _open(directory: str, name: str) -> int:
@@ -151,7 +186,7 @@ def _open(directory: str, name: str) -> int:
         os.close(directory_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ImageUnfit(errno.EINVAL, "image", "not a file")
+        raise unfit(errno.EINVAL, observed="not a file")
     return fd
 
 
@@ -167,9 +202,9 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
         size += len(data)
         # Counts bytes read instead of trusting fstat(2): the file may grow.
         if size > SIZE_LIMIT:
-            raise ImageUnfit(errno.EFBIG, "image", str(SIZE_LIMIT))
+            raise unfit(errno.EFBIG, observed=str(SIZE_LIMIT))
         if time.monotonic() >= deadline:
-            raise ImageUnfit(errno.ETIMEDOUT, "image")
+            raise unfit(errno.ETIMEDOUT)
         # At most two chunks are in memory, however slow the hash is.
         _end(hashed, deadline)
         hashed = _begin(found.update, data)
@@ -178,7 +213,7 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
             left = left[os.write(memory, left) :]
     _end(hashed, deadline)
     if found.hexdigest() != digest.value:
-        raise ImageUnfit(errno.EBADMSG, "digest", found.hexdigest())
+        raise unfit(errno.EBADMSG, "digest", found.hexdigest())
     return size
 
 
@@ -196,12 +231,12 @@ def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]
 def _end(hashed: futures.Future[None], deadline: float) -> None:
     """Wait for the hash of a chunk.
 
-    :raises ImageUnfit: the deadline has passed.
+    :raises CallRefused: the deadline has passed.
     """
     try:
         hashed.result(max(0.0, deadline - time.monotonic()))
     except futures.TimeoutError as error:
-        raise ImageUnfit(errno.ETIMEDOUT, "image") from error
+        raise unfit(errno.ETIMEDOUT) from error
 
 
 def _seal(memory: int, deadline: float) -> None:
@@ -218,7 +253,3 @@ def _seal(memory: int, deadline: float) -> None:
             if error.errno != errno.EBUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(_PAUSE)
-
-
-def _unreadable(error: OSError) -> ImageUnfit:
-    return ImageUnfit(error.errno or errno.EIO, "image")

@@ -119,7 +119,7 @@ class Kernel:
     def open_disk(
         self, path: str, device: str, flags: int = os.O_RDWR | os.O_DIRECT
     ) -> int:
-        """Claim a whole block device until it is closed.
+        """Claim a block device with its partitions until it is closed.
 
         While it is claimed, it can be neither mounted nor be made part of a volume
         (open(2), O_EXCL of a block device; bd_prepare_to_claim() in block/bdev.c).

@@ -16,7 +16,7 @@ from typing import Final
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record, rootconf, state_files
-from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.outcome import CallRefused, Outcome
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 # The kernel does not number slots. Other types of a parent may use the capacity that a
@@ -29,11 +29,10 @@ TYPES: Final = "mdev_supported_types"
 def open_lock(address: DeviceAddress) -> int:
     """Open the lock file of a device, which is made for a device of this host.
 
-    :raises CallRefused: see :func:`refusal`.
+    :raises CallRefused: see :func:`check`.
     :raises OSError: it cannot be opened or made.
     """
-    if (refused := refusal(address)) is not None:
-        raise CallRefused(refused)
+    check(address)
     return _open(_path(address))
 
 
@@ -46,10 +45,10 @@ def open_parent(parent: PciAddress | str) -> int:
     :raises CallRefused: it does not exist.
     :raises OSError: it cannot be opened or made.
     """
-    of_pci = isinstance(parent, PciAddress)
-    above = "sys/bus/pci/devices" if of_pci else "sys/class/mdev_bus"
-    if not os.path.isdir(kernel.current.path(above, str(parent))):
-        raise CallRefused(CallResult(Outcome.GONE, errno.ENODEV, "identity"))
+    if isinstance(parent, PciAddress):
+        functions.check_exists(parent)
+    else:
+        check_parent(parent)
     return _open(kernel.current.path(state_files.LOCKS, f"parent@{parent}"))
 
 
@@ -58,50 +57,59 @@ def _open(path: str) -> int:
     return os.open(path, _FLAGS | os.O_CREAT, 0o600)
 
 
-def refusal(address: DeviceAddress) -> CallResult | None:
-    """Return why a device without a lock file gets none; None: it has or gets one.
+def check(address: DeviceAddress) -> None:
+    """Check that a device has a lock file, or may get one.
 
     A function has to exist: there are no more files than functions, and the permission
     to use one depends on its group, which the job reads under the lock. A type has
     many slots: root's configuration has to name it, and its parent to offer it.
 
+    :raises CallRefused: it may not.
     :raises OSError: the kernel gives no information.
     """
     if os.path.lexists(_path(address)) or record.exists(address):
-        return None
+        return
     if isinstance(address, PciAddress):
-        if functions.exists(address):
-            return None
-        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
-    if (gone := missing_type(address.type)) is not None:
-        return gone
+        functions.check_exists(address)
+        return
+    check_type(address.type)
     if not rootconf.current().allows_mdev(address.type):
-        return rootconf.denied()
-    if address.number < max(_SLOTS, _instances(address.type)):
-        return None
-    return CallResult(Outcome.REFUSED, errno.ENOSPC, "available_instances")
+        raise rootconf.denied()
+    if address.number >= max(_SLOTS, _instances(address.type)):
+        raise CallRefused(Outcome.REFUSED, errno.ENOSPC, "available_instances")
 
 
-def missing_type(kind: MdevType) -> CallResult | None:
-    """Return the answer if a parent, or its type, is not there; None if it is."""
-    types = os.path.join(parent_directory(kind), TYPES)
+def check_type(kind: MdevType) -> None:
+    """Check that a parent is there, and offers a type.
+
+    :raises CallRefused: GONE.
+    """
+    types = os.path.join(_parent_directory(kind.parent), TYPES)
     if os.path.isdir(os.path.join(types, kind.name)):
-        return None
+        return
     try:
         found = ", ".join(sorted(os.listdir(types)))
     except FileNotFoundError:
-        return CallResult(Outcome.GONE, errno.ENODEV, "mdev_bus")
-    return CallResult(Outcome.GONE, errno.ENODEV, TYPES, found)
+        raise CallRefused(Outcome.GONE, errno.ENODEV, "mdev_bus") from None
+    raise CallRefused(Outcome.GONE, errno.ENODEV, TYPES, found)
 
 
-def parent_directory(kind: MdevType) -> str:
-    """Return the directory of the parent of a type."""
-    return kernel.current.path("sys/class/mdev_bus", kind.parent)
+def check_parent(name: str) -> None:
+    """Check that a parent of mediated devices is there.
+
+    :raises CallRefused: GONE.
+    """
+    if not os.path.isdir(_parent_directory(name)):
+        raise functions.gone()
+
+
+def _parent_directory(name: str) -> str:
+    return kernel.current.path("sys/class/mdev_bus", name)
 
 
 def type_directory(kind: MdevType) -> str:
     """Return the directory of a type."""
-    return os.path.join(parent_directory(kind), TYPES, kind.name)
+    return os.path.join(_parent_directory(kind.parent), TYPES, kind.name)
 
 
 def _instances(kind: MdevType) -> int:

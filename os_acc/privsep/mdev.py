@@ -9,118 +9,94 @@ an epoch of its own. The UUID of a mediated device is that of its lease.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import functions, kernel, locks, record, rootconf, worker
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep import functions, kernel, locks, record, request, rootconf, worker
+from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
-from os_acc.privsep.rootconf import RootConf
 
-_HIGHEST_SLOT = 10**9 - 1
+_Call = TypeVar("_Call", "SlotRequest", "RemoveRequest")
 
 
-@privsep.base.entrypoint
-def create(
-    parent: str,
-    type_name: str,
-    number: int,
-    uuid: str,
-    epoch: int,
-    milliseconds: int,
-    releaser: str = "",
-    node: str = "",
-) -> tuple[str, int, str, str]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlotRequest(request.Request):
+    """A slot for a lease.
+
+    :ivar lease: canonical UUID of the lease and of its mediated device.
+    :ivar releaser: the plugin that has to release the slot, which is recorded first;
+        '' for none.
+    :ivar node: the compute node whose lease it is; '' if unknown.
+    """
+
+    slot: request.Slot
+    lease: request.Uuid
+    epoch: request.Epoch
+    milliseconds: request.Milliseconds
+    releaser: request.Name = ""
+    node: request.Text = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoveRequest(request.Request):
+    """A slot whose mediated device is removed.
+
+    :ivar lease: as for :class:`SlotRequest`.
+    :ivar keeps_record: whether a plugin has to release the slot afterwards: its record,
+        if any, stays until a call without it.
+    """
+
+    slot: request.Slot
+    lease: request.Uuid
+    epoch: request.Epoch
+    milliseconds: request.Milliseconds
+    keeps_record: request.Flag = False
+
+
+@request.entrypoint(privsep.base, SlotRequest)
+def create(call: SlotRequest) -> CallResult:
     """Create a mediated device of a type; do nothing if it exists already.
 
     Root's configuration has to name the type on this parent. If the slot is on record
     for another lease, or its record is damaged, nothing is changed.
-
-    :param number: of the slot.
-    :param uuid: canonical UUID of the lease and of its mediated device.
-    :param releaser: the plugin that has to release the slot, which is recorded first;
-        '' for none.
-    :param node: the compute node whose lease it is; '' if unknown.
     """
-    slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if (
-        slot is None
-        or not functions.is_driver_name(releaser)
-        or not functions.is_text(node)
-    ):
-        return CallResult(Outcome.INVALID, errno.EINVAL)
-    root = rootconf.current()
-    return _run(
-        slot, epoch, milliseconds, lambda: _create(slot, uuid, root, releaser, node)
-    )
+    return _run(call, _create)
 
 
-@privsep.base.entrypoint
-def remove(
-    parent: str,
-    type_name: str,
-    number: int,
-    uuid: str,
-    epoch: int,
-    milliseconds: int,
-    is_owed: bool = False,
-) -> tuple[str, int, str, str]:
+@request.entrypoint(privsep.base, RemoveRequest)
+def remove(call: RemoveRequest) -> CallResult:
     """Remove a lease's mediated device; do nothing if it does not exist.
 
     One of another type is not removed. One that left root's configuration is.
-
-    :param number: as for :func:`create`, as is ``uuid``.
-    :param is_owed: whether a plugin has to release the slot afterwards: its record, if
-        any, stays until a call without it.
     """
-    slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if slot is None or type(is_owed) is not bool:
-        return CallResult(Outcome.INVALID, errno.EINVAL)
-    refused = locks.refusal(slot)
-    # The kernel removes the mediated devices of a parent that goes. Without a lock
-    # file, this helper has created none since the host was booted.
-    if refused and (refused.outcome == Outcome.GONE or _type_of(uuid) is None):
-        return CallResult(Outcome.OK)
-    return _run(slot, epoch, milliseconds, lambda: _remove(slot, uuid, is_owed=is_owed))
+    try:
+        locks.check(call.slot)
+    except CallRefused as refusal:
+        # The kernel removes the mediated devices of a parent that goes. Without a lock
+        # file, this helper has created none since the host was booted.
+        if refusal.result.outcome == Outcome.GONE or _type_of(call.lease) is None:
+            return OK
+    return _run(call, _remove)
 
 
-@privsep.base.entrypoint
-def repair_record(
-    parent: str,
-    type_name: str,
-    number: int,
-    uuid: str,
-    epoch: int,
-    milliseconds: int,
-    releaser: str = "",
-    node: str = "",
-) -> tuple[str, int, str, str]:
+@request.entrypoint(privsep.base, SlotRequest)
+def repair_record(call: SlotRequest) -> CallResult:
     """Replace the damaged record of a slot by one for a new lease.
 
     Nothing else is changed: a missing record stays missing, and a sound one as it is.
-
-    :param number: as for :func:`create`, as is ``uuid``.
-    :param releaser: as for :func:`create`, as is ``node``. Without a releaser, or
-        without the parent, the damaged record is removed.
+    Without a releaser, or without the parent, the damaged record is removed.
     """
-    slot = _parse(parent, type_name, number, uuid, epoch, milliseconds)
-    if (
-        slot is None
-        or not functions.is_driver_name(releaser)
-        or not functions.is_text(node)
-    ):
-        return CallResult(Outcome.INVALID, errno.EINVAL)
-    if not record.exists(slot):
-        return CallResult(Outcome.OK)
-    return _run(slot, epoch, milliseconds, lambda: _repair(slot, uuid, releaser, node))
+    return _run(call, _repair) if record.exists(call.slot) else OK
 
 
-def has_parent(kind: MdevType) -> bool:
-    """Return whether the parent of a type is there."""
-    return os.path.isdir(locks.parent_directory(kind))
+def _run(call: _Call, step: Callable[[_Call], CallResult]) -> CallResult:
+    seconds = call.milliseconds / 1000
+    return worker.run([call.slot], call.epoch, seconds, lambda _index: step(call))[0]
 
 
 def record_slot(slot: MdevSlot, lease: str, releaser: str, node: str = "") -> None:
@@ -131,8 +107,7 @@ def record_slot(slot: MdevSlot, lease: str, releaser: str, node: str = "") -> No
 
     :raises OSError: the parent is gone, or the record cannot be written.
     """
-    identity = record.identity_of(slot)
-    if identity is None:
+    if (identity := record.identity_of(slot)) is None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), "identity")
     taken = DeviceRecord(
         *(lease, slot, identity, "", "", FunctionUse.GUEST),
@@ -151,12 +126,13 @@ def holder_of(slot: MdevSlot) -> str | None:
     return None if identity is None else record.lease_of(slot, identity)
 
 
-def claimed_by_another(slot: MdevSlot, lease: str) -> CallResult | None:
-    """Return the refusal if a slot is on record for another lease, or None."""
-    found = holder_of(slot)
-    if found in (None, lease):
-        return None
-    return CallResult(Outcome.CLAIMED, errno.EBUSY, str(slot), found)
+def check_claim(slot: MdevSlot, lease: str) -> None:
+    """Check that a slot is on record for no other lease.
+
+    :raises CallRefused: CLAIMED.
+    """
+    if (found := holder_of(slot)) not in (None, lease):
+        raise CallRefused(Outcome.CLAIMED, errno.EBUSY, str(slot), str(found))
 
 
 def directory(uuid: str) -> str:
@@ -166,98 +142,42 @@ def directory(uuid: str) -> str:
 
 def group(uuid: str) -> int | None:
     """Return the IOMMU group of a mediated device; None if it has none."""
-    text = _link(os.path.join(directory(uuid), "iommu_group"))
+    text = functions.link(directory(uuid), "iommu_group")
     return int(text) if text.isdigit() else None
 
 
-def _parse(
-    parent: object,
-    type_name: object,
-    number: object,
-    uuid: object,
-    epoch: object,
-    milliseconds: object,
-) -> MdevSlot | None:
-    if (
-        not functions.is_uuid(uuid)
-        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
-        or not functions.is_deadline(milliseconds)
-    ):
-        return None
-    return parse_slot((parent, type_name, number))
-
-
-def parse_slot(parts: object) -> MdevSlot | None:
-    """Return the slot of a parent, a type and a number; None if they are invalid."""
-    if not isinstance(parts, tuple | list) or len(parts) != 3:
-        return None
-    parent, type_name, number = parts
-    if not functions.is_number(number, _HIGHEST_SLOT):
-        return None
-    try:
-        return MdevSlot(MdevType(parent, type_name), number)
-    except exception.InvalidInput:
-        return None
-
-
-def _run(
-    slot: MdevSlot, epoch: int, milliseconds: int, step: Callable[[], CallResult]
-) -> CallResult:
-    (result,) = worker.run(
-        [slot],
-        epoch,
-        milliseconds / 1000,
-        lambda _index: _guarded(step),
-    )
-    return result
-
-
-def _guarded(step: Callable[[], CallResult]) -> CallResult:
-    try:
-        return step()
-    except OSError as error:
-        return CallResult(
-            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
-        )
-
-
-def _create(
-    slot: MdevSlot, uuid: str, root: RootConf, releaser: str, node: str
-) -> CallResult:
-    claimed = claimed_by_another(slot, uuid)
-    if claimed is not None:
-        return claimed
-    kind, found = slot.type, _type_of(uuid)
+def _create(call: SlotRequest) -> CallResult:
+    check_claim(call.slot, call.lease)
+    kind, found = call.slot.type, _type_of(call.lease)
     if found == kind:
-        return CallResult(Outcome.OK)
+        return OK
     if found is not None:
-        return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
-    if not root.allows_mdev(kind):
-        return rootconf.denied()
-    if (gone := locks.missing_type(kind)) is not None:
-        return gone
-    if releaser:
-        record_slot(slot, uuid, releaser, node)
-    kernel.current.write(os.path.join(locks.type_directory(kind), "create"), uuid)
-    found = _type_of(uuid)
+        raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
+    if not rootconf.last_read().allows_mdev(kind):
+        raise rootconf.denied()
+    locks.check_type(kind)
+    if call.releaser:
+        record_slot(call.slot, call.lease, call.releaser, call.node)
+    path = os.path.join(locks.type_directory(kind), "create")
+    kernel.current.write(path, call.lease)
+    found = _type_of(call.lease)
     if found != kind:
-        return CallResult(Outcome.NO_EFFECT, 0, "create", str(found or ""))
-    return CallResult(Outcome.OK)
+        raise CallRefused(Outcome.NO_EFFECT, 0, "create", str(found or ""))
+    return OK
 
 
-def _remove(slot: MdevSlot, uuid: str, *, is_owed: bool) -> CallResult:
-    found = _type_of(uuid)
-    if found not in (None, slot.type):
-        # Its own is gone: a record would keep the slot for nothing.
-        if not is_owed:
-            _forget(slot, uuid)
-        return CallResult(Outcome.CHANGED, 0, "mdev_type", str(found))
+def _remove(call: RemoveRequest) -> CallResult:
+    found = _type_of(call.lease)
     # A record permits steps. None is made here: the UUID may be that of another
     # service's mediated device.
-    result = CallResult(Outcome.OK) if found is None else _remove_existing(uuid)
-    if not is_owed and result.outcome == Outcome.OK:
-        _forget(slot, uuid)
-    return result
+    if found == call.slot.type:
+        _remove_existing(call.lease)
+    if not call.keeps_record:
+        _forget(call.slot, call.lease)
+    if found not in (None, call.slot.type):
+        # Its own is gone: a record would keep the slot for nothing.
+        raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
+    return OK
 
 
 def _forget(slot: MdevSlot, lease: str) -> None:
@@ -268,27 +188,25 @@ def _forget(slot: MdevSlot, lease: str) -> None:
             record.remove(slot)
 
 
-def _repair(slot: MdevSlot, lease: str, releaser: str, node: str) -> CallResult:
+def _repair(call: SlotRequest) -> CallResult:
     try:
-        record.read(slot)
+        record.read(call.slot)
     except record.RecordUnclear:
-        if releaser and record.identity_of(slot) is not None:
-            record_slot(slot, lease, releaser, node)
+        if call.releaser and record.identity_of(call.slot) is not None:
+            record_slot(call.slot, call.lease, call.releaser, call.node)
         else:
-            record.remove(slot)
-    return CallResult(Outcome.OK)
+            record.remove(call.slot)
+    return OK
 
 
-def _remove_existing(uuid: str) -> CallResult:
+def _remove_existing(uuid: str) -> None:
     number = group(uuid)
     # The removal of an open mediated device waits until it is closed.
     if number is not None and kernel.current.probe_vfio_group(number) == errno.EBUSY:
-        return CallResult(Outcome.IN_USE, errno.EBUSY, "remove")
+        raise CallRefused(Outcome.IN_USE, errno.EBUSY, "remove")
     kernel.current.write(os.path.join(directory(uuid), "remove"), "1")
-    found = _type_of(uuid)
-    if found is not None:
-        return CallResult(Outcome.NO_EFFECT, 0, "remove", str(found))
-    return CallResult(Outcome.OK)
+    if (found := _type_of(uuid)) is not None:
+        raise CallRefused(Outcome.NO_EFFECT, 0, "remove", str(found))
 
 
 def _type_of(uuid: str) -> MdevType | None:
@@ -297,7 +215,7 @@ def _type_of(uuid: str) -> MdevType | None:
     :raises OSError: it exists, but its type is unknown.
     """
     path = directory(uuid)
-    name = _link(os.path.join(path, "mdev_type"))
+    name = functions.link(path, "mdev_type")
     if not name:
         if not os.path.lexists(path):
             return None
@@ -307,10 +225,3 @@ def _type_of(uuid: str) -> MdevType | None:
         return MdevType(parent, name)
     except exception.InvalidInput as error:
         raise OSError(errno.EINVAL, "not a type", "mdev_type") from error
-
-
-def _link(path: str) -> str:
-    try:
-        return os.path.basename(os.readlink(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return ""

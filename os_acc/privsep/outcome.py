@@ -8,7 +8,7 @@ import contextlib
 import enum
 import errno
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Outcome(enum.StrEnum):
@@ -61,12 +61,33 @@ class CallResult(NamedTuple):
     observed: str = ""
 
 
-class CallRefused(Exception):
-    """A step ends with this answer."""
+#: The answer for a device with which nothing went wrong.
+OK: Final = CallResult(Outcome.OK)
 
-    def __init__(self, result: CallResult) -> None:
-        super().__init__(result)
-        self.result = result
+
+class CallRefused(Exception):
+    """A step ends with this answer; its arguments are those of :class:`CallResult`."""
+
+    def __init__(
+        self, outcome: Outcome, errno: int = 0, step: str = "", observed: str = ""
+    ) -> None:
+        self.result = CallResult(outcome, errno, step, observed)
+        super().__init__(self.result)
+
+
+def refused(error: OSError) -> CallResult:
+    """Return the answer for an error of the kernel, with the name of the attribute."""
+    attribute = str(error.filename or "").rpartition("/")[2]
+    return CallResult(Outcome.REFUSED, error.errno or errno.EIO, attribute)
+
+
+def unfit(number: int, step: str = "image", observed: str = "") -> CallRefused:
+    """Return the refusal of an image.
+
+    :param step: ``digest``: the digest does not match; ``image``: it cannot be read;
+        ``signature``: root trusts no signer of it.
+    """
+    return CallRefused(Outcome.REFUSED, number, step, observed)
 
 
 @contextlib.contextmanager
@@ -78,20 +99,5 @@ def after_programming() -> Iterator[None]:
     """
     try:
         yield
-    except CallRefused as refusal:
-        answer = CallResult(Outcome.REFUSED, errno.ENODEV, "programming")
-        raise CallRefused(answer) from refusal
-
-
-class ImageUnfit(Exception):
-    """The image must not be programmed.
-
-    :ivar step: ``digest``: the digest does not match; ``image``: it cannot be
-        read; ``signature``: root trusts no signer of it.
-    """
-
-    def __init__(self, number: int, step: str, observed: str = "") -> None:
-        super().__init__(number, step, observed)
-        self.errno = number
-        self.step = step
-        self.observed = observed
+    except CallRefused as error:
+        raise CallRefused(Outcome.REFUSED, errno.ENODEV, "programming") from error

@@ -10,14 +10,14 @@ the device, and removed once the device is erased.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Iterator
 from typing import Final
 
-from os_acc.privsep import kernel, state_files
+from os_acc.privsep import kernel
+from os_acc.privsep.state_files import StateFile
 
 #: Only root can write to it, or replace it: its parent is root's as well.
 DIRECTORY: Final = "var/lib/os-acc-privileged"
@@ -49,25 +49,12 @@ def texts(
         if (match := _NAME.fullmatch(name)) is None:
             continue
         identity = tuple(int(number, 16) for number in match[1].split("-"))
-        if model in (None, identity):
-            with contextlib.suppress(FileNotFoundError):
-                yield name, identity, kernel.current.read(_path(name))
+        if model not in (None, identity):
+            continue
+        if (text := file_of(name).read()) is not None:
+            yield name, identity, text
 
 
-def write(name: str, text: str) -> None:
-    """Write or replace a file, durably.
-
-    :raises OSError: it cannot be written.
-    """
-    os.makedirs(kernel.current.path(DIRECTORY), mode=0o700, exist_ok=True)
-    state_files.replace(_path(name), text, durable=True)
-
-
-def remove(name: str) -> None:
-    """Remove a file, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(name))
-
-
-def _path(name: str) -> str:
-    return kernel.current.path(DIRECTORY, name)
+def file_of(name: str) -> StateFile:
+    """Return the file of a name; it is written durably."""
+    return StateFile(f"{DIRECTORY}/{name}")

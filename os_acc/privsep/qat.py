@@ -21,12 +21,12 @@ from os_acc.privsep import (
     StepTarget,
     functions,
     kernel,
+    request,
     rootconf,
-    state_files,
     worker,
 )
-from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
+from os_acc.privsep.state_files import StateFile
 
 _STATE = f"{qat.DIRECTORY}/state"
 _SERVICES = f"{qat.DIRECTORY}/cfg_services"
@@ -37,40 +37,31 @@ _HEALTHY, _UNRESPONSIVE = "0", "-1"
 _TEXT = re.compile("[a-z0-9;]{1,64}", re.ASCII)
 
 
-@privsep.base.entrypoint
-def set_qat_services(
-    parts: tuple[int, ...],
-    identity: tuple[int, ...],
-    services: int,
-    epoch: int,
-    milliseconds: int,
-) -> tuple[str, int, str, str]:
+class QatRequest(request.CardRequest):
+    """The services of a PF, as a number (:func:`os_acc.objects.qat.number_of`)."""
+
+    __slots__ = ()
+
+    @property
+    def services(self) -> qat.QatServices:
+        """The services."""
+        return qat.services_of(self.count)
+
+    def validate(self) -> None:
+        """Check that a device has this combination of services."""
+        request.require(self.count <= qat.HIGHEST_NUMBER)
+        request.require(qat.are_possible(self.services))
+
+
+@request.entrypoint(privsep.base, QatRequest)
+def set_qat_services(call: QatRequest) -> CallResult:
     """Configure a PF without VFs for these services; it is up afterwards.
 
     A change stops the device. The kernel refuses that while a user of the host holds
     it, and this call while it has VFs, which would lose it.
-
-    :param services: see :func:`os_acc.objects.qat.number_of`.
     """
-    address = functions.parse_address(parts)
-    if (
-        address is None
-        or not functions.is_identity(identity)
-        or not functions.is_number(services, qat.HIGHEST_NUMBER)
-        or not qat.are_possible(qat.services_of(services))
-        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
-        or not functions.is_deadline(milliseconds)
-    ):
-        return CallResult(Outcome.INVALID, errno.EINVAL)
-    checked, wanted = tuple(identity), qat.services_of(services)
-    root = rootconf.current()
-    (result,) = worker.run(
-        [address],
-        epoch,
-        milliseconds / 1000,
-        lambda _index: _set(address, checked, wanted, root),
-    )
-    return result
+    seconds = call.milliseconds / 1000
+    return worker.run([call.card], call.epoch, seconds, lambda _index: _set(call))[0]
 
 
 @privsep.base.health_step
@@ -78,11 +69,11 @@ def heartbeat(target: StepTarget) -> HealthReading:
     """Query the heartbeat of a PF, in debugfs since Linux 6.6.
 
     The directory is there while the device is up. A query compares counters in memory
-    and sends nothing to the device. If the device does not respond, the kernel tells
+    and sends nothing to the device. If the device does not respond, the kernel notifies
     the VFs, and resets it only where the operator has set ``qat/auto_reset``.
 
     The status is also -1 if the device was not queried: within ``heartbeat/config``
-    milliseconds of another query, or during a restart. ``queries_sent`` tells.
+    milliseconds of another query, or during a restart. ``queries_sent`` shows it.
 
     :raises OSError: ENOENT: there is no heartbeat: no debugfs, an earlier kernel, a
         device that is down, or no PF; EAGAIN: it was not queried.
@@ -124,55 +115,35 @@ def _text(directory: str, name: str) -> str:
     return kernel.current.read(os.path.join(directory, name)).strip("\0 \n")
 
 
-def _set(
-    address: PciAddress,
-    identity: tuple[int, ...],
-    wanted: qat.QatServices,
-    root: RootConf,
-) -> CallResult:
-    try:
-        return _set_checked(address, identity, wanted, root)
-    except functions.WithoutEffect as error:
-        return CallResult(Outcome.NO_EFFECT, 0, error.attribute, error.observed)
-    except OSError as error:
-        return CallResult(
-            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
-        )
-
-
-def _set_checked(
-    address: PciAddress,
-    identity: tuple[int, ...],
-    wanted: qat.QatServices,
-    root: RootConf,
-) -> CallResult:
-    if found := functions.changed(address, identity):
-        return found
-    if identity[:2] not in qat.CONFIGURABLE:
-        return CallResult(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not root.allows_qat_services(address, wanted):
-        return rootconf.denied(qat.services_text(wanted))
-    present = functions.count_vfs(address)
-    if present:
-        return CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
+def _set(call: QatRequest) -> CallResult:
+    address, wanted = call.card, call.services
+    functions.check_identity(address, call.identity)
+    if call.identity[:2] not in qat.CONFIGURABLE:
+        raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
+    if not rootconf.last_read().allows_qat_services(address, wanted):
+        raise rootconf.denied(qat.services_text(wanted))
+    functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)
     if _is_configured(address, wanted):
-        return CallResult(Outcome.OK)
+        return OK
     # 2. Note the services to restore, before the device stops.
-    _remember(address, functions.read(address, _SERVICES))
+    before = functions.read(address, _SERVICES)
+    if not _TEXT.fullmatch(before):
+        raise CallRefused(Outcome.NO_EFFECT, 0, _SERVICES, before)
+    _note(address).create(before)
     try:
         # 3. The kernel changes the services only of a device that is down.
         _go(address, _DOWN)
         _configure(address, qat.services_text(wanted))
         _go(address, _UP)
-    except (OSError, functions.WithoutEffect):
+    except (OSError, CallRefused):
         # The first error counts: the note remains if this fails, too.
-        with contextlib.suppress(OSError, functions.WithoutEffect):
+        with contextlib.suppress(OSError, CallRefused):
             _put_back(address)
         raise
-    os.unlink(_note(address))
-    return CallResult(Outcome.OK)
+    _note(address).remove()
+    return OK
 
 
 def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
@@ -197,25 +168,16 @@ def _configure(address: PciAddress, services: str) -> None:
     functions.write(address, _SERVICES, services)
     observed = functions.read(address, _SERVICES)
     if _parts(observed) != _parts(services):
-        raise functions.WithoutEffect(_SERVICES, observed)
+        raise CallRefused(Outcome.NO_EFFECT, 0, _SERVICES, observed)
 
 
-def _note(address: PciAddress) -> str:
-    """Return the path of a note beside the lock, which lasts until a reboot."""
-    return kernel.current.path(worker.LOCKS, f"{address}.qat")
-
-
-def _remember(address: PciAddress, services: str) -> None:
-    if not _TEXT.fullmatch(services):
-        raise functions.WithoutEffect(_SERVICES, services)
-    state_files.create(_note(address), services)
+def _note(address: PciAddress) -> StateFile:
+    return StateFile.beside_lock(address, "qat")
 
 
 def _put_back(address: PciAddress) -> None:
     """Restore the noted services, also after a worker was killed half-way."""
-    try:
-        noted = kernel.current.read(_note(address)).strip()
-    except FileNotFoundError:
+    if (noted := _note(address).read()) is None:
         return
     # Empty: the worker was killed before it changed anything.
     if noted:
@@ -223,4 +185,4 @@ def _put_back(address: PciAddress) -> None:
             _go(address, _DOWN)
             _configure(address, noted)
         _go(address, _UP)
-    os.unlink(_note(address))
+    _note(address).remove()

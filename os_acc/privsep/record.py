@@ -33,7 +33,8 @@ from typing import Any
 from os_acc import exception, privsep
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, outstanding, state_files
+from os_acc.privsep import functions, kernel, outstanding
+from os_acc.privsep.state_files import LOCKS, StateFile
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
@@ -174,7 +175,7 @@ def _parts(address: DeviceAddress) -> tuple[int | str, ...]:
 
 def _addresses() -> list[DeviceAddress]:
     try:
-        names = os.listdir(kernel.current.path(state_files.LOCKS))
+        names = os.listdir(kernel.current.path(LOCKS))
     except FileNotFoundError:
         return []
     found = []
@@ -215,7 +216,7 @@ def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
 
 def exists(address: DeviceAddress) -> bool:
     """Return whether a device has a record of this boot, readable or not."""
-    return os.path.lexists(_path(address))
+    return os.path.lexists(_file(address).path)
 
 
 def read(address: DeviceAddress) -> DeviceRecord | None:
@@ -224,9 +225,7 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
     :raises RecordUnclear: the record is damaged.
     :raises OSError: the record cannot be read.
     """
-    try:
-        text = kernel.current.read(_path(address))
-    except FileNotFoundError:
+    if (text := _file(address).read()) is None:
         return None
     record = _parse(text)
     if record.address != address:
@@ -239,7 +238,7 @@ def _parse(text: str) -> DeviceRecord:
 
     :raises RecordUnclear: it is damaged.
     """
-    check, _, payload = text.removesuffix("\n").partition(" ")
+    check, _, payload = text.partition(" ")
     if check != _check(payload):
         raise RecordUnclear(text)
     try:
@@ -427,8 +426,8 @@ def write(record: DeviceRecord) -> None:
     if isinstance(record.address, PciAddress) and (record.eraser or record.releaser):
         key = record.serial or str(record.address)
         name = outstanding.name_of(record.identity, key)
-        outstanding.write(name, text)
-    state_files.replace(_path(record.address), text)
+        outstanding.file_of(name).replace(text, durable=True)
+    _file(record.address).replace(text)
     remove_copies(record.address, record.lease, keep=name)
 
 
@@ -437,8 +436,7 @@ def remove(address: DeviceAddress) -> None:
     with contextlib.suppress(RecordUnclear):
         if (found := read(address)) is not None:
             remove_copies(address, found.lease)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(address))
+    _file(address).remove()
 
 
 def copies_of(address: DeviceAddress, lease: str) -> list[str]:
@@ -459,11 +457,11 @@ def remove_copies(address: DeviceAddress, lease: str, keep: str = "") -> None:
     """Remove the copies of a lease's records of a device, but the one of this name."""
     for name in copies_of(address, lease):
         if name != keep:
-            outstanding.remove(name)
+            outstanding.file_of(name).remove()
 
 
-def _path(address: DeviceAddress) -> str:
-    return kernel.current.path(state_files.LOCKS, f"{name_of(address)}{_SUFFIX}")
+def _file(address: DeviceAddress) -> StateFile:
+    return StateFile(f"{LOCKS}/{name_of(address)}{_SUFFIX}")
 
 
 def _check(payload: str) -> str:

@@ -15,7 +15,7 @@ import enum
 import errno
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from oslo_config import cfg
 from oslo_log import log
@@ -31,7 +31,7 @@ from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.qat import QatServices, services_text
 from os_acc.objects.vfio_driver import AUTO, NVIDIA, is_vfio_driver
 from os_acc.privsep import functions, kernel
-from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.outcome import CallRefused, Outcome
 
 LOG = log.getLogger(__name__)
 
@@ -97,12 +97,20 @@ class RootConf:
             self.tags(address) is not None for address in addresses
         )
 
+    def check_allows(self, *addresses: PciAddress) -> None:
+        """Check that one of these functions is allowed.
+
+        :raises CallRefused: DENIED.
+        """
+        if not self.allows(*addresses):
+            raise denied()
+
     def is_in_parts(self, address: PciAddress) -> bool:
         """Return whether a function is offered in parts, which exist or are named.
 
         They are VFs, or mediated devices.
         """
-        if functions.count_vfs(address):
+        if functions.vfs(address):
             return True
         tags = self.tags(address)
         if tags is None or tags.mdev_types:
@@ -111,45 +119,44 @@ class RootConf:
 
     def names_driver(self, address: PciAddress, driver: str) -> bool:
         """Return whether a function is allowed, and has this driver for a guest."""
-        if self.is_open:
-            return True
-        tags = self.tags(address)
-        if tags is None or tags.vgpu_type:
-            return tags is not None and driver == NVIDIA
-        if tags.vfio_driver == AUTO:
-            return is_vfio_driver(driver)
-        return driver == tags.vfio_driver
+
+        def is_named(tags: DeviceTags) -> bool:
+            if tags.vgpu_type:
+                return driver == NVIDIA
+            if tags.vfio_driver == AUTO:
+                return is_vfio_driver(driver)
+            return driver == tags.vfio_driver
+
+        return self._names(address, is_named)
 
     def allows_vgpu(self, address: PciAddress, kind: int) -> bool:
         """Return whether a VF may become a vGPU of a type."""
-        if self.is_open:
-            return True
-        tags = self.tags(address)
-        return tags is not None and tags.vgpu_type == kind
+        return self._names(address, lambda tags: tags.vgpu_type == kind)
 
     def allows_vfs(self, address: PciAddress, count: int) -> bool:
         """Return whether a PF may have this many VFs."""
-        if self.is_open:
-            return True
-        tags = self.tags(address)
-        return tags is not None and tags.num_vfs == count
+        return self._names(address, lambda tags: tags.num_vfs == count)
 
     def allows_qat_services(self, address: PciAddress, services: QatServices) -> bool:
         """Return whether a PF may be configured for these QuickAssist services."""
+        text = services_text(services)
+        return self._names(address, lambda tags: tags.qat_services == text)
+
+    def _names(self, address: PciAddress, check: Callable[[DeviceTags], bool]) -> bool:
+        """Return whether callers are unlimited, or the tags of a function permit it."""
         if self.is_open:
             return True
         tags = self.tags(address)
-        return tags is not None and tags.qat_services == services_text(services)
+        return tags is not None and check(tags)
 
     def allows_mdev(self, kind: MdevType) -> bool:
         """Return whether mediated devices of a type may be created."""
         if self.is_open:
             return True
         function = kind.function
-        if function is None:
-            tags = self.devices.match_parent(kind.parent)
-        else:
-            tags = self.tags(function)
+        tags = (
+            self.tags(function) if function else self.devices.match_parent(kind.parent)
+        )
         return tags is not None and kind.name in tags.mdev_types
 
     def _netdevs(self) -> Mapping[str, PciAddress]:
@@ -165,9 +172,9 @@ def limits() -> tuple[str, str, str]:
     return (str(conf.mode), kernel.current.path(*PATH), conf.why)
 
 
-def denied(observed: object = "") -> CallResult:
-    """Return the answer to a call that root's configuration denies."""
-    return CallResult(Outcome.DENIED, errno.EPERM, STEP, str(observed))
+def denied(observed: object = "") -> CallRefused:
+    """Return the refusal of a call that root's configuration denies."""
+    return CallRefused(Outcome.DENIED, errno.EPERM, STEP, str(observed))
 
 
 _last: tuple[tuple[object, ...], RootConf] = ((), RootConf(LimitMode.ABSENT))
@@ -203,20 +210,10 @@ def _read_parts() -> tuple[list[tuple[str, _Seen]], int]:
             seen = os.lstat(path)
         except OSError as error:
             return found, error.errno or errno.EIO
-        found.append(
-            (
-                path,
-                (
-                    seen.st_dev,
-                    seen.st_ino,
-                    seen.st_mode,
-                    seen.st_uid,
-                    # Directories change whenever a file is added or removed.
-                    seen.st_mtime_ns if depth == len(PATH) else 0,
-                    seen.st_size if depth == len(PATH) else 0,
-                ),
-            )
-        )
+        # Directories change whenever a file is added or removed.
+        times = (seen.st_mtime_ns, seen.st_size) if depth == len(PATH) else (0, 0)
+        place = seen.st_dev, seen.st_ino, seen.st_mode, seen.st_uid
+        found.append((path, (*place, *times)))
     return found, 0
 
 
@@ -267,6 +264,24 @@ def read(path: str) -> RootConf:
     except (cfg.Error, ValueError) as error:
         # ValueError: undecodable bytes, or a value of another type.
         return RootConf(LimitMode.BROKEN, " ".join(str(error).split()))
+
+
+def absolute_path(found: str | None, option: cfg.Opt, group: str, step: str) -> str:
+    """Return a directory of root's configuration, or of the helper's own.
+
+    :param found: in root's configuration; None: use the helper's own.
+    :param step: of the refusal if it is no absolute path.
+    :raises CallRefused: EINVAL.
+    """
+    if found is None:
+        cfg.CONF.register_opt(option, group=group)
+        try:
+            found = str(cfg.CONF[group][option.name] or "")
+        except cfg.Error as error:
+            raise CallRefused(Outcome.REFUSED, errno.EINVAL, step, group) from error
+    if not os.path.isabs(found):
+        raise CallRefused(Outcome.REFUSED, errno.EINVAL, step, found)
+    return found
 
 
 def _certificates(group: cfg.ConfigOpts.GroupAttr) -> str | None:
@@ -330,12 +345,10 @@ def _function(address: PciAddress) -> PciFunction | None:
     numbers = functions.identity(address)
     if numbers is None:
         return None
-    vendor, product, subsystem_vendor, subsystem_product, revision = numbers
+    vendor, product, subvendor, subproduct, revision = numbers
     return PciFunction(
         address=address,
-        identity=PciIdentity(
-            vendor, product, subsystem_vendor, subsystem_product, revision
-        ),
+        identity=PciIdentity(vendor, product, subvendor, subproduct, revision),
         class_code=0,
         driver=None,
         iommu_group=None,
@@ -349,7 +362,8 @@ def _function(address: PciAddress) -> PciFunction | None:
 
 def _behind(interface: str) -> PciAddress | None:
     """Return the PCI function of a network interface, or None."""
-    if not functions.is_file_name(interface):
+    # The name of one directory, and no path.
+    if interface in ("", ".", "..") or "/" in interface or "\0" in interface:
         return None
     link = kernel.current.path("sys/class/net", interface, "device")
     for part in reversed(os.path.realpath(link).split("/")):

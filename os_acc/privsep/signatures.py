@@ -36,7 +36,7 @@ from os_acc import exception
 from os_acc.bitstreams import certificates
 from os_acc.objects.instance import canonical_uuid
 from os_acc.privsep import rootconf
-from os_acc.privsep.outcome import ImageUnfit
+from os_acc.privsep.outcome import CallRefused, unfit
 
 _HASHES: dict[str, tuple[str, hashes.HashAlgorithm]] = {
     "SHA-224": ("sha224", hashes.SHA224()),
@@ -60,7 +60,7 @@ def check(image: int, given: tuple[str, ...], directory: str, deadline: float) -
         certificate, as in Glance's properties ``img_signature*``.
     :param directory: directory of the certificates that root trusts.
     :param deadline: on the clock of ``time.monotonic()``.
-    :raises ImageUnfit: no trusted signer signed it. The step is ``signature``.
+    :raises CallRefused: no trusted signer signed it. The step is ``signature``.
     """
     text, method, kind, certificate_id = given
     if not all(given):
@@ -105,7 +105,7 @@ def _digest(image: int, algorithm: str, deadline: float) -> bytes:
     found, offset = hashlib.new(algorithm), 0
     while piece := os.pread(image, _PIECE, offset):
         if time.monotonic() >= deadline:
-            raise ImageUnfit(errno.ETIMEDOUT, "image")
+            raise unfit(errno.ETIMEDOUT)
         found.update(piece)
         offset += len(piece)
     return found.digest()
@@ -124,5 +124,5 @@ def _verify(
         key.verify(signature, digest, hashed)
 
 
-def _unsigned(why: str) -> ImageUnfit:
-    return ImageUnfit(errno.EKEYREJECTED, "signature", why)
+def _unsigned(why: str) -> CallRefused:
+    return unfit(errno.EKEYREJECTED, "signature", why)

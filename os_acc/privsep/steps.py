@@ -10,19 +10,28 @@ written.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import errno
 import functools
 import json
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, mdev, record, rootconf, targets, worker
-from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep import (
+    functions,
+    locks,
+    mdev,
+    record,
+    request,
+    rootconf,
+    targets,
+    worker,
+)
+from os_acc.privsep.outcome import CallRefused, CallResult, Outcome, refused
 from os_acc.privsep.record import FunctionUse
-from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.request import BindTarget
 from os_acc.privsep.step import (
     Parameters,
     Plain,
@@ -31,7 +40,6 @@ from os_acc.privsep.step import (
     is_plain,
     parent_of,
 )
-from os_acc.privsep.targets import BindTarget
 
 #: The step of an answer that is about the vendor's function itself.
 STEP: Final = "step"
@@ -39,6 +47,75 @@ STEP: Final = "step"
 _LONGEST: Final = 1 << 20
 # Characters of a reported exception.
 _LONGEST_TEXT: Final = 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepRequest(request.Request):
+    """A step for the device of a lease.
+
+    :ivar device: the function, or the slot of its mediated device.
+    :ivar members: the functions of the lease, or the parent of its slot.
+    :ivar cards: the function that programs the region, in a programming only.
+    :ivar arguments: those of the vendor's function behind its target.
+    :ivar releaser: the plugin that has to release the device; '' for none.
+    """
+
+    device: request.Device
+    members: request.Targets
+    cards: Annotated[tuple[BindTarget, ...], request.each(request.identified)]
+    epoch: request.Epoch
+    milliseconds: request.Milliseconds
+    lease: request.Uuid
+    arguments: Annotated[Any, request.that(is_plain)]
+    purpose: Annotated[StepPurpose, request.of_kind(StepPurpose)] = StepPurpose.OTHER
+    releaser: request.Name = ""
+
+    def validate(self) -> None:
+        """Check that the device, or the parent of its slot, is a member."""
+        places = {each.address for each in self.members}
+        request.require(len(self.cards) <= 1)
+        if isinstance(self.device, MdevSlot):
+            parent = self.device.type.function
+            request.require(places == ({parent} if parent else set()))
+        else:
+            request.require(self.device in places)
+
+    @property
+    def target(self) -> StepTarget:
+        """The device, as the vendor's function gets it."""
+        places = tuple(sorted(each.address for each in self.members))
+        card = next((each.address for each in self.cards), None)
+        return StepTarget(self.lease, self.device, places, card)
+
+    @property
+    def other_cards(self) -> tuple[BindTarget, ...]:
+        """The card, unless it is a member."""
+        places = [each.address for each in self.members]
+        return tuple(each for each in self.cards if each.address not in places)
+
+    @property
+    def locks(self) -> tuple[DeviceAddress, ...]:
+        """The devices to be locked; other leases of the same parent go on."""
+        is_slot = isinstance(self.device, MdevSlot)
+        own = (self.device,) if is_slot else self.target.functions
+        return (*own, *(each.address for each in self.other_cards))
+
+    @property
+    def parents(self) -> frozenset[PciAddress | str]:
+        """The parents of its functions, or the name of its virtual parent."""
+        if isinstance(self.device, MdevSlot) and not self.members:
+            return frozenset({self.device.type.parent})
+        all_functions = (*self.members, *self.other_cards)
+        return frozenset(parent_of(each.address) for each in all_functions)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthRequest(request.Request):
+    """A health step for one function; see :class:`StepRequest`."""
+
+    function: request.Target
+    milliseconds: request.Milliseconds
+    arguments: Annotated[Any, request.that(is_plain)]
 
 
 def entry_point(
@@ -51,40 +128,30 @@ def entry_point(
     :param of_parent: whether it holds the lock of the parent as well.
     """
 
+    @request.serving(StepRequest)
     @functools.wraps(function)
-    def serve(
-        device: object,
-        members: object,
-        card: object,
-        epoch: int,
-        milliseconds: int,
-        lease: str,
-        arguments: tuple[Plain, ...],
-        purpose: str = StepPurpose.OTHER.value,
-        releaser: str = "",
-    ) -> CallResult:
-        call = _parse(device, members, card, epoch, milliseconds, lease)
-        if (
-            call is None
-            or not parameters.accept(arguments)
-            or type(purpose) is not str
-            or purpose not in set(StepPurpose)
-            or not functions.is_driver_name(releaser)
-        ):
-            return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
-        if call.is_gone():
-            return CallResult(Outcome.GONE, errno.ENODEV, "identity")
-        permits = _permission(call, StepPurpose(purpose), releaser)
+    def serve(call: StepRequest) -> CallResult:
+        request.require(parameters.accept(call.arguments))
+        if isinstance(call.device, MdevSlot):
+            locks.check_parent(call.device.type.parent)
+        present = (*call.members, *call.other_cards)
+        functions.check_exists(*(each.address for each in present))
 
-        def job(index: int) -> CallResult:
-            # One step for all locked functions.
-            if index:
-                return CallResult(Outcome.OK)
-            return _guarded(call, permits, function, arguments)
+        def job(_index: int) -> CallResult:
+            with _unchanged(present):
+                _check_claims(call)
+                _check_permission(call)
+                return _result(function, call.target, call.arguments)
 
-        parents = call.parents if of_parent else ()
-        seconds = milliseconds / 1000
-        return worker.run(call.locks, epoch, seconds, job, parents=parents)[0]
+        first, *beside = call.locks
+        return worker.run(
+            [first],
+            call.epoch,
+            call.milliseconds / 1000,
+            job,
+            parents=call.parents if of_parent else (),
+            beside=beside,
+        )[0]
 
     return serve
 
@@ -98,31 +165,24 @@ def health_entry_point(
     :param parameters: its parameters behind the target.
     """
 
+    @request.serving(HealthRequest)
     @functools.wraps(function)
-    def serve(
-        member: object, milliseconds: int, arguments: tuple[Plain, ...]
-    ) -> CallResult:
-        parsed = targets.parse_each(0, (member,), 2)
-        is_valid = functions.is_deadline(milliseconds) and parameters.accept(arguments)
-        if not parsed or not is_valid:
-            return CallResult(Outcome.INVALID, errno.EINVAL, STEP)
-        address = parsed[0].address
-        call = _StepCall(StepTarget("", address, (address,)), parsed, None)
-        if call.is_gone():
-            return CallResult(Outcome.GONE, errno.ENODEV, "identity")
-        root = rootconf.current()
+    def serve(call: HealthRequest) -> CallResult:
+        request.require(parameters.accept(call.arguments))
+        address = call.function.address
+        functions.check_exists(address)
 
-        def allows() -> bool:
-            # A PF reports the health of its VFs.
-            return root.allows(address, *functions.vfs(address))
+        def job(_index: int) -> CallResult:
+            with _unchanged((call.function,)):
+                targets.check_claims((call.function,), "")
+                # A PF reports the health of its VFs.
+                root = rootconf.last_read()
+                root.check_allows(address, *functions.vfs(address))
+                target = StepTarget("", address, (address,))
+                return _result(function, target, call.arguments)
 
         # Without an epoch: that of a reading could outdate the call of a plug.
-        return worker.run(
-            call.locks,
-            None,
-            milliseconds / 1000,
-            lambda _index: _guarded(call, allows, function, arguments),
-        )[0]
+        return worker.run([address], None, call.milliseconds / 1000, job)[0]
 
     return serve
 
@@ -144,234 +204,108 @@ def _with_tuples(value: Any) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _StepCall:
-    """A call whose arguments have been parsed.
+@contextlib.contextmanager
+def _unchanged(present: Sequence[BindTarget]) -> Iterator[None]:
+    """Check that functions are the expected ones, before and after the block.
 
-    :ivar members: the functions of the lease, or the parent of its slot.
-    :ivar card: the card of ``target``, unless it is one of ``members``.
+    A replacement of the device may have received the writes.
+
+    :raises CallRefused: one is not.
     """
-
-    target: StepTarget
-    members: tuple[BindTarget, ...]
-    card: BindTarget | None
-
-    @property
-    def locks(self) -> tuple[DeviceAddress, ...]:
-        """The devices to be locked; other leases of the same parent go on."""
-        slot = self.target.address
-        own = (slot,) if isinstance(slot, MdevSlot) else self.target.functions
-        return own if self.card is None else (*own, self.card.address)
-
-    @property
-    def parents(self) -> frozenset[PciAddress | str]:
-        """The parents of its functions, or the name of its virtual parent."""
-        slot = self.target.address
-        if isinstance(slot, MdevSlot) and not self.members:
-            return frozenset({slot.type.parent})
-        return frozenset(parent_of(each.address) for each in self.all_functions)
-
-    @property
-    def all_functions(self) -> tuple[BindTarget, ...]:
-        """The functions whose identity is checked."""
-        return self.members if self.card is None else (*self.members, self.card)
-
-    def is_gone(self) -> bool:
-        """Return whether a part of the device is not there.
-
-        :raises OSError: the kernel gives no information.
-        """
-        slot = self.target.address
-        if isinstance(slot, MdevSlot) and not mdev.has_parent(slot.type):
-            return True
-        return not all(functions.exists(each.address) for each in self.all_functions)
-
-    def permission(self) -> Callable[[], bool]:
-        """Return the decision of root's configuration, for a worker's child."""
-        root = rootconf.current()
-        slot = self.target.address
-        if isinstance(slot, MdevSlot):
-            return lambda: root.allows_mdev(slot.type)
-        allows = targets.permission(self.members)
-        return lambda: (
-            not any(targets.is_denied(each, allows) for each in self.members)
-            and self._allows_card(root)
-        )
-
-    def _allows_card(self, root: RootConf) -> bool:
-        if self.card is None:
-            return True
-        return root.allows(self.card.address, *functions.vfs(self.card.address))
-
-    def is_recorded(self) -> bool:
-        """Return whether the helper has the whole device on record for the lease."""
-        slot = self.target.address
-        if self.card is not None:
-            return False
-        if isinstance(slot, MdevSlot):
-            return mdev.holder_of(slot) == self.target.lease
-        return bool(self.members) and all(
-            record.lease_of(each.address, each.identity, self.target.lease)
-            == self.target.lease
-            for each in self.members
-        )
-
-    def record(self, releaser: str) -> None:
-        """Record the device for the lease, with the plugin that has to release it.
-
-        :raises OSError: a record cannot be written.
-        """
-        slot, lease = self.target.address, self.target.lease
-        if isinstance(slot, MdevSlot):
-            mdev.record_slot(slot, lease, releaser)
-            return
-        for each in self.members:
-            own = (each.address, each.identity, lease)
-            found = record.of(*own) or record.present(*own, FunctionUse.HOST)
-            found = dataclasses.replace(found, serial=found.serial or each.serial)
-            if found.releaser != releaser or not record.exists(each.address):
-                record.write(dataclasses.replace(found, releaser=releaser))
-
-    def check_identities(self) -> None:
-        """Check that all functions are the ones that the caller expects.
-
-        :raises CallRefused: one is not.
-        """
-        for each in self.all_functions:
-            refusal = functions.changed(each.address, each.identity)
-            if refusal is not None:
-                raise CallRefused(refusal)
-
-    def check_claims(self) -> None:
-        """Check that no other lease has taken a function, or the slot.
-
-        :raises CallRefused: one has.
-        """
-        slot = self.target.address
-        if isinstance(slot, MdevSlot):
-            claimed = mdev.claimed_by_another(slot, self.target.lease)
-            if claimed is not None:
-                raise CallRefused(claimed)
-            return
-        for each in self.members:
-            lease = self.target.lease
-            found = record.lease_of(*each[:2], lease, serial=each.serial)
-            if found not in (None, lease):
-                raise CallRefused(
-                    CallResult(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
-                )
-            if (changed := targets.exchanged(each, lease)) is not None:
-                raise CallRefused(changed)
+    for each in present:
+        functions.check_identity(each.address, each.identity)
+    try:
+        yield
+    finally:
+        for each in present:
+            functions.check_identity(each.address, each.identity)
 
 
-def _permission(
-    call: _StepCall, purpose: StepPurpose, releaser: str
-) -> Callable[[], bool]:
-    """Return the decision about a step, for a worker's child.
+def _check_claims(call: StepRequest) -> None:
+    """Check that no other lease has taken a function, or the slot.
+
+    :raises CallRefused: one has.
+    """
+    if isinstance(call.device, MdevSlot):
+        mdev.check_claim(call.device, call.lease)
+    else:
+        targets.check_claims(call.members, call.lease)
+
+
+def _check_permission(call: StepRequest) -> None:
+    """Check that a step is allowed; record the device that it prepares.
 
     Root's configuration decides. A device that a lease has already is returned even if
     root's configuration has changed since: the helper's record of the lease decides. It
     is made before the first step that prepares the device, and by the calls that take
     it; it ends once the plugin has returned the device.
 
-    :param releaser: the plugin that has to release the device; '' for none.
+    :raises CallRefused: DENIED.
+    :raises OSError: a record cannot be written.
     """
-    allows = call.permission()
-
-    def permits() -> bool:
-        if purpose is StepPurpose.RETURN and call.is_recorded():
-            return True
-        if not allows():
-            return False
-        if purpose is StepPurpose.PREPARE and releaser:
-            call.record(releaser)
-        return True
-
-    return permits
-
-
-def _parse(
-    device: object,
-    members: object,
-    card: object,
-    epoch: object,
-    milliseconds: object,
-    lease: object,
-) -> _StepCall | None:
-    """Parse the arguments of the library; return None if they are malformed.
-
-    :param device: the address as four numbers, or parent, type and number of a slot.
-    :param members: functions with their identities, as for :func:`.binding.take`.
-    :param card: as one of ``members``; () for none.
-    """
-    if not functions.is_uuid(lease) or not isinstance(members, tuple | list):
-        return None
-    slot = mdev.parse_slot(device)
-    address = slot or functions.parse_address(device)
-    if address is None or not targets.is_call(epoch, milliseconds):
-        return None
-    parsed = targets.parse_each(0, members, 2, 5)
-    # A comparison of another object may raise.
-    has_card = not isinstance(card, tuple | list) or bool(card)
-    of_card = targets.parse_each(0, (card,) if has_card else (), 2)
-    if parsed is None or of_card is None:
-        return None
-    places = tuple(sorted(each.address for each in parsed))
-    expected = ({slot.type.function} - {None}) if slot else {address}
-    if not expected <= set(places) or (slot and len(places) != len(expected)):
-        return None
-    programs = of_card[0] if of_card and of_card[0].address not in places else None
-    target = StepTarget(lease, address, places, of_card[0].address if of_card else None)
-    return _StepCall(target, parsed, programs)
+    if call.purpose is StepPurpose.RETURN and _is_recorded(call):
+        return
+    root = rootconf.last_read()
+    if isinstance(call.device, MdevSlot):
+        is_allowed = root.allows_mdev(call.device.type)
+    else:
+        is_allowed = not any(
+            targets.is_denied(each, call.members) for each in call.members
+        )
+        is_allowed = is_allowed and all(
+            root.allows(each.address, *functions.vfs(each.address))
+            for each in call.other_cards
+        )
+    if not is_allowed:
+        raise rootconf.denied()
+    if call.purpose is StepPurpose.PREPARE and call.releaser:
+        _record(call)
 
 
-def _guarded(
-    call: _StepCall,
-    allows: Callable[[], bool],
-    function: Callable[..., Any],
-    arguments: tuple[Plain, ...],
+def _is_recorded(call: StepRequest) -> bool:
+    """Return whether the helper has the entire device on record for the lease."""
+    if call.other_cards:
+        return False
+    if isinstance(call.device, MdevSlot):
+        return mdev.holder_of(call.device) == call.lease
+    return all(
+        record.lease_of(each.address, each.identity, call.lease) == call.lease
+        for each in call.members
+    )
+
+
+def _record(call: StepRequest) -> None:
+    """Record the device for the lease, with the plugin that has to release it."""
+    if isinstance(call.device, MdevSlot):
+        mdev.record_slot(call.device, call.lease, call.releaser)
+        return
+    for each in call.members:
+        own = (each.address, each.identity, call.lease)
+        found = record.of(*own) or record.present(*own, FunctionUse.HOST)
+        found = dataclasses.replace(found, serial=found.serial or each.serial)
+        if found.releaser != call.releaser or not record.exists(each.address):
+            record.write(dataclasses.replace(found, releaser=call.releaser))
+
+
+def _result(
+    function: Callable[..., Any], target: StepTarget, arguments: tuple[Plain, ...]
 ) -> CallResult:
-    """Run the vendor's function if the device is the expected one."""
+    """Run the vendor's function; return its result, or its error."""
     try:
-        call.check_identities()
-        call.check_claims()
-        if not allows():
-            return rootconf.denied()
-        result = _result(function(call.target, *arguments))
-    except CallRefused as refusal:
-        return refusal.result
+        value = function(target, *arguments)
+    except CallRefused:
+        raise
     except OSError as error:
-        result = _refused(error)
+        detail = "" if error.errno is None else str(error.strerror or "")
+        return refused(error)._replace(observed=detail)
     # A vendor's function may raise anything; the child reports it and ends.
     except Exception as error:  # noqa: BLE001
         text = f"raised {type(error).__name__}: {error}"
-        result = CallResult(Outcome.FAILED, 0, STEP, text[:_LONGEST_TEXT])
-    try:
-        # A replacement of the device may have received the writes.
-        call.check_identities()
-    except CallRefused as refusal:
-        return refusal.result
-    except OSError as error:
-        return _refused(error)
-    return result
-
-
-def _result(value: object) -> CallResult:
+        return CallResult(Outcome.FAILED, 0, STEP, text[:_LONGEST_TEXT])
     if not is_plain(value):
-        return CallResult(
-            Outcome.FAILED,
-            0,
-            STEP,
-            f"returned a {type(value).__name__}, no plain value",
-        )
-    text = encode(value)  # type: ignore[arg-type]
+        text = f"returned a {type(value).__name__}, no plain value"
+        return CallResult(Outcome.FAILED, 0, STEP, text)
+    text = encode(value)
     if len(text) > _LONGEST:
         return CallResult(Outcome.FAILED, 0, STEP, "returned too much")
     return CallResult(Outcome.OK, 0, STEP, text)
-
-
-def _refused(error: OSError) -> CallResult:
-    detail = "" if error.errno is None else str(error.strerror or "")
-    return CallResult(
-        Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error), detail
-    )

@@ -18,11 +18,11 @@ import stat
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from oslo_config import cfg
 from oslo_privsep import capabilities
 
 from os_acc.bitstreams import shared_options
 from os_acc.privsep import kernel, rootconf, worker
+from os_acc.privsep.outcome import CallRefused, Outcome
 
 #: Limits of a program's output: bytes kept, and lines reported.
 _KEPT = 16384
@@ -33,15 +33,6 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 # Resolved here: a worker's child must not load anything.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-
-class ToolMissing(Exception):
-    """The program is missing, or unsafe to run as root."""
-
-    def __init__(self, number: int, path: str) -> None:
-        super().__init__(number, path)
-        self.errno = number
-        self.path = path
 
 
 class ToolExit(NamedTuple):
@@ -58,7 +49,7 @@ class ToolExit(NamedTuple):
 class Tools:
     """The directory of the programs.
 
-    :param directory: None: the directory of the helper's own configuration.
+    :param directory: None: the directory of the configuration.
     """
 
     def __init__(self, directory: str | None = None) -> None:
@@ -67,22 +58,12 @@ class Tools:
     def directory(self) -> str:
         """Return the directory.
 
-        :raises ToolMissing: the configuration has no absolute path.
+        :raises CallRefused: the configuration has no absolute path.
         """
         if self._directory is not None:
             return self._directory
-        found = rootconf.last_read().tools
-        if found is None:
-            cfg.CONF.register_opt(
-                shared_options.XRT_TOOLS, group=shared_options.XRT_GROUP
-            )
-            try:
-                found = str(cfg.CONF[shared_options.XRT_GROUP].tools)
-            except cfg.Error as error:
-                raise ToolMissing(errno.EINVAL, shared_options.XRT_GROUP) from error
-        if not os.path.isabs(found):
-            raise ToolMissing(errno.EINVAL, found)
-        return found
+        option, group = shared_options.XRT_TOOLS, shared_options.XRT_GROUP
+        return rootconf.absolute_path(rootconf.last_read().tools, option, group, "tool")
 
 
 current = Tools()
@@ -91,7 +72,7 @@ current = Tools()
 def find(*names: str) -> str:
     """Return the path of a program, by the first of its names that exists.
 
-    :raises ToolMissing: it does not exist, or users other than root could change it.
+    :raises CallRefused: it does not exist, or users other than root could change it.
     """
     directory = current.directory()
     paths = [os.path.join(directory, name) for name in names]
@@ -100,12 +81,16 @@ def find(*names: str) -> str:
         try:
             found = os.stat(part)
         except OSError as error:
-            raise ToolMissing(error.errno or errno.EIO, part) from error
+            raise _refused(error.errno or errno.EIO, part) from error
         if found.st_uid not in (0, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
-            raise ToolMissing(errno.EPERM, part)
+            raise _refused(errno.EPERM, part)
     if not stat.S_ISREG(found.st_mode) or not found.st_mode & stat.S_IXUSR:
-        raise ToolMissing(errno.EACCES, path)
+        raise _refused(errno.EACCES, path)
     return path
+
+
+def _refused(number: int, path: str) -> CallRefused:
+    return CallRefused(Outcome.REFUSED, number, "tool", path)
 
 
 def run(path: str, arguments: Sequence[str], file: int) -> ToolExit:

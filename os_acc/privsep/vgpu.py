@@ -2,7 +2,7 @@
 
 """Create and delete the vGPU of a virtual function on NVIDIA's driver.
 
-The type in ``nvidia/current_vgpu_type`` does not tell who has written it (NVIDIA vGPU
+The type in ``nvidia/current_vgpu_type`` does not show who has written it (NVIDIA vGPU
 Software User Guide, "Creating an NVIDIA vGPU on a Linux with KVM hypervisor that uses a
 vendor-specific VFIO framework"). A file beside the worker's locks does: it names the
 lease and its type, is written before the type, and ends at reboot, as vGPUs do. If the
@@ -13,19 +13,17 @@ the release of a VF that is a vGPU fails: the file may have been lost.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, rootconf, state_files, worker
-from os_acc.privsep.outcome import CallRefused
+from os_acc.privsep import functions, kernel, record, rootconf
+from os_acc.privsep.state_files import StateFile
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"
-_SUFFIX: Final = ".vgpu"
 #: The type in a mark: the lease has created no vGPU.
 _NOT_OURS: Final = 0
 
@@ -45,7 +43,7 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
     if found == kind == marked and owner in _leases(target, address):
         return
     if not rootconf.last_read().allows_vgpu(address, kind):
-        raise CallRefused(rootconf.denied(kind))
+        raise rootconf.denied(kind)
     if found:
         if not owner:
             _mark(address, target.lease, _NOT_OURS)
@@ -69,7 +67,7 @@ def create_vgpu(target: StepTarget, kind: int) -> None:
 def delete_vgpu(target: StepTarget) -> None:
     """Delete the vGPU of a lease; do nothing if the lease has none.
 
-    :raises OSError: EBUSY: a process holds it; ENODATA: no file tells whose it is; EIO:
+    :raises OSError: EBUSY: a process holds it; ENODATA: no file names its lease; EIO:
         the driver has not deleted it; or the driver's refusal.
     """
     address = _address(target)
@@ -82,7 +80,7 @@ def delete_vgpu(target: StepTarget) -> None:
         # The driver has left the VF, and its vGPU went with it.
         found = 0
     if found and not owner:
-        text = f"no mark tells which lease has created the vGPU of type {found}"
+        text = f"no mark names the lease of the vGPU of type {found}"
         raise OSError(errno.ENODATA, text, _CURRENT)
     # Another type is another tool's vGPU.
     if found and found == kind:
@@ -93,7 +91,7 @@ def delete_vgpu(target: StepTarget) -> None:
         found = _current(target, address)
         if found:
             raise _without_effect(found, 0)
-    _unmark(address)
+    _file(address).remove()
 
 
 def _leases(target: StepTarget, address: PciAddress) -> tuple[str, ...]:
@@ -123,23 +121,18 @@ def _without_effect(found: int, kind: int) -> OSError:
     return OSError(errno.EIO, f"is {found} after a write of {kind}", _CURRENT)
 
 
-def _path(address: PciAddress) -> str:
-    return kernel.current.path(worker.LOCKS, f"{address}{_SUFFIX}")
-
-
 def _mark_of(address: PciAddress) -> tuple[str, int]:
     """Return the lease that has created the vGPU, and its type; ('', 0) for none."""
-    try:
-        lease, _, kind = kernel.current.read(_path(address)).strip().partition(" ")
-    except FileNotFoundError:
+    text = _file(address).read()
+    if text is None:
         return "", 0
+    lease, _, kind = text.partition(" ")
     return lease, int(kind)
 
 
-def _unmark(address: PciAddress) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(address))
-
-
 def _mark(address: PciAddress, lease: str, kind: int) -> None:
-    state_files.replace(_path(address), f"{lease} {kind}")
+    _file(address).replace(f"{lease} {kind}")
+
+
+def _file(address: PciAddress) -> StateFile:
+    return StateFile.beside_lock(address, "vgpu")

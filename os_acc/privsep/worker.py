@@ -22,6 +22,7 @@ a lower one.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -41,13 +42,11 @@ from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record, state_files
+from os_acc.privsep import record, rootconf, state_files
 from os_acc.privsep.locks import open_lock, open_parent
-from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
 
 LOCKS = state_files.LOCKS
-#: Upper limit of the argument; the check under the lock is stricter.
-EPOCH_LIMIT = epochs.LIMIT
 # Two live callers never use one device at the same time: the holder of the
 # lock is a child whose caller is gone, or it is stuck.
 _LOCK_SECONDS = 2.0
@@ -87,10 +86,6 @@ class Clock:
 clock = Clock()
 
 
-class ChildRefused(OSError):
-    """No descriptor, process or memory was left to create the child."""
-
-
 # Of the call whose child this process is.
 _deadline = math.inf
 
@@ -106,6 +101,7 @@ def run(
     files: Sequence[int] = (),
     check: Job | None = None,
     parents: Collection[PciAddress | str] = (),
+    beside: Sequence[DeviceAddress] = (),
 ) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
@@ -117,34 +113,29 @@ def run(
         fails for one of them, no job runs.
     :param parents: functions, or virtual parents, whose devices get no other such call
         meanwhile. Their locks carry no epoch: those of other devices are unrelated.
+    :param beside: devices that are locked as well, and have no job.
     :returns: one :class:`CallResult` for each address.
     """
     deadline = time.monotonic() + seconds
     _reap()
+    # The child reads no file of root's.
+    rootconf.current()
     locks: list[int] = []
     outer: list[int] = []
     try:
         # One order for all calls. A call that waits for others holds no device.
         for parent in sorted(parents, key=str):
-            refusal = _lock(partial(open_parent, parent), deadline, outer)
-            if refusal is not None:
-                return (refusal._replace(observed=str(parent)),) * len(addresses)
-        for address in sorted(addresses, key=record.name_of):
+            _lock(partial(open_parent, parent), deadline, outer, str(parent))
+        for address in sorted((*addresses, *beside), key=record.name_of):
             patience = min(deadline, time.monotonic() + _LOCK_SECONDS)
-            refusal = _lock(partial(open_lock, address), patience, locks)
-            if refusal is not None:
-                return (refusal,) * len(addresses)
-        refusal = None if epoch is None else _enter(epoch, locks)
-        if refusal is not None:
-            return (refusal,) * len(addresses)
-        try:
-            count = len(addresses)
-            timed = partial(_timed, deadline, job)
-            results = partial(_results, count, timed, check)
-            return _in_child(count, deadline, results, (*outer, *locks, *files))
-        except ChildRefused as error:
-            refusal = CallResult(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
-            return (refusal,) * len(addresses)
+            _lock(partial(open_lock, address), patience, locks)
+        if epoch is not None:
+            _enter(epoch, locks)
+        count = len(addresses)
+        results = partial(_results, count, job, check)
+        return _in_child(count, deadline, results, (*outer, *locks, *files))
+    except CallRefused as refusal:
+        return (refusal.result,) * len(addresses)
     finally:
         for fd in (*outer, *locks):
             os.close(fd)
@@ -177,29 +168,20 @@ def leave_behind(files: Sequence[int], wait: Callable[[], None]) -> None:
         os._exit(0)
 
 
-def _timed(deadline: float, job: Job, index: int) -> CallResult:
-    """Run a job in the child, which has the deadline as a variable of its own."""
-    global _deadline
-    _deadline = deadline
-    return job(index)
-
-
 def _lock(
-    opened: Callable[[], int], deadline: float, locks: list[int]
-) -> CallResult | None:
+    opened: Callable[[], int], deadline: float, locks: list[int], observed: str = ""
+) -> None:
     try:
         fd = opened()
-    except CallRefused as refused:
-        return refused.result
     except OSError as error:
-        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "lock")
+        number = error.errno or errno.EIO
+        raise CallRefused(Outcome.REFUSED, number, "lock", observed) from error
     locks.append(fd)
-    if deadlines.lock_file(fd, fcntl.LOCK_EX, deadline):
-        return None
-    return CallResult(Outcome.BUSY, errno.EBUSY, "lock")
+    if not deadlines.lock_file(fd, fcntl.LOCK_EX, deadline):
+        raise CallRefused(Outcome.BUSY, errno.EBUSY, "lock", observed)
 
 
-def _enter(epoch: int, locks: Sequence[int]) -> CallResult | None:
+def _enter(epoch: int, locks: Sequence[int]) -> None:
     """Record an epoch in all locked files, or refuse it and record nothing."""
     try:
         # The maximum over all devices of the call: each then accepts it.
@@ -207,12 +189,11 @@ def _enter(epoch: int, locks: Sequence[int]) -> CallResult | None:
         accepted = epochs.AcceptedEpochs.at(seen, clock.now())
         if not accepted.seen <= epoch <= accepted.limit:
             outcome = Outcome.STALE if epoch < seen else Outcome.AHEAD
-            return CallResult(outcome, 0, "lock", f"{accepted.seen} {accepted.limit}")
+            raise CallRefused(outcome, 0, "lock", f"{accepted.seen} {accepted.limit}")
         for fd in locks:
             os.pwrite(fd, _record(b"%020d" % epoch), 0)
     except OSError as error:
-        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "lock")
-    return None
+        raise CallRefused(Outcome.REFUSED, error.errno or errno.EIO, "lock") from error
 
 
 def _epoch(fd: int) -> int:
@@ -231,20 +212,19 @@ def _record(number: bytes) -> bytes:
 def _in_child(
     count: int, deadline: float, results: Results, keep: Sequence[int]
 ) -> tuple[CallResult, ...]:
-    try:
-        readable, writable = os.pipe2(os.O_CLOEXEC)
-    except OSError as error:
-        raise ChildRefused(error.errno, error.strerror) from error
-    try:
+    with contextlib.ExitStack() as pipe:
         try:
-            pid = _fork(results, writable, keep)
+            readable, writable = os.pipe2(os.O_CLOEXEC)
+            pipe.callback(os.close, readable)
+            try:
+                pid = _fork(results, writable, keep, deadline)
+            finally:
+                os.close(writable)
         except OSError as error:
-            raise ChildRefused(error.errno, error.strerror) from error
-        finally:
-            os.close(writable)
+            # No descriptor, process or memory was left.
+            number = error.errno or errno.EAGAIN
+            raise CallRefused(Outcome.REFUSED, number, "worker") from error
         answers, ended = _collect(readable, deadline)
-    finally:
-        os.close(readable)
     if ended:
         os.waitpid(pid, 0)
     else:
@@ -252,45 +232,48 @@ def _in_child(
     return _complete(answers, count, ended)
 
 
-def _fork(results: Results, writable: int, keep: Sequence[int]) -> int:
+def _fork(results: Results, writable: int, keep: Sequence[int], deadline: float) -> int:
+    global _deadline
     # Blocked before the fork, so that the child never runs without the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         pid = os.fork()
-        if pid == 0:
-            _child(results, writable, keep)
-        return pid
+        if pid:
+            return pid
+        try:
+            _deadline = deadline
+            _close_all_but({writable, *keep})
+            for result in results():
+                os.write(writable, json.dumps(result).encode() + b"\n")
+        finally:
+            os._exit(0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _child(results: Results, writable: int, keep: Sequence[int]) -> None:
-    try:
-        _close_all_but({writable, *keep})
-        for result in results():
-            os.write(writable, json.dumps(result).encode() + b"\n")
-    finally:
-        os._exit(0)
 
 
 def _results(count: int, job: Job, check: Job | None) -> Iterator[CallResult]:
     """Yield the results of a child's jobs, up to the first failure."""
     for index in range(count):
-        found = _outcome(check, index) if check else CallResult(Outcome.OK)
+        found = outcome(check, index) if check else OK
         if found.outcome != Outcome.OK:
             yield from (CallResult(Outcome.UNREACHED),) * index
             yield found
             return
     for index in range(count):
-        result = _outcome(job, index)
+        result = outcome(job, index)
         yield result
         if result.outcome != Outcome.OK:
             return
 
 
-def _outcome(job: Job, index: int) -> CallResult:
+def outcome(job: Job, index: int) -> CallResult:
+    """Run a job; return its answer also if it raises."""
     try:
         return job(index)
+    except CallRefused as refusal:
+        return refusal.result
+    except OSError as error:
+        return refused(error)
     except MemoryError:
         return CallResult(Outcome.REFUSED, errno.ENOMEM, "worker")
     except BaseException as error:  # noqa: BLE001 - reported to the parent
@@ -320,8 +303,8 @@ def _collect(readable: int, deadline: float) -> tuple[list[CallResult], bool]:
         chunk = os.read(readable, 65536)
         data += chunk
         ended = not chunk
-    whole = data.decode().split("\n")[:-1]
-    return [CallResult(*json.loads(line)) for line in whole], ended
+    lines = data.decode().split("\n")[:-1]
+    return [CallResult(*json.loads(line)) for line in lines], ended
 
 
 def _complete(

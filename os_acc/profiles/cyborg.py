@@ -16,7 +16,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.options import CYBORG, Judged
+from os_acc.profiles.options import CYBORG, CheckedProfile
 from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
@@ -56,8 +56,8 @@ class Cyborg:
             kind=exception.ObjectKind.PROFILE,
         )
 
-    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """See :meth:`os_acc.profiles.options.ProfileSource.judged`.
+    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
+        """See :meth:`os_acc.profiles.options.ProfileSource.checked`.
 
         :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
         """

@@ -34,13 +34,13 @@ class ExpandedFlavor:
 
     :ivar specs: a value that is no mapping is returned unchanged.
     :ivar profile: the name of the profile, or ''.
-    :ivar unread: the name of a profile that was not expanded because no source
+    :ivar unreadable: the name of a profile that was not expanded because no source
         is configured, or ''.
     """
 
     specs: object
     profile: str = ""
-    unread: str = ""
+    unreadable: str = ""
 
 
 def named(specs: object) -> str:
@@ -68,7 +68,7 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
         return ExpandedFlavor(specs)
     profile = source.profile(name, deadline)
     own = _numbered(specs)
-    whole: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
+    found: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
     for group in profile.groups:
         if group.suffix in own:
             raise exception.InvalidExtraSpec(
@@ -78,10 +78,10 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
             )
         for key, value in group.extra_specs(group.suffix, _NAMESPACE):
             _check_same(specs, key, value, profile)
-            whole[key] = value
+            found[key] = value
     if len(own) <= 1 < len(own) + len(profile.groups) and not _has_policy(specs):
-        whole[request_groups.GROUP_POLICY] = GroupPolicy.NONE.value
-    return ExpandedFlavor(whole, profile.name)
+        found[request_groups.GROUP_POLICY] = GroupPolicy.NONE.value
+    return ExpandedFlavor(found, profile.name)
 
 
 def _check_same(

@@ -14,7 +14,7 @@
 
 The format is that of Cyborg's API, so its responses can be used unchanged. JSON is
 parsed as JSON: YAML reads a surrogate pair as two characters, and allows no tab as
-indentation.
+indentation. Aliases are not supported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import yaml
 from os_acc import deadlines, exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.options import Judged
+from os_acc.profiles.options import CheckedProfile
 from os_acc.rest import responses
 from os_acc.rest.responses import UnusableValue
 
@@ -40,23 +40,7 @@ _SUFFIX: Final = ".yaml"
 _LARGEST: Final = 1 << 18
 # Files in an error's message.
 _SHOWN: Final = 8
-#: Nodes of a YAML file, with each alias and merge (``<<``) counted as the nodes that
-#: it refers to. A file without aliases has fewer nodes than bytes.
-_MOST_NODES: Final = _LARGEST
-_TAGS: Final = "tag:yaml.org,2002:"
-# Characters of the reason why a value is wrong.
-_LONGEST_REASON: Final = 200
-#: PyYAML's exceptions for text that is no YAML, and for a value that does not match
-#: its tag.
-_WRONG: Final = (
-    yaml.YAMLError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
+_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 # O_NONBLOCK: opening a FIFO must not block.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -79,31 +63,29 @@ class ProfileFiles:
         """
         found, errors = [], []
         for where, entry in self._entries(deadline):
-            deadlines.left(deadline)
             if isinstance(entry, exception.OsAccError):
                 errors.append(entry)
             elif parser.is_called(entry, name):
-                found.append((where, parser.read(entry)))
+                found.append((where, entry))
         if len(found) > 1:
+            files = dict.fromkeys(where for where, _entry in found)
             raise exception.InvalidProfile(
                 f"there are {len(found)} device profiles {name}: in "
-                + exception.some(
-                    dict.fromkeys(where for where, _profile in found), _SHOWN
-                )
+                + exception.some(files, _SHOWN)
             )
-        for _where, profile in found:
-            return profile
-        for error in errors:
+        if found:
+            return parser.read(found[0][1])
+        if errors:
             # The unreadable file may contain the profile.
-            raise error
+            raise errors[0]
         raise exception.NotFound(
             f"there is no device profile {exception.show(name)} in {self._path}",
             hint="'os-acc profile list' lists the existing ones",
             kind=exception.ObjectKind.PROFILE,
         )
 
-    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """See :meth:`.ProfileSource.judged`; the source is a file."""
+    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
+        """See :meth:`.ProfileSource.checked`; the source is a file."""
         entries = list(self._entries(deadline))
         called = Counter(
             each
@@ -113,24 +95,12 @@ class ProfileFiles:
         )
         for where, entry in entries:
             deadlines.left(deadline)
-            if isinstance(entry, exception.OsAccError):
-                yield where, entry
-                continue
             try:
-                profile = parser.read(entry)
-            except exception.InvalidProfile as error:
+                if isinstance(entry, exception.OsAccError):
+                    raise entry
+                yield where, _unique_profile(entry, called)
+            except exception.OsAccError as error:
                 yield where, error
-                continue
-            twice = [each for each in (profile.name, profile.uuid) if called[each] > 1]
-            if twice:
-                yield (
-                    where,
-                    exception.InvalidProfile(
-                        f"there are {called[twice[0]]} device profiles {twice[0]}"
-                    ),
-                )
-            else:
-                yield where, profile
 
     def _entries(
         self, deadline: float
@@ -144,17 +114,14 @@ class ProfileFiles:
                 yield path, error
                 continue
             for entry in listed:
+                deadlines.left(deadline)
                 if isinstance(entry, Mapping):
                     yield path, entry
-                elif isinstance(entry, UnusableValue):
-                    yield path, exception.InvalidProfile(f"{path}: {entry.why}")
-                else:
-                    yield (
-                        path,
-                        exception.InvalidProfile(
-                            f"{path}: {exception.show(entry)} is not a device profile"
-                        ),
-                    )
+                    continue
+                why = f"{exception.show(entry)} is not a device profile"
+                if isinstance(entry, UnusableValue):
+                    why = entry.why
+                yield path, exception.InvalidProfile(f"{path}: {why}")
 
     def _files(self) -> list[str]:
         if not os.path.isdir(self._path):
@@ -168,11 +135,23 @@ class ProfileFiles:
         ]
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """A YAML loader that survives values which cannot be constructed.
+def _unique_profile(
+    entry: Mapping[str, Any], called: Mapping[str, int]
+) -> DeviceProfile:
+    profile = parser.read(entry)
+    for each in (profile.name, profile.uuid):
+        if called[each] > 1:
+            raise exception.InvalidProfile(
+                f"there are {called[each]} device profiles {each}"
+            )
+    return profile
 
-    :class:`.UnusableValue` replaces the value. It also replaces a mapping with a
-    duplicate key: YAML would silently use the last value.
+
+class _Loader(yaml.BaseLoader):  # type: ignore[misc]
+    """A YAML loader of lists, mappings and text: no other value is constructed.
+
+    :class:`.UnusableValue` replaces a mapping with a duplicate key: YAML would
+    silently use the last value.
     """
 
     def __init__(self, text: bytes, deadline: float) -> None:
@@ -181,8 +160,6 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         self._nodes = 0
         #: The number of nodes in each complete node, by its id().
         self._weights: dict[int, int] = {}
-        #: The error of each mapping that can be neither constructed nor merged.
-        self._wrong: dict[yaml.Node, str] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         """See PyYAML; an alias counts as the nodes that it refers to.
@@ -201,83 +178,36 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                 None, None, "found an alias inside of its own anchor", mark
             )
         self._nodes += self._weights[id(node)] if is_alias else 1
-        if self._nodes > _MOST_NODES:
+        if self._nodes > _LARGEST:
             raise yaml.composer.ComposerError(
-                None, None, f"its aliases expand to more than {_MOST_NODES} nodes", mark
+                None, None, f"its aliases expand to more than {_LARGEST} nodes", mark
             )
         self._weights.setdefault(id(node), self._nodes - before)
         return node
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """See PyYAML; merged keys (``<<``) may be overridden."""
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                self._wrong[node] = f"{_line(key.start_mark)}: {_twice(key.value)}"
-                break
-            seen.add(key.value)
-        return node
+    def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
+        """Return the text of a value; None for a plain null."""
+        text: str = super().construct_scalar(node)
+        return None if node.style is None and text in _NULLS else text
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """See PyYAML.
-
-        :raises yaml.YAMLError: the mapping, or a mapping that it merges, is invalid.
-        """
-        if node not in self._wrong:
-            try:
-                super().flatten_mapping(node)
-                return
-            except _WRONG as error:
-                # Its merges are lost: it would pass as valid where an alias uses it.
-                self._wrong[node] = _why(node, error)
-        raise yaml.constructor.ConstructorError(problem=self._wrong[node])
-
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        """See PyYAML; a mapping with the key ``=`` is not accepted as a scalar."""
-        text: str = yaml.constructor.BaseConstructor.construct_scalar(self, node)
-        return text
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """See PyYAML; return :class:`.UnusableValue` for an invalid value.
-
-        :raises DeviceStuck: the deadline has passed.
-        """
-        deadlines.left(self._deadline)
-        # PyYAML's time for a base 60 number is quadratic in its length; text is safe.
-        is_text = node.tag == self.DEFAULT_SCALAR_TAG
-        if isinstance(node, yaml.ScalarNode) and not is_text:
-            long = responses.too_long(node.value)
-            if long is not None:
-                return long
-        try:
-            # deep=True: else PyYAML constructs the contents later, outside of this try.
-            return super().construct_object(node, deep=True)
-        except _WRONG as error:
-            wrong = self.constructed_objects[node] = UnusableValue(_why(node, error))
-            return wrong
-
-
-def _line(mark: yaml.Mark) -> str:
-    return f"line {mark.line + 1}"
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[str, Any] | UnusableValue:
+        """See PyYAML."""
+        found: dict[str, Any] = {}
+        for key_node, value in node.value:
+            key = self.construct_object(key_node)
+            line = f"line {key_node.start_mark.line + 1}"
+            if not isinstance(key, str):
+                return UnusableValue(f"{line}: found a key that is no text")
+            if key in found:
+                return UnusableValue(f"{line}: {_twice(key)}")
+            found[key] = self.construct_object(value)
+        return found
 
 
 def _twice(key: str) -> str:
     return f"found the key {exception.show(key)} a second time"
-
-
-def _why(node: yaml.Node, error: BaseException) -> str:
-    """Return the reason why a node cannot be constructed, in one line."""
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark, why = error.problem_mark, error.problem
-        # An error without a mark comes from this loader; its text has the line.
-        why = f"{_line(mark)}: {why}" if mark else why
-    else:
-        tag = node.tag.replace(_TAGS, "!!")
-        why = f"{_line(node.start_mark)}: no {tag}: {error}"
-    return exception.shorten(why, _LONGEST_REASON)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | UnusableValue:
@@ -303,9 +233,8 @@ def _parsed(path: str, text: bytes, deadline: float) -> object:
     except (ValueError, RecursionError):
         pass
     try:
-        # _Loader is a SafeLoader.
         return _Loader(text, deadline).get_single_data()
-    except _WRONG as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise exception.InvalidProfile(
             f"cannot parse {path} as YAML: {error}"
         ) from error

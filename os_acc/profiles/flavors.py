@@ -38,13 +38,6 @@ SERVICE: Final = Service(
     service_type=exception.ServiceType.COMPUTE,
 )
 _VERBS: Final = {"GET": "read", "POST": "change", "DELETE": "change"}
-_OLD: Final = (
-    (f"Nova does not support microversion {MICROVERSION}, which validates extra specs"),
-    (
-        "upgrade Nova to 21.0.0 (Ussuri) or later, or set the "
-        "properties that 'os-acc profile apply' prints without --set"
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,10 +154,14 @@ class Flavors:
 
 
 def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | None:
-    code, why = answer.status_code, _detail(answer)
+    code, why = answer.status_code, responses.refusal(answer)
     if code == 406:
         return exception.ServiceRefused(
-            _OLD[0], hint=_OLD[1], service=exception.ServiceType.COMPUTE
+            f"Nova does not support microversion {MICROVERSION}, which validates extra "
+            "specs",
+            hint="upgrade Nova to 21.0.0 (Ussuri) or later, or set the properties that "
+            "'os-acc profile apply' prints without --set",
+            service=exception.ServiceType.COMPUTE,
         )
     if code == 403:
         return exception.ServiceRefused(
@@ -183,11 +180,6 @@ def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | 
             service=exception.ServiceType.COMPUTE,
         )
     return None
-
-
-def _detail(answer: Response) -> str:
-    """Return the reason that Nova gives."""
-    return responses.refusal(answer)
 
 
 def _specs(answer: Response) -> dict[str, str]:

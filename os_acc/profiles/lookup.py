@@ -32,10 +32,10 @@ class ProfileLookup:
         """See :func:`os_acc.profiles.expansion.expanded`.
 
         Without a configured source, the profile is left to Nova and Cyborg, as it
-        is without os_acc: its name is returned as ``unread``.
+        is without os_acc: its name is returned as ``unreadable``.
         """
         if (name := expansion.named(specs)) and self._are_nowhere():
-            return expansion.ExpandedFlavor(specs, unread=name)
+            return expansion.ExpandedFlavor(specs, unreadable=name)
         return expansion.expanded(specs, self.source, deadline)
 
     def _are_nowhere(self) -> bool:

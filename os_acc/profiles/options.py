@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
 
 #: A profile, or the error of one that cannot be used.
-Judged: TypeAlias = DeviceProfile | exception.OsAccError
+CheckedProfile: TypeAlias = DeviceProfile | exception.OsAccError
 
 
 class ProfileSource(Protocol):
@@ -31,7 +31,7 @@ class ProfileSource(Protocol):
         :raises ServiceUnavailable: the source does not answer.
         """
 
-    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
+    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
         """Yield the profiles or their errors, each with its source, in no order.
 
         :raises ServiceUnavailable: the source does not answer.

@@ -7,21 +7,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.rest import responses
 from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
-    from keystoneauth1.adapter import Adapter
     from requests import Response
 
-    from os_acc.rest.retries import Retries
+    from os_acc.rest.session import Call, ServiceAccess
 
 _T = TypeVar("_T")
+
+#: Calls that may run after their deadline, until the client makes no further call.
+MOST_ABANDONED: Final = 8
 
 
 class _Failing(Exception):
@@ -31,23 +34,29 @@ class _Failing(Exception):
     """
 
 
-def _not_judged(_answer: Response) -> exception.OsAccError | None:
-    return None
-
-
 class ServiceClient:
     """A client of one service; thread-safe.
 
-    keystoneauth1 is imported at the first request.
+    keystoneauth1 is imported at the first request, and makes the retries. It sleeps
+    between them, and requests reads a slow response, past any deadline. Each call
+    therefore runs in a thread of its own, and is abandoned at its deadline; it sends
+    no request after that. A server that sends a byte now and then keeps the thread.
 
     :param conf: the configuration, read at the first request.
+    :ivar service: the service.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, service: Service) -> None:
         self._conf = conf
-        self._service = service
+        self.service = service
+        self.forget_parent()
+        deadlines.reset_after_fork(self)
+
+    def forget_parent(self) -> None:
+        """Forget the connections and the abandoned calls of the parent process."""
         self._lock = threading.Lock()
-        self._made: tuple[Adapter, Retries] | None = None
+        self._made: ServiceAccess | None = None
+        self._abandoned: set[futures.Future[Any]] = set()
 
     def ask(
         self,
@@ -56,7 +65,7 @@ class ServiceClient:
         take: Callable[[Response], _T],
         about: str,
         deadline: float,
-        refused: Callable[[Response], exception.OsAccError | None] = _not_judged,
+        refused: Callable[[Response], exception.OsAccError | None] = lambda _: None,
         **arguments: Any,
     ) -> _T:
         """Send a request and return the parsed response.
@@ -71,90 +80,132 @@ class ServiceClient:
             endpoint is wrong.
         :raises OsAccError: the service does not answer, or rejects the request.
         """
+
+        def question(access: ServiceAccess) -> _T:
+            # raise_exc=False: the exceptions of keystoneauth1 come from Keystone alone.
+            answer = access.adapter().request(
+                path, method, raise_exc=False, **arguments
+            )
+            if answer.status_code >= 300:
+                raise self.rejection(
+                    answer.status_code,
+                    responses.refusal(answer),
+                    about,
+                    refused(answer),
+                )
+            return take(answer)
+
+        return self.call(question, about, deadline)
+
+    def call(
+        self, question: Callable[[ServiceAccess], _T], about: str, deadline: float
+    ) -> _T:
+        """Send requests with the session of the service, and return the result.
+
+        :param question: sends them; raises one of
+            :data:`os_acc.rest.responses.NOT_THEIRS` for a malformed response.
+        :raises OsAccError: as in :meth:`ask`, or raised by ``question``.
+        """
         from keystoneauth1 import exceptions as ksa
 
-        from os_acc.rest import errors, retries
-
-        adapter, patience = self._link()
-
-        def question() -> _T:
-            # raise_exc=False: the exceptions of keystoneauth1 come from Keystone alone.
-            answer = adapter.request(path, method, raise_exc=False, **arguments)
-            return take(self._checked(answer, about, refused))
-
-        raised = (ksa.ClientException, OSError, *responses.NOT_THEIRS, _Failing)
-        return retries.ask(
-            question,
-            patience,
-            retries.Failures(raised, errors.is_connection, self._translated),
-            about,
-            deadline,
-        )
-
-    def _link(self) -> tuple[Adapter, Retries]:
-        from keystoneauth1 import adapter
-
-        from os_acc.rest.session import access
+        from os_acc.rest import session
 
         with self._lock:
             if self._made is None:
-                found = access(self._conf, self._service)
-                self._made = (
-                    adapter.Adapter(found.session, auth=found.auth, **found.where),
-                    found.retries,
-                )
-            return self._made
+                self._made = session.access(self._conf, self.service)
+            access = self._made
+        call = session.Call(deadline)
 
-    def _checked(
-        self,
-        answer: Response,
-        about: str,
-        refused: Callable[[Response], exception.OsAccError | None],
-    ) -> Response:
-        """Return a successful response.
+        def run() -> _T:
+            session.thread.call = call
+            return question(access)
 
-        :raises _Failing: the request failed and may be retried.
+        try:
+            return self.detached(about, deadline, run)
+        except exception.OsAccError:
+            raise
+        except (ksa.ClientException, OSError, *responses.NOT_THEIRS, _Failing) as error:
+            raise self._error(error, call, about) from error
+
+    def detached(
+        self, about: str, deadline: float, function: Callable[..., _T], *args: object
+    ) -> _T:
+        """Call a function, and abandon the call at the deadline.
+
+        :raises TimeoutError: it was abandoned.
+        :raises ServiceUnavailable: too many abandoned calls have not ended.
+        :raises DeviceStuck: the service has reached its limit of threads.
         """
-        status = answer.status_code
-        if status < 300:
-            return answer
-        detail = responses.refusal(answer)
-        if _may_pass(status) or status == 401:
-            raise _Failing(detail)
-        raise refused(answer) or exception.InvalidConfiguration(
+        with self._lock:
+            self._abandoned = {each for each in self._abandoned if not each.done()}
+        if len(self._abandoned) >= MOST_ABANDONED:
+            raise self._unavailable(
+                f"cannot {about}: {MOST_ABANDONED} earlier requests to "
+                f"{self.service.name} have neither ended nor failed",
+                f"check {self.service.name}, and the proxies between it and this host",
+            )
+        answer = deadlines.begin(function, *args)
+        try:
+            return answer.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            with self._lock:
+                self._abandoned.add(answer)
+            raise
+
+    # -- failures --------------------------------------------------------------
+
+    def rejection(
+        self,
+        status: int,
+        detail: str,
+        about: str,
+        refused: exception.OsAccError | None,
+    ) -> Exception:
+        """Return the exception for a response of the service with an error status.
+
+        :param refused: the error if the service rejects the request; None stands
+            for an invalid request.
+        """
+        if _is_temporary(status) or status == 401:
+            return _Failing(detail)
+        return refused or exception.InvalidConfiguration(
             f"cannot {about}: {detail}", hint=self._endpoint
+        )
+
+    def _unavailable(self, message: str, hint: str) -> exception.ServiceUnavailable:
+        return exception.ServiceUnavailable(
+            message, hint=hint, service=self.service.service_type
         )
 
     @property
     def _endpoint(self) -> str:
-        group = self._service.group.name
+        group = self.service.group.name
         return f"check endpoint_override in [{group}] and the service catalog"
 
-    def _translated(
-        self, error: Exception, code: int | None, about: str, deadline: float
-    ) -> exception.OsAccError:
-        from os_acc.rest import errors
+    def _error(self, error: Exception, call: Call, about: str) -> exception.OsAccError:
+        from os_acc.rest import session
 
-        service = self._service
-        detail = errors.summary(error)
-        if time.monotonic() >= deadline:
-            return exception.ServiceUnavailable(
-                f"cannot {about}: {service.name} did not answer in time: {detail}",
-                service=service.service_type,
-                hint=f"check the load of {service.name}, or raise {service.patience}",
+        service, group, detail = self.service, self.service.group.name, summary(error)
+        if time.monotonic() >= call.deadline:
+            last = f"; the last response was HTTP {call.status}" if call.status else ""
+            return self._unavailable(
+                f"cannot {about}: {service.name} did not answer in time{last}",
+                f"check the load of {service.name}, or raise {service.patience}",
             )
-        if errors.is_connection(error):
-            return exception.ServiceUnavailable(
+        if isinstance(error, responses.ResponseUnreadable):
+            return self._unavailable(
+                f"cannot {about}: the response cannot be read: {detail}",
+                f"check {service.name}, and the proxies between it and this host",
+            )
+        if session.is_connection(error):
+            return self._unavailable(
                 f"cannot reach {service.name} to {about}: {detail}",
-                service=service.service_type,
-                hint=f"check that Keystone and {service.name} run, and the network "
-                "to them",
+                f"check that Keystone and {service.name} run, and the network to them",
             )
-        if code == 401:
+        if call.status == 401:
             return exception.InvalidConfiguration(
                 f"cannot {about}: the credentials are rejected: {detail}",
-                hint="check auth_type, auth_url and the credentials in "
-                f"[{service.group.name}]",
+                hint=f"check auth_type, auth_url and the credentials in [{group}]",
             )
         if isinstance(error, _Failing):
             return service.failing(
@@ -162,19 +213,11 @@ class ServiceClient:
                 service=service.service_type,
                 hint=f"see the log of {service.name}",
             )
-        if code is not None and _may_pass(code):
-            return exception.ServiceUnavailable(
-                f"cannot {about}: Keystone failed: {detail}",
-                service=service.service_type,
-                hint="see the log of Keystone",
+        if _is_temporary(call.status or 0):
+            return self._unavailable(
+                f"cannot {about}: Keystone failed: {detail}", "see the log of Keystone"
             )
-        if isinstance(error, responses.ResponseUnread):
-            return exception.ServiceUnavailable(
-                f"cannot {about}: the response cannot be read: {detail}",
-                service=service.service_type,
-                hint=f"check {service.name}, and the proxies between it and this host",
-            )
-        if hint := errors.where_to_look(error, service.group.name):
+        if hint := session.where_to_look(error, group):
             return exception.InvalidConfiguration(
                 f"cannot {about}: {detail}", hint=hint
             )
@@ -184,6 +227,11 @@ class ServiceClient:
         )
 
 
-def _may_pass(status: int) -> bool:
-    """Return whether the status is that of a temporary failure."""
+def summary(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its class name."""
+    first = str(error).strip().partition("\n")[0]
+    return first or type(error).__name__
+
+
+def _is_temporary(status: int) -> bool:
     return status >= 500 or status in (408, 429)

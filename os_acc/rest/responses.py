@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LONGEST_NUMBER: Final = 1_000
 
 
-class ResponseUnread(Exception):
+class ResponseUnreadable(Exception):
     """A response that is too large, or has an unexpected content coding."""
 
 
@@ -38,7 +38,7 @@ class ResponseMalformed(ValueError):
 
 #: Exceptions of parsing a response that the service did not send.
 NOT_THEIRS = (
-    ResponseUnread,
+    ResponseUnreadable,
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -84,7 +84,7 @@ _LONGEST_REFUSAL: Final = 600
 class JsonValue:
     """A value in a response.
 
-    :ivar path: its position in the response; empty for the whole document.
+    :ivar path: its position in the response; empty for the entire document.
     """
 
     found: object
@@ -213,14 +213,16 @@ def refusal(answer: Response) -> str:
     ``{"errors": [{"detail": ...}]}``, Glance a page of HTML.
     """
     try:
-        said = " ".join(_said(document(answer)).split())
+        detail = " ".join(_detail(document(answer)).split())
     except NOT_THEIRS:
-        said = ""
+        detail = ""
     status = f"HTTP {answer.status_code}"
-    return f"{exception.shorten(said, _LONGEST_REFUSAL)} ({status})" if said else status
+    if not detail:
+        return status
+    return f"{exception.shorten(detail, _LONGEST_REFUSAL)} ({status})"
 
 
-def _said(body: JsonValue) -> str:
+def _detail(body: JsonValue) -> str:
     if "errors" in body:
         for each in body["errors"]:
             return each["detail"].text()

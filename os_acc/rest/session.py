@@ -1,38 +1,154 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Keystone session and endpoint of a service, from its options."""
+"""Keystone session and endpoint of a service, and the limits of its responses.
+
+requests does not limit the size of a response. Here the responses of all services,
+Keystone included, are limited in the bytes of the body and the number of JSON values;
+:mod:`http.client` allows 100 header fields, and 64 KiB in each line of the framing.
+Streamed image data have a limit of their own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import math
 import re
-from typing import Any
+import ssl
+import threading
+import time
+from typing import Any, Final
 
 import requests
+import urllib3.exceptions
+from keystoneauth1 import adapter as ksa_adapter
 from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading
+from keystoneauth1 import session as ksa_session
 from keystoneauth1.loading import adapter as adapter_loading
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.rest import transport
-from os_acc.rest.retries import Retries
+from os_acc.rest.responses import ResponseUnreadable
 from os_acc.rest.service import VERSIONS, Service
+
+#: Bytes of a response. Placement's list for a node with 1,000 providers has one
+#: megabyte, Cyborg's of 10,000 device profiles six, a Glance page with 200 images
+#: less than one.
+MOST_BYTES: Final = 16 << 20
+#: JSON values in a response, where commas in strings count too: the 10,000 profiles
+#: have 150,000 values. Python needs up to a hundred bytes for each.
+MOST_VALUES: Final = 1 << 20
+_PIECE: Final = 1 << 16
+#: The Accept header of requests for streamed image data; their responses are not
+#: limited here. glanceclient streams every response, and then reads all of it.
+DATA: Final = "application/octet-stream"
+# Statuses of a response with image data.
+_WITH_DATA: Final = (200, 206)
+# The least values of the options in seconds.
+_SECONDS: Final = {
+    "timeout": 0.001,
+    "connect_retry_delay": 0.0,
+    "status_code_retry_delay": 0.0,
+}
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """The requests of one thread.
+
+    :ivar deadline: on the clock of :func:`time.monotonic`.
+    :ivar status: of the last response; None if the last request has none.
+    """
+
+    deadline: float
+    status: int | None = None
+
+
+class _Thread(threading.local):
+    call = Call(math.inf)
+
+
+#: ``call`` is the current call of the thread.
+thread: Final = _Thread()
+
+
+class LimitedAdapter(ksa_session.TCPKeepAliveAdapter):
+    """keystoneauth1's HTTP adapter; it limits responses, and ends at a deadline."""
+
+    def send(
+        self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
+    ) -> requests.Response:
+        """Send a request of the current call.
+
+        :raises TimeoutError: the deadline has passed, such as during the pause of
+            keystoneauth1 before a retry.
+        :raises ResponseUnreadable: the response is too large, or encoded.
+        """
+        call = thread.call
+        call.status = None
+        usual = kwargs.get("timeout") or math.inf
+        kwargs["timeout"] = min(usual, _left(call.deadline))
+        # Without compression, the size is the transferred size.
+        request.headers["Accept-Encoding"] = "identity"
+        try:
+            response = super().send(request, *args, **kwargs)
+            call.status = response.status_code
+            # keystoneauth1 would pause for as long as the server asks for.
+            response.headers.pop("Retry-After", None)
+            streams = request.headers.get("Accept") == DATA
+            if not (streams and response.status_code in _WITH_DATA):
+                _read(response, call.deadline)
+        except urllib3.exceptions.HTTPError as error:
+            # requests does not wrap every urllib3 error.
+            raise requests.ConnectionError(error, request=request) from error
+        return response
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline has passed")
+    return left
+
+
+def _read(response: requests.Response, deadline: float) -> None:
+    """Replace the body of a response by what was read from it, within the limits."""
+    body = io.BytesIO()
+    with contextlib.closing(response.raw) as raw:
+        coding = response.headers.get("Content-Encoding", "identity")
+        if coding.strip().lower() != "identity":
+            raise ResponseUnreadable(f"it is encoded: {exception.show(coding)}")
+        # read() of http.client limits the lines between chunks; stream() does not.
+        while piece := raw.read(_PIECE, decode_content=False):
+            _left(deadline)
+            body.write(piece)
+            if body.tell() > MOST_BYTES:
+                raise ResponseUnreadable(f"it has more than {MOST_BYTES} bytes")
+    if sum(map(body.getvalue().count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise ResponseUnreadable(f"it has more than {MOST_VALUES} values")
+    body.seek(0)
+    response.raw = body
+    # JSON is UTF-8; else requests guesses, or uses the codec that the server names.
+    response.encoding = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceAccess:
     """The session, credentials and endpoint of a service.
 
-    :ivar session: a keystoneauth1 session whose connections obey deadlines.
     :ivar auth: the auth plugin.
-    :ivar where: endpoint arguments of a keystoneauth1 adapter.
+    :ivar where: the endpoint and the retries, arguments of a keystoneauth1 adapter.
     """
 
-    session: Any
+    session: ksa_session.Session
     auth: Any
     where: dict[str, Any]
-    retries: Retries
+
+    def adapter(self, kind: type[ksa_adapter.Adapter] = ksa_adapter.Adapter) -> Any:
+        """Return an adapter of keystoneauth1, or a client that is one."""
+        return kind(self.session, auth=self.auth, **self.where)
 
 
 def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
@@ -40,42 +156,36 @@ def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
 
     :raises InvalidConfiguration: options are missing or invalid.
     """
-    group_name = service.group.name
+    name = service.group.name
     try:
         service.register(conf)
-        group = conf[group_name]
-        _check_timeout(group_name, group.timeout)
-        auth = loading.load_auth_from_conf_options(conf, group_name)
+        group = conf[name]
+        auth = loading.load_auth_from_conf_options(conf, name)
         if auth is None:
             raise exception.InvalidConfiguration(
-                f"[{group_name}] auth_type is not set",
+                f"[{name}] auth_type is not set",
                 reason=exception.ConfigurationReason.NOT_CONFIGURED,
                 hint="set it and the other credentials, or set auth_section to a "
                 "section with credentials, such as placement",
             )
-        session = loading.load_session_from_conf_options(
-            conf, group_name, session=_http(group)
-        )
         where = _where(service, group)
-        retries = _retries(group_name, where)
+        session = loading.load_session_from_conf_options(
+            conf,
+            name,
+            session=_http(group),
+            # Of the requests to Keystone; the adapter has those of the service.
+            connect_retries=where.get("connect_retries") or 0,
+        )
     except exception.InvalidConfiguration:
         raise
     # cfg.Error: values of the wrong type. TypeError: combinations that
     # keystoneauth1 rejects. OSError: unknown TLS ciphers.
     except (cfg.Error, ksa.ClientException, TypeError, ValueError, OSError) as error:
         raise exception.InvalidConfiguration(
-            f"[{group_name}] cannot be used: {error}",
+            f"[{name}] cannot be used: {error}",
             hint="see the documentation of keystoneauth1's options",
         ) from error
-    return ServiceAccess(session, auth, where, retries)
-
-
-def _check_timeout(group_name: str, seconds: float | None) -> None:
-    if seconds is not None and not seconds > 0:
-        raise exception.InvalidConfiguration(
-            f"[{group_name}] timeout is {seconds}",
-            hint="set a number of seconds, or leave it out",
-        )
+    return ServiceAccess(session, auth, where)
 
 
 def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
@@ -87,7 +197,7 @@ def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     }
     session = requests.Session()
     for scheme in ("http://", "https://"):
-        session.mount(scheme, transport.Adapter(**tls))
+        session.mount(scheme, LimitedAdapter(**tls))
     return session
 
 
@@ -97,6 +207,13 @@ def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
             raise exception.InvalidConfiguration(
                 f"[{service.group.name}] {name} is {group[name]}",
                 hint=f"leave it out: {service.spoken}",
+            )
+    for name, least in _SECONDS.items():
+        # "not >=" also rejects a NaN.
+        if group[name] is not None and not group[name] >= least:
+            raise exception.InvalidConfiguration(
+                f"[{service.group.name}] {name} is {group[name]}",
+                hint=f"set it to at least {least} seconds, or leave it out",
             )
     where: dict[str, Any] = {}
     adapter_loading.process_conf_options(group, where)
@@ -108,24 +225,39 @@ def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
     return where
 
 
-def _retries(group_name: str, where: dict[str, Any]) -> Retries:
-    """Remove the retry options from the adapter's arguments and return them."""
-    codes = where.pop("retriable_status_codes", None)
-    return Retries(
-        connect=where.pop("connect_retries", None) or 0,
-        connect_delay=_delay(group_name, where, "connect_retry_delay"),
-        status=where.pop("status_code_retries", None) or 0,
-        status_delay=_delay(group_name, where, "status_code_retry_delay"),
-        codes=frozenset(codes or (503,)),
-    )
+# -- exceptions ------------------------------------------------------------------
+
+_NETWORK: Final = (ksa.ConnectFailure, ksa.ConnectTimeout, ksa.UnknownConnectionError)
+_CERTIFICATES: Final = (ksa.SSLError, ssl.SSLError)
 
 
-def _delay(group_name: str, where: dict[str, Any], name: str) -> float | None:
-    seconds: float | None = where.pop(name, None)
-    # "not >=" also rejects a NaN.
-    if seconds is not None and not seconds >= 0:
-        raise exception.InvalidConfiguration(
-            f"[{group_name}] {name} is {seconds}",
-            hint="set a number of seconds, or leave it out",
+def is_caused_by(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Return whether an exception, or one of its causes, is of one of the classes."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, kinds):
+        at = at.__cause__ or at.__context__
+    return at is not None
+
+
+def is_connection(error: BaseException) -> bool:
+    """Return whether no server answered, rather than an invalid answer."""
+    return is_caused_by(error, *_NETWORK) and not is_caused_by(error, *_CERTIFICATES)
+
+
+def where_to_look(error: BaseException, group: str) -> str:
+    """Return a hint at the options to check, or '' if the endpoint is wrong.
+
+    :param group: the name of the service's option group.
+    """
+    if isinstance(error, ksa.CatalogException):
+        return (
+            "check region_name, valid_interfaces and service_type in "
+            f"[{group}], or set endpoint_override"
         )
-    return seconds
+    # requests.JSONDecodeError is both: a server answered, but not with JSON.
+    is_file = isinstance(error, OSError) and not isinstance(error, ValueError)
+    if is_file or is_caused_by(error, *_CERTIFICATES):
+        return f"check cafile, certfile and keyfile in [{group}]"
+    if isinstance(error, ksa.ClientException):
+        return f"check auth_type, auth_url and the credentials in [{group}]"
+    return ""

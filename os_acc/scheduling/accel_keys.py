@@ -29,14 +29,14 @@ DEVICE_PROFILE: Final = "accel:device_profile"
 
 
 class KeyTreatment(enum.Enum):
-    """The purpose of a key about accelerators."""
+    """The purpose of a key about accelerators: the field of its request group."""
 
     #: It selects the bitstream of a region: a field of BitstreamRequest.
-    BITSTREAM = enum.auto()
+    BITSTREAM = "bitstream_request"
     #: It selects the attach target of the accelerators.
-    TARGET = enum.auto()
+    TARGET = "attach_target"
     #: It sets the NUMA policy.
-    POLICY = enum.auto()
+    POLICY = "numa_policy"
 
 
 #: Every name below :data:`NAMESPACES`, and the purpose of its key.
@@ -65,7 +65,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 class AccelKey:
     """A key in a namespace of os_acc.
 
-    :ivar key: the whole key.
+    :ivar key: the key as given.
     :ivar suffix: the suffix of its group.
     :ivar name: one of :data:`KEYS`, or unknown.
     :ivar value: the requested value, if it is a part of the key.
@@ -110,14 +110,8 @@ def check(key: str, value: object) -> None:
 
     :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
-    own = find(key)
-    if own is None:
-        return
-    if own.treatment is KeyTreatment.BITSTREAM:
-        _bitstream_request(own, value)
-        return
-    _check_known(own)
-    _check_choice(own, value)
+    if own := find(key):
+        read(own, value)
 
 
 def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMAPolicy:
@@ -125,13 +119,24 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
 
     :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
+    if own.treatment is None:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(own.key)}: "
+            f"{exception.show(own.name)} is not a key of os_acc",
+            hint=exception.did_you_mean(own.name, KEYS),
+        )
     if own.treatment is KeyTreatment.BITSTREAM:
         return _bitstream_request(own, value)
-    _check_known(own)
-    _check_choice(own, value)
+    choices = CHOICES[own.name]
+    text = text_of(own.key, value)
+    if text not in choices:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(own.key)} is {exception.show(text)}",
+            hint=exception.did_you_mean(text, choices),
+        )
     if own.treatment is KeyTreatment.TARGET:
-        return AttachTarget(value)
-    return NUMAPolicy(value)
+        return AttachTarget(text)
+    return NUMAPolicy(text)
 
 
 def _bitstream_request(own: AccelKey, value: object) -> BitstreamRequest:
@@ -150,22 +155,3 @@ def _bitstream_request(own: AccelKey, value: object) -> BitstreamRequest:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: {error.message}", hint=error.hint
         ) from error
-
-
-def _check_known(own: AccelKey) -> None:
-    if own.treatment is None:
-        raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)}: "
-            f"{exception.show(own.name)} is not a key of os_acc",
-            hint=exception.did_you_mean(own.name, KEYS),
-        )
-
-
-def _check_choice(own: AccelKey, value: object) -> None:
-    choices = CHOICES[own.name]
-    text = text_of(own.key, value)
-    if text not in choices:
-        raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)} is {exception.show(text)}",
-            hint=exception.did_you_mean(text, choices),
-        )

@@ -76,6 +76,11 @@ class Use:
     units: Mapping[str, int]
     requirements: GroupRequirements
 
+    @property
+    def policy(self) -> NUMAPolicy:
+        """The NUMA policy of its group."""
+        return self.requirements.policy
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChosenCandidate:
@@ -137,7 +142,7 @@ class HostView:
         if not guest.cells:
             return Affinity.LOCAL
         found = [guest.affinity(cell) for cell in self.cells(use)]
-        allowed = [each for each in found if affinity.allows(_policy(use), each)]
+        allowed = [each for each in found if affinity.allows(use.policy, each)]
         if not found:
             return Affinity.UNKNOWN
         return min(allowed, key=nearest.ORDER.index, default=None)
@@ -150,13 +155,16 @@ def uses_of(
 
     :param groups: the requirements, by the suffix of the group.
     """
-    return tuple(
-        Use(provider, units, groups[suffix])
-        for suffix, providers in sorted(candidate["mappings"].items())
-        if suffix in groups
-        for provider in providers
-        if (units := _units(candidate, provider, groups[suffix].classes))
-    )
+    uses = []
+    for suffix, providers in sorted(candidate["mappings"].items()):
+        if suffix not in groups:
+            continue
+        for provider in providers:
+            resources = candidate["allocations"].get(provider, {}).get("resources", {})
+            classes = groups[suffix].classes & resources.keys()
+            if units := {name: resources[name] for name in classes}:
+                uses.append(Use(provider, units, groups[suffix]))
+    return tuple(uses)
 
 
 def order(
@@ -170,31 +178,20 @@ def order(
     The order is by units left by the same request, NUMA affinity, and function. Equal
     candidates keep their order.
     """
-    ranked = [
-        (rank, choice)
-        for candidate in candidates
-        if (judged := _judge(candidate, uses_of(candidate, groups), view, fit))
-        for rank, choice in [judged]
-    ]
-    return tuple(choice for _rank, choice in sorted(ranked, key=lambda each: each[0]))
-
-
-_Rank = tuple[bool, int, int]
-
-
-def _judge(
-    candidate: Candidate, uses: Sequence[Use], view: HostView, fit: Fit
-) -> tuple[_Rank, ChosenCandidate] | None:
-    placed = _place(candidate, uses, view, fit)
-    if placed is None:
-        return None
-    tier, cells = placed
-    rank = (
-        any(map(view.is_exhausted, uses)),
-        tier,
-        sum(map(view.function_readiness, uses)),
-    )
-    return rank, ChosenCandidate(candidate, cells)
+    ranked = []
+    for candidate in candidates:
+        uses = uses_of(candidate, groups)
+        placed = _place(candidate, uses, view, fit)
+        if placed is None:
+            continue
+        tier, cells = placed
+        is_exhausted = any(map(view.is_exhausted, uses))
+        readiness = sum(map(view.function_readiness, uses))
+        ranked.append(
+            ((is_exhausted, tier, readiness), ChosenCandidate(candidate, cells))
+        )
+    ranked.sort(key=lambda each: each[0])
+    return tuple(choice for _rank, choice in ranked)
 
 
 def _place(
@@ -242,9 +239,7 @@ def _allowed_cells(
         host.id
         for host in topology.cells
         if any(
-            affinity.allows(
-                _policy(use), GuestCells(topology, (host.id,)).affinity(cell)
-            )
+            affinity.allows(use.policy, GuestCells(topology, (host.id,)).affinity(cell))
             for cell in cells
         )
     ]
@@ -260,7 +255,7 @@ def _bound(
     """
     found = set()
     for use in uses:
-        if _policy(use) is NUMAPolicy.PREFERRED:
+        if use.policy is NUMAPolicy.PREFERRED:
             continue
         own = view.cells(use)
         for near in (own, _allowed_cells(use, view.topology, own)):
@@ -268,14 +263,3 @@ def _bound(
                 found.add(min(chosen))
                 break
     return frozenset(found)
-
-
-def _policy(use: Use) -> NUMAPolicy:
-    return use.requirements.policy
-
-
-def _units(
-    candidate: Candidate, provider: str, classes: frozenset[str]
-) -> dict[str, int]:
-    resources = candidate["allocations"].get(provider, {}).get("resources", {})
-    return {name: units for name, units in resources.items() if name in classes}

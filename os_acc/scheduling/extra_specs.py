@@ -17,16 +17,14 @@ error, since Nova fills that group from the flavor's VCPUs and memory.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from os_acc import exception
-from os_acc.objects.image import BitstreamRequest
-from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, title
 from os_acc.scheduling import accel_keys, request_groups
-from os_acc.scheduling.request_groups import GroupBuilder
 
 # Maximum number of names in an error message.
 _SHOWN: Final = 8
@@ -104,30 +102,27 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
         bitstreams, or a bitstream without an accelerator.
     """
     specs = _sorted_items(flavor_extra_specs)
-    drafts: dict[str, GroupBuilder] = {}
+    groups: dict[str, RequestGroup] = {}
     policy = None
     for key, value in specs:
         if key == request_groups.GROUP_POLICY:
             policy = request_groups.policy(value)
         else:
-            request_groups.read(key, value, drafts)
-    for key, value in specs:
-        own = accel_keys.find(key, drafts)
-        if own is not None:
-            _add_own(drafts, own, value)
+            request_groups.read(key, value, groups)
+    _add_own(specs, groups)
+    resources = [each for group in groups.values() for each in group.resources]
+    for suffix, group in groups.items():
+        # Nova strips amounts of zero.
+        some = tuple((name, amount) for name, amount in group.resources if amount)
+        groups[suffix] = dataclasses.replace(group, resources=some)
     request = FlavorRequest(
         groups=tuple(
-            draft.group(suffix)
-            for suffix, draft in sorted(drafts.items())
-            if not draft.is_empty
+            group
+            for suffix, group in sorted(groups.items())
+            if group != RequestGroup(suffix)
         ),
         policy=policy,
-        zeroed=frozenset(
-            name
-            for draft in drafts.values()
-            for name, amount in draft.resources.items()
-            if not amount
-        ),
+        zeroed=frozenset(name for name, amount in resources if not amount),
         pci_numa_policy=dict(specs).get(PCI_NUMA_POLICY),
     )
     check(request)
@@ -177,32 +172,23 @@ def _sorted_items(specs: object) -> list[tuple[str, object]]:
 
 
 def _add_own(
-    drafts: dict[str, GroupBuilder], own: accel_keys.AccelKey, value: object
+    specs: Sequence[tuple[str, object]], groups: dict[str, RequestGroup]
 ) -> None:
-    said = accel_keys.read(own, value)
-    draft = drafts.setdefault(own.suffix, GroupBuilder())
-    if isinstance(said, BitstreamRequest):
-        _add_wish(draft, own, said)
-        return
-    before: AttachTarget | NUMAPolicy | None
-    if isinstance(said, AttachTarget):
-        before, draft.attach_target = draft.attach_target, said
-    else:
-        before, draft.numa_policy = draft.numa_policy, said
-    if before not in (None, said):
-        raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)}: {title(own.suffix)} "
-            f"has another {own.name}"
-        )
-
-
-def _add_wish(
-    draft: GroupBuilder, own: accel_keys.AccelKey, requested: BitstreamRequest
-) -> None:
-    if draft.bitstream_request not in (None, requested):
-        raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)}: {title(own.suffix)} "
-            f"also requests {draft.bitstream_request}",
-            hint="use only one of these keys in a group: a region holds one bitstream",
-        )
-    draft.bitstream_request = requested
+    """Set the fields of groups that os_acc's own keys define."""
+    given: dict[tuple[str, str], object] = {}
+    for key, value in specs:
+        own = accel_keys.find(key, groups)
+        if own is None:
+            continue
+        requested = accel_keys.read(own, value)
+        field = accel_keys.KEYS[own.name].value
+        if given.setdefault((own.suffix, field), requested) != requested:
+            raise exception.InvalidExtraSpec(
+                f"extra spec {exception.show(key)} contradicts another key of "
+                f"{title(own.suffix)}",
+                hint="use only one of these keys in a group: a region holds one "
+                "bitstream, and a device has one target and one policy",
+            )
+        group = groups.get(own.suffix, RequestGroup(own.suffix))
+        fields: dict[str, Any] = {field: requested}
+        groups[own.suffix] = dataclasses.replace(group, **fields)

@@ -12,13 +12,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from os_acc import exception
 from os_acc.objects import bitstream_requests
 from os_acc.objects.request import (
-    AttachTarget,
     FlavorRequest,
     GroupPolicy,
     RequestGroup,
@@ -30,12 +28,10 @@ from os_acc.objects.selection import (
     Selection,
     SingleProvider,
 )
-from os_acc.scheduling.assignment.problem import Pins
-from os_acc.scheduling.assignment.trait_view import TraitView
-from os_acc.scheduling.assignment.unmapped import without_mappings
+from os_acc.scheduling.assignment import NO_PINS, Assignment
+from os_acc.scheduling.unmapped import TraitView, without_mappings
 
 _NOTHING_KNOWN: Final = TraitView()
-_NOT_DECIDED: Final[Pins] = MappingProxyType({})
 
 
 def match_groups(
@@ -43,7 +39,7 @@ def match_groups(
     selection: Selection,
     ours: Mapping[str, str],
     known: TraitView = _NOTHING_KNOWN,
-    recorded: Pins = _NOT_DECIDED,
+    recorded: Assignment = NO_PINS,
 ) -> tuple[GroupAllocation, ...]:
     """Attribute a selection to the request's groups.
 
@@ -60,8 +56,7 @@ def match_groups(
         this host serves it.
     """
     if isinstance(selection, SingleProvider):
-        wanted = _from_single(request, selection.uuid, ours)
-        _check_traits(request, wanted, ours, known)
+        wanted = _from_single(request, selection.uuid, ours, known)
     else:
         allocated = _of_ours(selection, ours)
         if not allocated:
@@ -75,7 +70,7 @@ def match_groups(
     if request.groups:
         _check_served_once(wanted)
     _check_isolation(request, wanted)
-    return tuple(sorted(_with_wishes(request, wanted)))
+    return tuple(sorted(_with_requirements(request, wanted)))
 
 
 def check_promise(
@@ -90,10 +85,10 @@ def check_promise(
         profile, and its requirements are unknown.
     :raises InvalidAllocation: see :func:`match_groups`.
     """
-    if not request.unread_profile:
+    if not request.unreadable_profile:
         return
     if isinstance(selection, SingleProvider):
-        # The provider serves the whole request, which includes the profile.
+        # The provider serves the entire request, which includes the profile.
         is_theirs = selection.uuid in ours
     else:
         allocated: Counter[str] = Counter()
@@ -106,7 +101,7 @@ def check_promise(
     if is_theirs:
         raise exception.ServiceUnavailable(
             "accelerators of this host are allocated for device profile "
-            f"{exception.show(request.unread_profile)}, but no source of "
+            f"{exception.show(request.unreadable_profile)}, but no source of "
             "device profiles is configured",
             hint="set catalogue or source in [os_acc_profiles]",
             service=exception.ServiceType.ACCELERATOR,
@@ -114,39 +109,34 @@ def check_promise(
         )
 
 
-def _with_wishes(
+def _with_requirements(
     request: FlavorRequest, wanted: Sequence[GroupAllocation]
 ) -> list[GroupAllocation]:
     """Add the bitstream, target and policy of its group to each allocation."""
-    asked = {
-        group.suffix: group.bitstream_request
-        for group in request.groups
-        if group.bitstream_request
-    }
-    served = {one.group_suffix for one in wanted}
-    for suffix, requested in sorted(asked.items()):
-        if wanted and suffix not in served:
+    suffixes = [one.group_suffix for one in wanted]
+    groups = {group.suffix: group for group in request.groups}
+    for suffix, group in sorted(groups.items()):
+        if wanted and group.bitstream_request and suffix not in suffixes:
             raise exception.InvalidExtraSpec(
-                f"{title(suffix)} requests {requested}, but none of its resources "
-                "is an accelerator of this host",
+                f"{title(suffix)} requests {group.bitstream_request}, but none of its "
+                "resources is an accelerator of this host",
                 hint="use the suffix of the group that has the accelerator in this key",
             )
-    targets = {group.suffix: group.attach_target for group in request.groups}
-    near = {group.suffix: group.numa_policy for group in request.groups}
-    required = {group.suffix: _of_regions(group) for group in request.groups}
-    # The traits of the unnumbered group may be on any of its providers.
-    if [one.group_suffix for one in wanted].count("") > 1:
-        required[""] = ()
-    return [
-        dataclasses.replace(
-            one,
-            bitstream_request=asked.get(one.group_suffix),
-            attach_target=targets.get(one.group_suffix, AttachTarget.VM),
-            required=required.get(one.group_suffix, ()),
-            numa_policy=near.get(one.group_suffix),
+    found = []
+    for one in wanted:
+        group = groups.get(one.group_suffix, RequestGroup(one.group_suffix))
+        # The traits of the unnumbered group may be on any of its providers.
+        is_spread = not group.suffix and suffixes.count("") > 1
+        found.append(
+            dataclasses.replace(
+                one,
+                bitstream_request=group.bitstream_request,
+                attach_target=group.attach_target,
+                required=() if is_spread else _of_regions(group),
+                numa_policy=group.numa_policy,
+            )
         )
-        for one in wanted
-    ]
+    return found
 
 
 def _of_regions(group: RequestGroup) -> tuple[str, ...]:
@@ -166,62 +156,41 @@ def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]
 
 
 def _from_single(
-    request: FlavorRequest, provider: str, ours: Mapping[str, str]
+    request: FlavorRequest,
+    provider: str,
+    ours: Mapping[str, str],
+    known: TraitView,
 ) -> list[GroupAllocation]:
+    """Attribute one provider, as an allocation of all that the groups request of it."""
     if provider not in ours:
         raise exception.ProviderNotFound(
             f"resource provider {provider} is not an accelerator of this host",
             hint="'os-acc provider list' lists its providers",
         )
     resource_class = ours[provider]
-    # The single provider stands for the whole request: a guest must not start
+    # The single provider stands for the entire request: a guest must not start
     # without the accelerators that another provider of this host would serve.
     for other in sorted(set(ours.values()) - {resource_class}):
         for suffix, amount in _asking(request, other):
             raise exception.InvalidAllocation(
                 f"{title(suffix)} requests {amount} {other}, but the only "
                 f"selected provider {provider} has {resource_class}",
-                hint="pass the whole allocation request instead of one provider",
+                hint="pass the entire allocation request instead of one provider",
             )
-    asking = _asking(request, resource_class)
-    if not asking:
+    groups = tuple(
+        dataclasses.replace(group, resources=((resource_class, amount),))
+        for group in request.groups
+        if (amount := group.amount(resource_class))
+    )
+    if not groups:
         raise exception.InvalidAllocation(
             f"no request group requests {resource_class}, the resource "
             f"class of the selected provider {provider}"
         )
-    return [
-        GroupAllocation(suffix, provider, resource_class, n) for suffix, n in asking
-    ]
-
-
-def _check_traits(
-    request: FlavorRequest,
-    wanted: Sequence[GroupAllocation],
-    ours: Mapping[str, str],
-    known: TraitView,
-) -> None:
-    """Check one provider against the required and forbidden traits of its groups.
-
-    The rules are those for allocations without mappings; a single provider is
-    treated as an allocation of the same amounts.
-
-    :raises InvalidAllocation: it cannot be the provider of one of the groups.
-    """
-    amounts = {one.group_suffix: one.amount for one in wanted}
-    (provider,) = {one.provider_uuid for one in wanted}
-    groups = tuple(
-        dataclasses.replace(group, resources=((ours[provider], amounts[group.suffix]),))
-        for group in request.groups
-        if group.suffix in amounts
-    )
-    whole = (ours[provider], sum(amounts.values()))
-    without_mappings(
-        FlavorRequest(groups),
-        Allocations(((provider, (whole,)),)),
-        {provider: ours[provider]},
-        known,
-        _NOT_DECIDED,
-    )
+    total = sum(group.amount(resource_class) for group in groups)
+    selection = Allocations(((provider, ((resource_class, total),)),))
+    only = {provider: resource_class}
+    return without_mappings(FlavorRequest(groups), selection, only, known, NO_PINS)
 
 
 def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -290,22 +259,13 @@ def _parts(
                 "which the flavor lacks"
             )
     parts = [part for part in _asking(request, resource_class) if part[0] in suffixes]
-    _check_sum(provider, resource_class, allocated, parts)
-    return parts
-
-
-def _check_sum(
-    provider: str,
-    resource_class: str,
-    allocated: int,
-    parts: Sequence[tuple[str, int]],
-) -> None:
     asked = sum(amount for _suffix, amount in parts)
     if asked != allocated:
         raise exception.InvalidAllocation(
             f"{allocated} {resource_class} are allocated on provider "
             f"{provider}, but its groups request {asked}"
         )
+    return parts
 
 
 def _check_served_once(wanted: Iterable[GroupAllocation]) -> None:

@@ -16,57 +16,14 @@ import os_resource_classes
 from oslo_log import log as logging
 
 from os_acc import exception
-from os_acc.objects.image import BitstreamRequest
-from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import (
     MAX_AMOUNT,
     NUMBERED_SUFFIX,
     PLACEMENT_NAME,
-    AttachTarget,
     GroupPolicy,
     RequestGroup,
     title,
 )
-
-
-@dataclasses.dataclass(slots=True)
-class GroupBuilder:
-    """A group under construction."""
-
-    resources: dict[str, int] = dataclasses.field(default_factory=dict)
-    required: set[str] = dataclasses.field(default_factory=set)
-    forbidden: set[str] = dataclasses.field(default_factory=set)
-    bitstream_request: BitstreamRequest | None = None
-    attach_target: AttachTarget | None = None
-    numa_policy: NUMAPolicy | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the group requests nothing; Nova strips amounts of zero."""
-        return not (
-            any(self.resources.values())
-            or self.required
-            or self.forbidden
-            or self.bitstream_request is not None
-            or self.attach_target not in (None, AttachTarget.VM)
-            or self.numa_policy is not None
-        )
-
-    def group(self, suffix: str) -> RequestGroup:
-        """Return the finished group."""
-        return RequestGroup(
-            suffix=suffix,
-            resources=tuple(
-                (name, amount)
-                for name, amount in sorted(self.resources.items())
-                if amount
-            ),
-            required=frozenset(self.required),
-            forbidden=frozenset(self.forbidden),
-            bitstream_request=self.bitstream_request,
-            attach_target=self.attach_target or AttachTarget.VM,
-            numa_policy=self.numa_policy,
-        )
 
 
 def text_of(key: str, value: object) -> str:
@@ -112,20 +69,19 @@ def looks_like_it(key: str) -> bool:
     return _LOOKS_LIKE_IT.match(key) is not None
 
 
-def read(key: str, value: object, drafts: dict[str, GroupBuilder]) -> None:
+def read(key: str, value: object, groups: dict[str, RequestGroup]) -> None:
     """Add a key to its group; ignore keys that are not about groups.
 
+    :param groups: by suffix; with the resources of amount 0.
     :raises InvalidExtraSpec: Placement would reject the key.
     """
     match = _GRANULAR.match(key)
     if match is None:
         return
     kind, suffix, name = match.groups(default="")
-    draft = drafts.setdefault(suffix, GroupBuilder())
-    if kind == "resources":
-        _add_resource(draft, suffix, name, key, value)
-    else:
-        _add_trait(draft, suffix, name, key, value)
+    group = groups.get(suffix, RequestGroup(suffix))
+    add = _with_resource if kind == "resources" else _with_trait
+    groups[suffix] = add(group, name, key, value)
 
 
 def policy(value: object) -> GroupPolicy | None:
@@ -153,9 +109,9 @@ def _check_name(key: str, name: str) -> None:
         )
 
 
-def _add_resource(
-    draft: GroupBuilder, suffix: str, name: str, key: str, value: object
-) -> None:
+def _with_resource(
+    group: RequestGroup, name: str, key: str, value: object
+) -> RequestGroup:
     # In Python a bool is an int, but it is not a valid amount.
     given = value if type(value) is int else text_of(key, value)
     if not (
@@ -165,7 +121,7 @@ def _add_resource(
             "Received an invalid ResourceClass %s in extra_specs.",
             exception.show(name),
         )
-        return
+        return group
     _check_name(key, name)
     try:
         amount = int(given)
@@ -176,35 +132,38 @@ def _add_resource(
             "Resource amounts must be nonnegative integers. Received %s for key "
             "resources%s.",
             exception.show(given),
-            suffix,
+            group.suffix,
         )
-        return
+        return group
     if amount > MAX_AMOUNT:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(key)} requests {exception.show(amount)}",
             hint=f"use an amount of at most {MAX_AMOUNT}",
         )
     # Keys that differ only by a trailing newline have the same name.
-    if draft.resources.setdefault(name, amount) != amount:
+    amounts = dict(group.resources)
+    if amounts.setdefault(name, amount) != amount:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(key)} requests {amount} {name}, "
-            f"but another one of {title(suffix)} requests "
-            f"{draft.resources[name]}",
+            f"but another one of {title(group.suffix)} requests {amounts[name]}",
             hint="name a resource class once in a group; use another group for more",
         )
+    return dataclasses.replace(group, resources=tuple(sorted(amounts.items())))
 
 
-def _add_trait(
-    draft: GroupBuilder, suffix: str, name: str, key: str, value: object
-) -> None:
+def _with_trait(
+    group: RequestGroup, name: str, key: str, value: object
+) -> RequestGroup:
     kind = text_of(key, value)
     if kind not in ("required", "forbidden"):
         LOG.warning(
             "Only (required, forbidden) traits are supported. Received %s for key "
             "trait%s.",
             exception.show(kind),
-            suffix,
+            group.suffix,
         )
-        return
+        return group
     _check_name(key, name)
-    (draft.required if kind == "required" else draft.forbidden).add(name)
+    if kind == "required":
+        return dataclasses.replace(group, required=group.required | {name})
+    return dataclasses.replace(group, forbidden=group.forbidden | {name})

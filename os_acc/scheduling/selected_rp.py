@@ -41,11 +41,10 @@ def parse(selected_rp: object) -> Selection | None:
         return None
     selected = _mapping("selected_rp", selected_rp, hint=_FORMS)
     if ("uuid" in selected) == ("allocations" in selected):
-        raise exception.InvalidAllocation(
+        raise _malformed(
             f"selected_rp is {exception.show(selected_rp)}: either 'uuid' or "
             "'allocations' is required",
             hint=_FORMS,
-            reason=exception.AllocationReason.MALFORMED,
         )
     if "uuid" in selected:
         return SingleProvider(_uuid("selected_rp['uuid']", selected["uuid"]))
@@ -56,12 +55,17 @@ def parse(selected_rp: object) -> Selection | None:
     return Allocations(entries, _mappings(selected["mappings"], providers))
 
 
+def _malformed(message: str, hint: str = "") -> exception.InvalidAllocation:
+    return exception.InvalidAllocation(
+        message, hint=hint, reason=exception.AllocationReason.MALFORMED
+    )
+
+
 def _mapping(where: str, value: object, hint: str = "") -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise exception.InvalidAllocation(
+        raise _malformed(
             f"{where} is {exception.show(value)}, not a mapping",
             hint=hint,
-            reason=exception.AllocationReason.MALFORMED,
         )
     return value
 
@@ -69,9 +73,8 @@ def _mapping(where: str, value: object, hint: str = "") -> Mapping[Any, Any]:
 def _uuid(where: str, value: object) -> str:
     uuid = canonical_uuid(value)
     if uuid is None:
-        raise exception.InvalidAllocation(
-            f"{where} is {exception.show(value)}, not the UUID of a resource provider",
-            reason=exception.AllocationReason.MALFORMED,
+        raise _malformed(
+            f"{where} is {exception.show(value)}, not the UUID of a resource provider"
         )
     return uuid
 
@@ -87,10 +90,7 @@ def parse_allocations(value: object, where: str) -> AllocationEntries:
     for key, allocation in _mapping(where, value).items():
         provider = _uuid(f"a key of {where}", key)
         if provider in entries:
-            raise exception.InvalidAllocation(
-                f"{where} has the provider {provider} twice",
-                reason=exception.AllocationReason.MALFORMED,
-            )
+            raise _malformed(f"{where} has the provider {provider} twice")
         fields = _mapping(f"{where}[{provider!r}]", allocation)
         entries[provider] = _resources(
             f"{where}[{provider!r}]['resources']", fields.get("resources")
@@ -101,21 +101,17 @@ def parse_allocations(value: object, where: str) -> AllocationEntries:
 def _resources(where: str, value: object) -> tuple[tuple[str, int], ...]:
     resources = _mapping(where, value)
     if not resources:
-        raise exception.InvalidAllocation(
-            f"{where} is empty", reason=exception.AllocationReason.MALFORMED
-        )
+        raise _malformed(f"{where} is empty")
     for name, amount in resources.items():
         if not isinstance(name, str) or not PLACEMENT_NAME.fullmatch(name):
-            raise exception.InvalidAllocation(
+            raise _malformed(
                 f"{where} has {exception.show(name)}, which is not the name "
-                "of a resource class",
-                reason=exception.AllocationReason.MALFORMED,
+                "of a resource class"
             )
         if type(amount) is not int or not 1 <= amount <= MAX_AMOUNT:
-            raise exception.InvalidAllocation(
+            raise _malformed(
                 f"{where}[{name!r}] is {exception.show(amount)}, "
-                f"not an integer from 1 to {MAX_AMOUNT}",
-                reason=exception.AllocationReason.MALFORMED,
+                f"not an integer from 1 to {MAX_AMOUNT}"
             )
     return tuple(sorted(resources.items()))
 
@@ -127,10 +123,9 @@ def _mappings(
     mappings: list[tuple[str, tuple[str, ...]]] = []
     for suffix, members in _mapping(where, value).items():
         if not isinstance(suffix, str) or not _SUFFIX.fullmatch(suffix):
-            raise exception.InvalidAllocation(
+            raise _malformed(
                 f"{where} has {exception.show(suffix)}, which is not the "
-                "suffix of a request group",
-                reason=exception.AllocationReason.MALFORMED,
+                "suffix of a request group"
             )
         mappings.append(
             (suffix, _providers(f"{where}[{suffix!r}]", members, allocated))
@@ -140,21 +135,16 @@ def _mappings(
 
 def _providers(where: str, value: object, allocated: frozenset[str]) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not value:
-        raise exception.InvalidAllocation(
-            f"{where} is {exception.show(value)}, not a list of resource providers",
-            reason=exception.AllocationReason.MALFORMED,
+        raise _malformed(
+            f"{where} is {exception.show(value)}, not a list of resource providers"
         )
     providers = [_uuid(f"an item of {where}", item) for item in value]
     if len(set(providers)) < len(providers):
-        raise exception.InvalidAllocation(
-            f"{where} names a provider twice",
-            reason=exception.AllocationReason.MALFORMED,
-        )
+        raise _malformed(f"{where} names a provider twice")
     for provider in providers:
         if provider not in allocated:
-            raise exception.InvalidAllocation(
+            raise _malformed(
                 f"{where} names the provider {provider}, which is not in the "
-                "allocations",
-                reason=exception.AllocationReason.MALFORMED,
+                "allocations"
             )
     return tuple(sorted(providers))

@@ -33,12 +33,16 @@ def encode(value: Any) -> Any:
         case str() | int() | float() | None:
             # Also of a subclass: a caller's strings come here as they are.
             return value
-    values = (
-        (each.name, getattr(value, each.name)) for each in dataclasses.fields(value)
-    )
+    kind: Any = type(value)
     return {
-        name: part if type(part) in _PLAIN else encode(part) for name, part in values
+        name: part if type(part := getattr(value, name)) in _PLAIN else encode(part)
+        for name in _names(kind)
     }
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind))
 
 
 def decode(kind: Any, value: Any) -> Any:
@@ -78,7 +82,8 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
 def _read_tuple(parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if parts[-1] is Ellipsis:
         parts = parts[:1] * len(value)
-    return tuple(decode(part, each) for part, each in zip(parts, value, strict=True))
+    pairs = zip(parts, value, strict=True)
+    return tuple([decode(part, each) for part, each in pairs])
 
 
 def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:

@@ -1,32 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of the store, translated from SQLite and the file system."""
+"""Errors of the store, and of the files in the state directory."""
 
 from __future__ import annotations
 
 import errno
-import os
 import sqlite3
 
 from os_acc import exception
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NO_ACCESS = frozenset(
-    {
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_AUTH,
-    }
-)
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_PASSING = _BUSY | _NO_ACCESS | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DEFECT = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT)
 _OWNER_HINT = (
     "the user that runs os_acc has to own [os_acc] state_path and be able to"
     " write there"
 )
-_DISK_HINT = "look at the disk of [os_acc] state_path; the kernel's log says more"
 
 
 class AlreadyLeased(exception.NoDeviceAvailable):
@@ -90,64 +79,34 @@ def from_memory(path: str) -> exception.StateUnavailable:
     return refusal
 
 
+def is_damage(error: sqlite3.Error, *more: int) -> bool:
+    """Return whether the contents of the store caused the error.
+
+    Only these errors condemn a store. Any other one leaves the file as it is: SQLite
+    lacks memory, for example, or a temporary file.
+
+    :param more: other codes that only damage can cause here.
+    """
+    return _code(error) in (*_DAMAGE, *more)
+
+
 def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
-    """Return the error for a failed operation on the store at ``path``.
+    """Return the error for a statement that failed although the store is intact.
 
     See https://www.sqlite.org/rescode.html for the codes.
     """
-    code = _primary_code(error)
-    if code in _BUSY:
-        return exception.StateUnavailable(
-            f"another process is using {path}", reason=exception.StateReason.BUSY
-        )
-    if code == sqlite3.SQLITE_FULL or _is_full(path):
-        return exception.StateUnavailable(
-            f"no space is left for {path}", reason=exception.StateReason.FULL
-        )
-    if code in _NO_ACCESS:
-        refusal = exception.StateUnavailable(
-            f"{path} cannot be used: {error}", hint=_OWNER_HINT
-        )
-        # SQLite does not report why it could not open an accessible file.
-        if code == sqlite3.SQLITE_CANTOPEN and _can_be_opened(path):
-            refusal.set_exhausted()
-        return refusal
-    return exception.StateUnavailable(
-        f"{path}: {error}", hint=_DISK_HINT, reason=exception.StateReason.FAILED
+    refusal = exception.StateUnavailable(
+        f"{path}: {error}",
+        hint="this is a defect of os_acc: report it",
+        reason=exception.StateReason.FAILED,
     )
+    if _code(error) not in _DEFECT:
+        refusal.set_exhausted()
+    return refusal
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """Return whether SQLite reports that the file is not a valid database."""
-    return _primary_code(error) in _DAMAGED
-
-
-def is_passing(error: sqlite3.Error) -> bool:
-    """Return whether the error is transient, unrelated to the file's contents."""
-    return _primary_code(error) in _PASSING
-
-
-def _primary_code(error: sqlite3.Error) -> int:
-    # Errors of the sqlite3 module itself carry no code. The lowest byte of an
-    # extended code is the primary code.
+def _code(error: sqlite3.Error) -> int:
+    # Errors of the sqlite3 module itself have no code. The lowest byte of an extended
+    # code is the primary code.
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
-
-
-def _can_be_opened(path: str) -> bool:
-    # Uses no descriptor: the process may have run out of them.
-    return (
-        os.path.isfile(path)
-        and os.access(path, os.R_OK | os.W_OK)
-        and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
-    )
-
-
-def _is_full(path: str) -> bool:
-    # If the journal does not fit, SQLite reports a full disk as an input/output
-    # error or as a file that cannot be opened.
-    try:
-        state = os.statvfs(os.path.dirname(path))
-    except OSError:
-        return False
-    return state.f_blocks > 0 and state.f_bavail == 0

@@ -67,7 +67,7 @@ def record(state_path: str, root: str, found: HealthRecord) -> None:
     )
     try:
         # Lost in a power cut, it is not missed: another boot ignores it.
-        small_files.replace(path, text)
+        small_files.replace(path, text.encode())
     except OSError as error:
         raise errors.from_os_error(error, path) from error
 

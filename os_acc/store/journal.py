@@ -9,14 +9,10 @@ import datetime
 import enum
 import sqlite3
 
-from oslo_log import log
-
 from os_acc.store.schema import EVENTS
 
-LOG = log.getLogger(__name__)
-
-#: Number of newest events that are kept.
-KEPT = 10_000
+#: Number of newest events that are kept; each commit writes them all.
+KEPT = 2_000
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -76,24 +72,10 @@ def record(
 
 def newest(connection: sqlite3.Connection, limit: int) -> tuple[Event, ...]:
     """Return the newest intact events, in chronological order."""
-    found = connection.execute(
-        f"SELECT {EVENTS.listed} FROM events ORDER BY id DESC LIMIT ?",
-        (max(0, limit),),
-    ).fetchall()
-    intact = [row for row in reversed(found) if EVENTS.is_intact(row)]
-    return tuple(Event(_when(at), *texts) for _, at, *texts, _ in intact)
-
-
-def delete_damaged(connection: sqlite3.Connection) -> None:
-    """Delete damaged events.
-
-    An event with too high a number would make all others too old to be kept.
-    """
-    found = connection.execute(f"SELECT {EVENTS.listed} FROM events").fetchall()
-    damaged = [(row[0],) for row in found if not EVENTS.is_intact(row)]
-    if damaged:
-        LOG.error("Deleted the damaged records of %d events", len(damaged))
-        connection.executemany("DELETE FROM events WHERE id = ?", damaged)
+    found, _ = EVENTS.rows(
+        connection, "id IN (SELECT id FROM events ORDER BY id DESC LIMIT ?)", limit
+    )
+    return tuple(Event(_when(at), *texts) for _, at, *texts in found)
 
 
 def _when(at: int) -> datetime.datetime:

@@ -21,17 +21,19 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
-from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.objects.region import RecordedImage
+from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, providers, records, regions, requests, schema
 from os_acc.store.database import Database
-from os_acc.store.errors import AlreadyLeased, StoreDamaged
+from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
 from os_acc.store.recovery import restore_leases
-from os_acc.store.schema import CLAIMS, PROVIDERS
+from os_acc.store.regions import RegionState
+from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
 
 LOG = log.getLogger(__name__)
 
@@ -99,18 +101,15 @@ class Store:
         """Return all leases, or those of one consumer, in order of creation."""
         with self._transaction() as connection:
             if consumer is None:
-                return self._load(connection, records.select(connection))
-            return self._of(connection, consumer)
+                return self._load(connection)
+            return self._load(connection, "consumer = ?", consumer)
 
     def lease_of(self, address: DeviceAddress) -> Lease | None:
         """Return the lease that claims this function, if any."""
         with self._transaction() as connection:
-            found = [
-                row
-                for _, uuid in CLAIMS.read(connection, "address = ?", str(address))
-                for row in records.select(connection, "uuid = ?", uuid)
-            ]
-            return next(iter(self._load(connection, found)), None)
+            for _, uuid in CLAIMS.read(connection, "address = ?", str(address)):
+                return next(iter(self._load(connection, "uuid = ?", uuid)), None)
+            return None
 
     def add(self, leases: Iterable[Lease], seen: str = "") -> tuple[Lease, ...]:
         """Record new leases, all or none; return them with epoch and creation time.
@@ -121,13 +120,18 @@ class Store:
         :raises StoreReplaced: the store is no longer the one seen.
         """
         with self._transaction() as connection:
-            schema.check_identity(connection, seen)
-            fresh = self._stamped(connection, records.dated(leases, self._now()))
+            _check_identity(connection, seen)
+            now = self._now()
+            dated = [
+                dataclasses.replace(each, created_at=each.created_at or now)
+                for each in leases
+            ]
+            fresh = self._stamped(connection, dated)
             for lease in fresh:
                 if records.select(connection, "uuid = ?", lease.uuid):
                     raise AlreadyLeased(f"lease {lease.uuid} exists already")
-                self._claim(connection, lease)
-                records.insert(connection, lease)
+                records.claim(connection, lease)
+                records.put(connection, lease)
                 self._record(connection, Operation.ADD, lease)
             return fresh
 
@@ -149,15 +153,17 @@ class Store:
             for row in current:
                 records.release_claims(connection, row)
             for row, lease in zip(current, fresh, strict=True):
-                self._claim(connection, lease)
-                records.update(connection, row, lease)
+                records.claim(connection, lease)
+                records.put(connection, lease, str(row.payload))
                 # A retry changes only the epoch and is not worth an event, nor is the
                 # progress of an erasure.
-                before = dataclasses.replace(
-                    records.lease_of(row), epoch=lease.epoch, erased=lease.erased
-                )
+                before = dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
+                if before.erasure and lease.erasure:
+                    before = before.with_erased(lease.erased)
                 if before != lease:
-                    self._record(connection, _operation(lease), lease)
+                    is_quarantined = lease.state is LeaseState.QUARANTINED
+                    kind = Operation.QUARANTINE if is_quarantined else Operation.REPLACE
+                    self._record(connection, kind, lease)
             return fresh
 
     def delete(
@@ -183,13 +189,14 @@ class Store:
             over = [each.over(uuidutils.generate_uuid()) for each in gone if to_erase]
             fresh = self._stamped(connection, over) if over else ()
             for lease in fresh:
-                self._claim(connection, lease)
-                records.insert(connection, lease)
+                records.claim(connection, lease)
+                records.put(connection, lease)
                 self._record(connection, Operation.ERASE, lease)
             requests.unbind(connection, [lease.request_uuid for lease in gone])
             counted = Counter(each.consumer for each in gone if not each.is_spare)
             for consumer, count in counted.items():
-                requests.shrink(connection, self._of(connection, consumer), count)
+                rest = self._load(connection, "consumer = ?", consumer)
+                requests.shrink(connection, rest, count)
             return fresh
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
@@ -201,7 +208,7 @@ class Store:
         :raises Conflict: the new consumer already has active leases.
         """
         with self._transaction() as connection:
-            there = self._of(connection, new_consumer)
+            there = self._load(connection, "consumer = ?", new_consumer)
             if old_consumer == new_consumer or any(
                 lease.is_of_request for lease in there
             ):
@@ -210,7 +217,9 @@ class Store:
                     reason=exception.ConflictReason.CONSUMER,
                 )
             before = [
-                each for each in self._of(connection, old_consumer) if not each.is_over
+                each
+                for each in self._load(connection, "consumer = ?", old_consumer)
+                if not each.erasure
             ]
             if not before:
                 raise exception.NotFound(
@@ -220,7 +229,7 @@ class Store:
             fresh = self._stamped(connection, before, consumer=new_consumer)
             for lease in fresh:
                 (row,) = records.select(connection, "uuid = ?", lease.uuid)
-                records.update(connection, row, lease)
+                records.put(connection, lease, str(row.payload))
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
             requests.change_instance(
                 connection, [lease.request_uuid for lease in fresh], new_consumer
@@ -279,7 +288,9 @@ class Store:
         :returns: the previous record, to pass to :meth:`restore_region`.
         """
         with self._transaction() as connection:
-            return regions.mark_unverified(connection, key, image_id)
+            before, image, _ = regions.before_change(connection, key)
+            regions.put(connection, key, image_id, RegionState.UNVERIFIED, image)
+            return before
 
     def mark_region_verified(
         self, key: str, contents: str = "", image: RecordedImage | None = None
@@ -290,17 +301,31 @@ class Store:
             stays.
         """
         with self._transaction() as connection:
-            regions.mark_verified(connection, key, contents, image)
+            _, recorded, _ = regions.before_change(connection, key)
+            text = regions.text_of(image) if image else recorded
+            regions.put(connection, key, contents, RegionState.VERIFIED, text)
+            # A card that a guest has entirely has one region.
+            regions.delete(connection, card_key_of(key))
 
     def mark_region_guest_writable(self, key: str) -> None:
-        """Record a region as guest-writable, until it is verified again."""
+        """Record a region as guest-writable, until it is verified again.
+
+        An unverified region stays unverified.
+        """
         with self._transaction() as connection:
-            regions.mark_guest_writable(connection, key)
+            before, image, are_lost = regions.before_change(connection, key)
+            is_unverified = before and before.state == RegionState.UNVERIFIED
+            if not is_unverified and (before or not are_lost):
+                regions.put(connection, key, "", RegionState.GUEST_WRITABLE, image)
 
     def restore_region(self, key: str, before: regions.RegionRow | None) -> None:
         """Restore the record of a region whose programming never began."""
         with self._transaction() as connection:
-            regions.restore(connection, key, before)
+            regions.before_change(connection, key)
+            if before is None:
+                regions.delete(connection, key)
+            else:
+                regions.put(connection, *before)
 
     def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
         """Return all accelerator requests, or the given ones, with their leases.
@@ -308,7 +333,7 @@ class Store:
         :raises NotFound: one of the given requests does not exist.
         """
         with self._transaction() as connection:
-            leases = self._load(connection, records.select(connection))
+            leases = self._load(connection)
             found = requests.with_leases(
                 (
                     each
@@ -323,8 +348,7 @@ class Store:
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
         with self._transaction() as connection:
-            requests.delete_damaged(connection)
-            requests.insert(connection, made)
+            requests.put(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
         """Update requests, all or none.
@@ -333,11 +357,13 @@ class Store:
         """
         wanted = tuple(changed)
         with self._transaction() as connection:
-            if requests.update(connection, wanted) < len(wanted):
+            recorded = {each.uuid for each in requests.select(connection)}
+            if not recorded.issuperset(each.uuid for each in wanted):
                 raise exception.NotFound(
                     "an accelerator request was deleted meanwhile",
                     kind=exception.ObjectKind.REQUEST,
                 )
+            requests.put(connection, wanted)
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
         """Delete requests, all or none."""
@@ -352,26 +378,15 @@ class Store:
     def recorded_state(self) -> RecordedState:
         """Return all leases, and all else that must not be offered."""
         with self._transaction() as connection:
-            leases = self._load(connection, records.select(connection))
-            meta = schema.read_meta(connection)
-            return RecordedState(
-                leases,
-                tuple(sorted(records.damaged_claims(connection))),
-                regions.read(connection),
-                providers.read_origins(connection),
-                providers.read_plugins(connection),
-                meta.store,
-                records.read_helper_claims(connection),
-                meta.epoch,
-                providers.read_mdev_totals(connection),
-            )
+            leases = self._load(connection)
+            return providers.recorded_state(RecordedState, connection, leases)
 
     def record_helper_claims(
         self, claimed: Mapping[DeviceAddress, str], seen: str
     ) -> None:
         """Record functions and slots that the helper claims for leases missing here."""
         with self._transaction() as connection:
-            schema.check_identity(connection, seen)
+            _check_identity(connection, seen)
             records.replace_helper_claims(connection, claimed)
 
     def damaged_claims(self) -> tuple[DeviceAddress, ...]:
@@ -384,7 +399,7 @@ class Store:
         :raises NotFound: no damaged record claims it.
         """
         with self._transaction() as connection:
-            healthy = self._load(connection, records.select(connection))
+            healthy = self._load(connection)
             if not records.delete_damaged(connection, address):
                 raise exception.NotFound(
                     f"no damaged lease claims {address}",
@@ -403,51 +418,41 @@ class Store:
 
     def _check(self) -> None:
         with self._transaction(thorough=True) as connection:
-            journal.delete_damaged(connection)
+            # An event with too high a number makes all others too old to be kept.
+            for table in (EVENTS, REQUESTS):
+                table.delete_damaged(connection)
             regions.log_damage(connection)
-            # Logs damaged requests.
-            requests.select(connection)
             for lease in restore_leases(connection):
                 self._record(connection, Operation.RESTORE, lease)
                 LOG.info("The record of lease %s can be read again.", lease.uuid)
-            for lease in self._load(connection, records.select(connection)):
+            for lease in self._load(connection):
                 records.restore_claims(connection, lease)
 
-    def _of(self, connection: sqlite3.Connection, consumer: str) -> tuple[Lease, ...]:
-        return self._load(
-            connection, records.select(connection, "consumer = ?", consumer)
-        )
-
     def _load(
-        self, connection: sqlite3.Connection, found: list[records.LeaseRow]
+        self,
+        connection: sqlite3.Connection,
+        condition: str = "TRUE",
+        *arguments: object,
     ) -> tuple[Lease, ...]:
-        """Return the intact leases; set the damaged records aside."""
-        leases = []
-        for row in found:
-            try:
-                leases.append(records.lease_of(row))
-            except schema.Damaged as error:
-                self._set_aside(connection, row, str(error))
-        return tuple(leases)
-
-    def _set_aside(
-        self, connection: sqlite3.Connection, row: records.LeaseRow, why: str
-    ) -> None:
-        records.set_aside(connection, row, why)
-        journal.record(
-            connection,
-            self._now(),
-            Operation.DAMAGED,
-            consumer=str(row.consumer),
-            detail=f"lease {row.uuid}: {why}",
-        )
-        LOG.error(
-            "The record of lease %s of consumer %s is damaged: %s. Its devices"
-            " are not offered until an operator releases them.",
-            row.uuid,
-            row.consumer,
-            why,
-        )
+        """Return the intact leases that match; set the damaged records aside."""
+        leases, damaged = records.load(connection, condition, *arguments)
+        for row, why in damaged:
+            records.set_aside(connection, row, why)
+            journal.record(
+                connection,
+                self._now(),
+                Operation.DAMAGED,
+                consumer=str(row.consumer),
+                detail=f"lease {row.uuid}: {why}",
+            )
+            LOG.error(
+                "The record of lease %s of consumer %s is damaged: %s. Its devices"
+                " are not offered until an operator releases them.",
+                row.uuid,
+                row.consumer,
+                why,
+            )
+        return leases
 
     def _stamped(
         self,
@@ -467,11 +472,6 @@ class Store:
 
         return tuple(map(stamped, leases))
 
-    def _claim(self, connection: sqlite3.Connection, lease: Lease) -> None:
-        taken = records.claim(connection, lease)
-        if taken is not None:
-            raise AlreadyLeased(f"{taken} is claimed by another lease")
-
     def _record(
         self,
         connection: sqlite3.Connection,
@@ -483,7 +483,7 @@ class Store:
             connection,
             self._now(),
             operation,
-            consumer=lease.former_consumer or lease.consumer,
+            consumer=lease.erasure.consumer if lease.erasure else lease.consumer,
             address=str(lease.address),
             state=lease.state.value,
             detail=detail or lease.reason,
@@ -493,7 +493,7 @@ class Store:
         return self._clock() // 1000
 
 
-def _operation(lease: Lease) -> Operation:
-    if lease.state is LeaseState.QUARANTINED:
-        return Operation.QUARANTINE
-    return Operation.REPLACE
+def _check_identity(connection: sqlite3.Connection, seen: str) -> None:
+    """Check that this is the store that the caller has read; '' accepts any."""
+    if seen not in ("", schema.read_meta(connection).store):
+        raise StoreReplaced("the store was replaced after it had been read")

@@ -2,7 +2,7 @@
 
 """Locks that hold across threads and processes, each with a deadline.
 
-A lock is a file in one directory, locked as a whole with a POSIX record lock
+A lock is a file in one directory, locked with a POSIX record lock
 (fcntl(2), F_SETLK). The kernel releases it when the process ends for any
 reason, and a forked child does not inherit it. The lock belongs to the process,
 and closing *any* descriptor of the file releases it. Therefore the threads of
@@ -116,7 +116,8 @@ class Locks:
     def _paths(self, names: Iterable[str]) -> list[str]:
         wanted = sorted({_checked(name) for name in names})
         try:
-            os.makedirs(self._directory, mode=0o750, exist_ok=True)
+            if not os.path.isdir(self._directory):
+                os.makedirs(self._directory, mode=0o750, exist_ok=True)
         except OSError as error:
             raise errors.from_os_error(error, self._directory) from error
         return [os.path.join(self._directory, name) for name in wanted]

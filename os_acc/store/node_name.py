@@ -28,9 +28,9 @@ def record(state_path: str, name: str | None) -> None:
     try:
         if name is None:
             os.unlink(path)
+            small_files.sync_directory(state_path)
         else:
-            small_files.replace(path, name, durable=True)
-        small_files.sync_directory(state_path)
+            small_files.replace(path, name.encode(), durable=True)
     except OSError as error:
         raise errors.from_os_error(error, path) from error
 

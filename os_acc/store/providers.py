@@ -13,21 +13,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
+from os_acc.objects.recorded_state import RecordedState
+from os_acc.store import records, regions, schema
 from os_acc.store.schema import (
     CREATED_NAMES,
     MDEV_TOTALS,
     PROVIDER_ORIGINS,
     PROVIDER_PLUGINS,
+    PROVIDERS,
     PUBLISHED_NAMES,
 )
 
+_State = TypeVar("_State", bound=RecordedState)
 _KINDS = {each.value: each for each in NameKind}
 
 
@@ -71,28 +77,38 @@ def _created(names: PublishedNames) -> list[tuple[str, str]]:
     return [(name.kind.value, name.text) for name in names.created]
 
 
-def read_origins(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]:
-    """Return the origin of every provider ever offered, by its uuid."""
-    return MappingProxyType(
-        {
-            provider: ProviderOrigin(PciAddress.parse(address), key)
-            for provider, address, key in PROVIDER_ORIGINS.read(connection)
-        }
-    )
+def recorded_state(
+    kind: Callable[..., _State],
+    connection: sqlite3.Connection,
+    leases: tuple[Lease, ...],
+    **more: object,
+) -> _State:
+    """Return all leases, and all else that must not be offered.
 
-
-def read_plugins(connection: sqlite3.Connection) -> Mapping[str, str]:
-    """Return the recorded plugin of each provider, by the provider's uuid."""
-    return MappingProxyType(dict(PROVIDER_PLUGINS.read(connection)))
-
-
-def read_mdev_totals(connection: sqlite3.Connection) -> Mapping[MdevType, int]:
-    """Return the recorded units of each type of mediated devices."""
-    return MappingProxyType(
-        {
-            MdevType(parent, name): total
-            for parent, name, total in MDEV_TOTALS.read(connection)
-        }
+    :param kind: the type of the result; ``more`` has its further fields.
+    """
+    meta = schema.read_meta(connection)
+    origins = PROVIDER_ORIGINS.read(connection)
+    totals = MDEV_TOTALS.read(connection)
+    return kind(
+        leases=leases,
+        damaged_claims=records.damaged_claims(connection),
+        unverified_regions=regions.read(connection),
+        provider_origins=MappingProxyType(
+            {
+                provider: ProviderOrigin(PciAddress.parse(address), key)
+                for provider, address, key in origins
+            }
+        ),
+        provider_classes=MappingProxyType(dict(PROVIDERS.read(connection))),
+        provider_plugins=MappingProxyType(dict(PROVIDER_PLUGINS.read(connection))),
+        store=meta.store,
+        helper_claims=records.read_helper_claims(connection),
+        epoch=meta.epoch,
+        mdev_totals=MappingProxyType(
+            {MdevType(parent, name): total for parent, name, total in totals}
+        ),
+        **more,
     )
 
 

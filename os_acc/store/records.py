@@ -8,7 +8,7 @@ digest of the text verifies the record.
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,10 +21,8 @@ from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.store import codec, schema
-from os_acc.store.errors import StaleLease
-from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, Damaged
-
-COLUMNS = "uuid, consumer, epoch, payload, digest"
+from os_acc.store.errors import AlreadyLeased, StaleLease
+from os_acc.store.schema import CLAIMS, HELPER_CLAIMS, LEASES, Damaged
 
 
 class LeaseRow(NamedTuple):
@@ -43,22 +41,13 @@ def lease_of(row: LeaseRow) -> Lease:
 
     :raises Damaged: the row is damaged.
     """
-    if not isinstance(row.payload, str):
-        raise Damaged("its payload is not text")
-    if schema.digest(row.payload) != row.digest:
-        raise Damaged("its payload does not match its digest")
+    if not LEASES.is_intact(row[1:]):
+        raise Damaged("it does not match its digest")
     try:
-        lease = decode(row.payload)
+        return decode(str(row.payload))
     except Damaged as error:
         # The digest rules out damage.
         raise Damaged(f"{error}; a newer os_acc wrote it") from error
-    if (row.uuid, row.consumer, row.epoch) != (
-        lease.uuid,
-        lease.consumer,
-        lease.epoch,
-    ):
-        raise Damaged("its columns do not match its payload")
-    return lease
 
 
 def select(
@@ -66,10 +55,23 @@ def select(
 ) -> list[LeaseRow]:
     """Return rows in order of creation."""
     cursor = connection.execute(
-        f"SELECT rowid, {COLUMNS} FROM leases WHERE {condition} ORDER BY rowid",
+        f"SELECT rowid, {LEASES.listed} FROM leases WHERE {condition} ORDER BY rowid",
         arguments,
     )
     return [LeaseRow(*values) for values in cursor]
+
+
+def load(
+    connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
+) -> tuple[tuple[Lease, ...], list[tuple[LeaseRow, str]]]:
+    """Return the intact leases that match, and the damaged rows with their damage."""
+    leases, damaged = [], []
+    for row in select(connection, condition, *arguments):
+        try:
+            leases.append(lease_of(row))
+        except Damaged as error:
+            damaged.append((row, str(error)))
+    return tuple(leases), damaged
 
 
 def current(connection: sqlite3.Connection, lease: Lease) -> LeaseRow:
@@ -118,33 +120,13 @@ def next_epoch(
     return chosen
 
 
-def dated(leases: Iterable[Lease], now: int) -> Iterator[Lease]:
-    """Yield leases with the time of their creation; recorded times stay.
+def put(connection: sqlite3.Connection, lease: Lease, previous: str = "") -> None:
+    """Write a lease; its addresses have to be claimed separately.
 
-    :param now: microseconds since 1970, UTC.
+    :param previous: the payload to replace; fields that a newer os_acc added are kept.
     """
-    for lease in leases:
-        yield dataclasses.replace(lease, created_at=lease.created_at or now)
-
-
-def insert(connection: sqlite3.Connection, lease: Lease) -> None:
-    """Insert a row; its addresses have to be claimed separately."""
-    payload = encode(lease)
-    connection.execute(
-        "INSERT INTO leases (uuid, consumer, epoch, payload, digest)"
-        " VALUES (?, ?, ?, ?, ?)",
-        (lease.uuid, lease.consumer, lease.epoch, payload, schema.digest(payload)),
-    )
-
-
-def update(connection: sqlite3.Connection, row: LeaseRow, lease: Lease) -> None:
-    """Replace the lease of a row that was read before."""
-    payload = encode(lease, previous=str(row.payload))
-    connection.execute(
-        "UPDATE leases SET consumer = ?, epoch = ?, payload = ?, digest = ?"
-        " WHERE rowid = ?",
-        (lease.consumer, lease.epoch, payload, schema.digest(payload), row.rowid),
-    )
+    payload = encode(lease, previous)
+    LEASES.put(connection, [(lease.uuid, lease.consumer, lease.epoch, payload)])
 
 
 def delete(connection: sqlite3.Connection, row: LeaseRow) -> None:
@@ -158,13 +140,15 @@ def release_claims(connection: sqlite3.Connection, row: LeaseRow) -> None:
     connection.execute("DELETE FROM claims WHERE lease = ?", (row.uuid,))
 
 
-def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
-    """Claim all addresses of a lease; return the first one taken, or None."""
+def claim(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Claim all addresses of a lease.
+
+    :raises AlreadyLeased: another lease claims one of them.
+    """
     for address in addresses_of(lease):
         if not CLAIMS.put(connection, [(address, lease.uuid)], keep=True):
-            return address
+            raise AlreadyLeased(f"{address} is claimed by another lease")
         connection.execute("DELETE FROM helper_claims WHERE address = ?", (address,))
-    return None
 
 
 def restore_claims(connection: sqlite3.Connection, lease: Lease) -> None:
@@ -196,22 +180,19 @@ def set_aside(connection: sqlite3.Connection, row: LeaseRow, reason: str) -> Non
 _WITHOUT_LEASE = "lease NOT IN (SELECT uuid FROM leases)"
 
 
-def damaged_claims(connection: sqlite3.Connection) -> Iterator[DeviceAddress]:
-    """Yield the addresses claimed by leases without an intact row."""
-    yield from _parsed(CLAIMS.read(connection, f"{_WITHOUT_LEASE} ORDER BY address"))
+def damaged_claims(connection: sqlite3.Connection) -> tuple[DeviceAddress, ...]:
+    """Return the addresses claimed by leases without an intact row, sorted."""
+    return tuple(
+        sorted(each for each, _ in _parsed(CLAIMS.read(connection, _WITHOUT_LEASE)))
+    )
 
 
-def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[DeviceAddress]:
-    for text, _ in found:
-        try:
-            yield mdev.parse_address(text)
-        except exception.InvalidInput:
-            continue
-
-
-def claims_of(connection: sqlite3.Connection, row: LeaseRow) -> Iterator[DeviceAddress]:
-    """Yield the addresses that the lease of a row claims, readable or not."""
-    yield from _parsed(CLAIMS.read(connection, "lease = ?", row.uuid))
+def _parsed(
+    claims: Iterable[tuple[str, str]],
+) -> Iterator[tuple[DeviceAddress, str]]:
+    for text, lease in claims:
+        with contextlib.suppress(exception.InvalidInput):
+            yield mdev.parse_address(text), lease
 
 
 def delete_damaged(connection: sqlite3.Connection, address: DeviceAddress) -> int:
@@ -238,9 +219,7 @@ def read_helper_claims(connection: sqlite3.Connection) -> Mapping[DeviceAddress,
     :returns: lease uuids by address.
     """
     rows = HELPER_CLAIMS.read(connection, "address NOT IN (SELECT address FROM claims)")
-    return MappingProxyType(
-        {address: lease for text, lease in rows for address in _parsed([(text, lease)])}
-    )
+    return MappingProxyType(dict(_parsed(rows)))
 
 
 def replace_helper_claims(
@@ -253,15 +232,34 @@ def replace_helper_claims(
     )
 
 
-def encode(lease: Lease, previous: str | None = None) -> str:
+def encode(lease: Lease, previous: str = "") -> str:
     """Return the payload of a lease.
 
     :param previous: the payload to replace; fields that a newer os_acc added
         are kept.
     """
-    fields: dict[str, Any] = json.loads(previous) if previous else {}
-    fields |= codec.encode(lease)
+    fields = codec.encode(lease)
+    if previous:
+        fields = _with_unknown(fields, json.loads(previous))
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _with_unknown(new: Any, old: Any) -> Any:
+    """Return new JSON with the fields of the old one that this os_acc does not know.
+
+    Those of a device that another one has replaced are not kept.
+    """
+    match new, old:
+        case dict(), dict() if new.get("address") == old.get("address"):
+            return old | {
+                name: _with_unknown(each, old.get(name))
+                if isinstance(each, dict | list)
+                else each
+                for name, each in new.items()
+            }
+        case list(), list() if len(new) == len(old):
+            return list(map(_with_unknown, new, old))
+    return new
 
 
 def decode(payload: str) -> Lease:

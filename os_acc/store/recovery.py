@@ -4,106 +4,61 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from os_acc.objects.lease import Lease
-from os_acc.store import errors, records, requests, schema
-from os_acc.store import regions as region_rows
-from os_acc.store.schema import (
-    CLAIMS,
-    CREATED_NAMES,
-    MDEV_TOTALS,
-    META,
-    PROVIDER_ORIGINS,
-    PROVIDER_PLUGINS,
-    PROVIDERS,
-    PUBLISHED_NAMES,
-    REGIONS,
-    Table,
-)
-
-#: Tables whose intact rows are copied as they are. Events stay in the damaged file.
-_COPIED = (
-    PROVIDERS,
-    PROVIDER_ORIGINS,
-    PROVIDER_PLUGINS,
-    MDEV_TOTALS,
-    PUBLISHED_NAMES,
-    CREATED_NAMES,
-)
+from os_acc.store import errors, records, regions, schema
+from os_acc.store.schema import CLAIMS, COPIED, LEASES, META, REGIONS, Table
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReadableContents:
-    """The readable contents of a damaged store.
+class Rebuilt(NamedTuple):
+    """The image of a new store, and the numbers of recovered and unreadable leases."""
 
-    :ivar claims: all claims, also those whose digest does not match.
-    :ivar tables: intact rows of each table of plain columns.
-    :ivar regions_are_complete: whether no record of a region is missing.
+    image: bytes
+    recovered: int
+    unreadable: int
+
+
+def rebuild(image: bytes, path: str, *, is_new: bool = False) -> Rebuilt:
+    """Return a new store with all that can be read of a damaged one.
+
+    :param image: the damaged store; b"": nothing is left of it.
+    :param path: its file, for messages.
+    :param is_new: no store has existed before, so that all regions are verified.
+    :raises StateUnavailable: SQLite lacks memory, for example; damage is no error.
     """
-
-    leases: tuple[records.LeaseRow, ...] = ()
-    claims: tuple[tuple[str, ...], ...] = ()
-    epoch: int = 0
-    tables: Mapping[Table, tuple[tuple[Any, ...], ...]] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    regions: tuple[region_rows.RegionRow, ...] = ()
-    regions_are_complete: bool = False
-    requests: tuple[tuple[str, ...], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecoveryResult:
-    """Numbers of leases: recovered, and unreadable."""
-
-    recovered: int = 0
-    unreadable: int = 0
+    with schema.opened(b"", path) as new:
+        schema.create(new)
+        counts = 0, 0
+        if not is_new:
+            regions.mark_lost(new)
+            with schema.opened(image, path) as old:
+                counts = _copy(old, new)
+        new.execute("COMMIT")
+        return Rebuilt(new.serialize(), *counts)
 
 
-def read(connection: sqlite3.Connection) -> ReadableContents:
-    """Read a damaged store as far as possible.
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
+    """Copy every intact row but events, and every claim without an intact lease.
 
-    :raises sqlite3.Error: the store cannot be read now; the error is transient.
+    Such a claim keeps its device out of use, even if its digest does not match: it
+    may be the only remaining record.
     """
-    return ReadableContents(
-        leases=tuple(
-            records.LeaseRow(*row)
-            for row in _scan(connection, "leases", records.COLUMNS)
-        ),
-        claims=tuple(_texts(connection, "claims", "address, lease")),
-        epoch=max((epoch for _, epoch, _ in _intact(connection, META)), default=0),
-        tables=MappingProxyType(
-            {table: tuple(_intact(connection, table)) for table in _COPIED}
-        ),
-        regions=tuple(
-            region_rows.RegionRow(*row) for row in _intact(connection, REGIONS)
-        ),
-        regions_are_complete=_are_regions_complete(connection),
-        requests=tuple(_texts(connection, "requests", requests.COLUMNS)),
-    )
-
-
-def write(connection: sqlite3.Connection, contents: ReadableContents) -> RecoveryResult:
-    """Copy every intact lease and every remaining claim.
-
-    A claim without an intact lease keeps its device out of use, even if the
-    claim's digest does not match: it may be the only remaining record.
-
-    :param connection: connection to a new store, in a transaction.
-    """
+    # Limits a wrong name in the schema to one table or index.
+    old.execute("PRAGMA writable_schema = ON")
     recovered: set[str] = set()
-    unreadable, last = 0, contents.epoch
-    for row in contents.leases:
+    unreadable = 0
+    last = max((epoch for _, epoch, _ in _intact(old, META)), default=0)
+    for values in _scan(old, "leases", LEASES.listed):
+        row = records.LeaseRow(*values)
         try:
             lease = records.lease_of(row)
         except schema.Damaged as error:
             unreadable += 1
-            connection.execute(
+            new.execute(
                 "INSERT INTO damaged_leases VALUES (?, ?, ?, ?, ?, ?)",
                 (*row[1:], str(error)),
             )
@@ -111,18 +66,21 @@ def write(connection: sqlite3.Connection, contents: ReadableContents) -> Recover
         if lease.uuid not in recovered:
             recovered.add(lease.uuid)
             last = max(last, lease.epoch)
-            records.insert(connection, lease)
-            records.restore_claims(connection, lease)
-    lost = [claim for claim in contents.claims if claim[1] not in recovered]
-    CLAIMS.put(connection, lost, keep=True)
-    for table, found in contents.tables.items():
-        table.put(connection, found, keep=True)
-    requests.copy(connection, contents.requests)
-    region_rows.copy(
-        connection, contents.regions, complete=contents.regions_are_complete
-    )
-    schema.set_epoch(connection, last)
-    return RecoveryResult(len(recovered), unreadable)
+            records.put(new, lease, str(row.payload))
+            records.restore_claims(new, lease)
+    lost = [
+        (address, lease)
+        for _, address, lease in _scan(old, "claims", "address, lease")
+        if isinstance(address, str) and isinstance(lease, str)
+        if lease not in recovered
+    ]
+    CLAIMS.put(new, lost, keep=True)
+    for table in COPIED:
+        table.put(new, _intact(old, table), keep=True)
+    rows = [regions.RegionRow(*row) for row in _intact(old, REGIONS)]
+    regions.copy(new, rows, complete=_are_regions_complete(old))
+    schema.set_epoch(new, last)
+    return len(recovered), unreadable
 
 
 def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
@@ -133,7 +91,7 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
     """
     restored = []
     for values in connection.execute(
-        f"SELECT rowid, {records.COLUMNS} FROM damaged_leases ORDER BY rowid"
+        f"SELECT rowid, {LEASES.listed} FROM damaged_leases ORDER BY rowid"
     ).fetchall():
         row = records.LeaseRow(*values)
         try:
@@ -145,7 +103,7 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
             continue
         # The row as it is: it may have fields of a still newer os_acc.
         connection.execute(
-            f"INSERT OR IGNORE INTO leases ({records.COLUMNS}) VALUES (?, ?, ?, ?, ?)",
+            f"INSERT OR IGNORE INTO leases ({LEASES.listed}) VALUES (?, ?, ?, ?, ?)",
             row[1:],
         )
         connection.execute("DELETE FROM damaged_leases WHERE rowid = ?", (row.rowid,))
@@ -155,15 +113,9 @@ def restore_leases(connection: sqlite3.Connection) -> list[Lease]:
 
 def _are_regions_complete(connection: sqlite3.Connection) -> bool:
     """Return whether all records of regions are present and intact."""
-    try:
+    with _damage_ignored():
         (verdict,) = connection.execute("PRAGMA integrity_check(regions)").fetchone()
-        return verdict == "ok" and region_rows.are_intact(connection)
-    except sqlite3.DatabaseError as error:
-        if errors.is_passing(error):
-            raise
-    except UnicodeDecodeError:
-        # See _scan().
-        pass
+        return verdict == "ok" and regions.are_intact(connection)
     return False
 
 
@@ -171,14 +123,6 @@ def _intact(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any,
     for _, *row in _scan(connection, table.name, table.listed):
         if table.is_intact(tuple(row)):
             yield tuple(row[:-1])
-
-
-def _texts(
-    connection: sqlite3.Connection, table: str, columns: str
-) -> Iterator[tuple[str, ...]]:
-    for _, *values in _scan(connection, table, columns):
-        if all(isinstance(each, str) for each in values):
-            yield tuple(values)
 
 
 def _scan(
@@ -190,16 +134,24 @@ def _scan(
     # A scan ends at a damaged page; the rows behind it are reached from the
     # other end. Indexes are not used: they may be damaged.
     for direction in ("ASC", "DESC"):
-        try:
+        with _damage_ignored():
             for row in connection.execute(
                 f"SELECT rowid, {columns} FROM {table} NOT INDEXED"
                 f" ORDER BY rowid {direction}"
             ):
                 found[row] = None
-        except sqlite3.DatabaseError as error:
-            if errors.is_passing(error):
-                raise
-        except UnicodeDecodeError:
-            # SQLite's message quotes a damaged name.
-            continue
     yield from sorted(found, key=lambda row: int(row[0]))
+
+
+@contextlib.contextmanager
+def _damage_ignored() -> Iterator[None]:
+    """Ignore damage, and no other error: what is not read now would be lost."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        # SQLite's message quotes a damaged name.
+        return
+    except sqlite3.Error as error:
+        # A damaged name makes a statement wrong.
+        if not errors.is_damage(error, sqlite3.SQLITE_ERROR):
+            raise

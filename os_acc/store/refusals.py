@@ -35,7 +35,7 @@ def record(
     try:
         found = (str(address), options, why.message, function, _state(root, function))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        small_files.replace(path, json.dumps(found))
+        small_files.replace(path, json.dumps(found).encode())
     except OSError as error:
         why.add_note(f"cannot record that {address} is refused: {error}")
 

@@ -11,27 +11,35 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from oslo_log import log
 
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import Lease
-from os_acc.store import codec, records, schema
+from os_acc.store import codec, records
+from os_acc.store.schema import REQUESTS
 
 LOG = log.getLogger(__name__)
-
-COLUMNS = "uuid, payload, digest"
 
 
 def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> list[AcceleratorRequest]:
-    """Return requests in order of creation, without their leases."""
-    cursor = connection.execute(
-        f"SELECT {COLUMNS} FROM requests WHERE {condition} ORDER BY rowid", arguments
-    )
-    return list(_intact(cursor))
+    """Return requests in order of creation, without their leases.
+
+    Damaged rows count as missing.
+    """
+    rows, damaged = REQUESTS.rows(connection, condition, *arguments)
+    if damaged:
+        LOG.error("%d records of accelerator requests are damaged", len(damaged))
+    found = []
+    for uuid, payload in rows:
+        try:
+            found.append(codec.decode(AcceleratorRequest, json.loads(payload)))
+        except (KeyError, TypeError, ValueError) as error:
+            LOG.error("Accelerator request %s is damaged: %s", uuid, error)
+    return found
 
 
 def with_leases(
@@ -44,30 +52,9 @@ def with_leases(
     )
 
 
-def insert(
-    connection: sqlite3.Connection, requests: Iterable[AcceleratorRequest]
-) -> None:
-    """Write new rows."""
-    for each in requests:
-        payload = _encode(each)
-        connection.execute(
-            f"INSERT INTO requests ({COLUMNS}) VALUES (?, ?, ?)",
-            (each.uuid, payload, schema.digest(payload)),
-        )
-
-
-def update(
-    connection: sqlite3.Connection, requests: Iterable[AcceleratorRequest]
-) -> int:
-    """Replace rows by uuid; return how many existed."""
-    changed = 0
-    for each in requests:
-        payload = _encode(each)
-        changed += connection.execute(
-            "UPDATE requests SET payload = ?, digest = ? WHERE uuid = ?",
-            (payload, schema.digest(payload), each.uuid),
-        ).rowcount
-    return changed
+def put(connection: sqlite3.Connection, requests: Iterable[AcceleratorRequest]) -> None:
+    """Write requests, each in place of an earlier record of it."""
+    REQUESTS.put(connection, [(each.uuid, _encode(each)) for each in requests])
 
 
 def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
@@ -79,7 +66,7 @@ def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
         for each in select(connection, "uuid = ?", uuid):
             if each.recorded is not RequestState.BIND_FAILED:
                 unbound = dataclasses.replace(each, recorded=RequestState.UNBOUND)
-                update(connection, [unbound])
+                put(connection, [unbound])
 
 
 def shrink(connection: sqlite3.Connection, rest: Sequence[Lease], count: int) -> None:
@@ -98,7 +85,7 @@ def shrink(connection: sqlite3.Connection, rest: Sequence[Lease], count: int) ->
             # The epoch stays: a concurrent unplug may have read this lease.
             less = dataclasses.replace(lease, request_size=size)
             (row,) = records.select(connection, "uuid = ?", lease.uuid)
-            records.update(connection, row, less)
+            records.put(connection, less, str(row.payload))
 
 
 def change_instance(
@@ -109,15 +96,7 @@ def change_instance(
         for each in select(connection, "uuid = ?", uuid):
             if each.binding:
                 binding = dataclasses.replace(each.binding, instance_uuid=instance_uuid)
-                update(connection, [dataclasses.replace(each, binding=binding)])
-
-
-def delete_damaged(connection: sqlite3.Connection) -> None:
-    """Remove damaged rows, which count as missing."""
-    intact = {each.uuid for each in select(connection)}
-    for (uuid,) in connection.execute("SELECT uuid FROM requests").fetchall():
-        if uuid not in intact:
-            connection.execute("DELETE FROM requests WHERE uuid IS ?", (uuid,))
+                put(connection, [dataclasses.replace(each, binding=binding)])
 
 
 def delete(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
@@ -127,32 +106,7 @@ def delete(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
     )
 
 
-def copy(connection: sqlite3.Connection, rows: Iterable[tuple[object, ...]]) -> None:
-    """Copy the intact rows of a damaged store into a new one."""
-    found = {each.uuid: each for each in _intact(rows)}
-    insert(connection, found.values())
-
-
-def _intact(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
-    for uuid, payload, digest in rows:
-        if isinstance(payload, str) and schema.digest(payload) == digest:
-            try:
-                found = _decode(payload)
-            except (KeyError, TypeError, ValueError) as error:
-                LOG.error("Accelerator request %s is damaged: %s", uuid, error)
-                continue
-            if found.uuid == uuid:
-                yield found
-                continue
-        LOG.error("The record of accelerator request %s is damaged", uuid)
-
-
 def _encode(request: AcceleratorRequest) -> str:
     binding = request.binding and dataclasses.replace(request.binding, image_id="")
     fields = codec.encode(dataclasses.replace(request, binding=binding, lease=None))
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
-
-
-def _decode(payload: str) -> AcceleratorRequest:
-    found: AcceleratorRequest = codec.decode(AcceleratorRequest, json.loads(payload))
-    return found

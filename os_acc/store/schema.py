@@ -2,32 +2,51 @@
 
 """The tables of the store, their digests, and the upgrades of the schema.
 
-A lease and an accelerator request are stored as a payload with a digest; the
-plain columns beside the payload serve SQL searches. A newer os_acc of the same
-schema may add fields to a payload, which an older one keeps; any other change
-needs a new step in :data:`STEPS`.
+A lease and an accelerator request are stored as a payload; the plain columns beside the
+payload serve SQL searches. A newer os_acc of the same schema may add fields to a
+payload, which an older one keeps; any other change needs a new step in :data:`STEPS`.
 
-All other tables but ``damaged_leases`` have plain columns and one digest per row,
-of the table's name and of all values with their types. It is checked whenever the row
-is read, and for every row on which a decision rests when the store is opened. The
-version of the schema is recorded in the header of the file, and under a digest in the
-row of the store itself.
+All tables but ``damaged_leases`` have one digest per row, of the table's name and of
+all values with their types. It is checked whenever the row is read, and for every row
+on which a decision rests when the store is opened. The version of the schema is in the
+header of the file, and under a digest in the row of the store itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
+import os
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from oslo_log import log
+
 from os_acc import exception
 from os_acc.objects.epoch import LIMIT
-from os_acc.store.errors import StoreReplaced
+from os_acc.store import errors
+
+LOG = log.getLogger(__name__)
+
+# A forked child would wait for ever for a mutex of SQLite that another thread of its
+# parent held: no thread forks while another one has a connection open.
+_no_fork = threading.RLock()
+os.register_at_fork(
+    before=_no_fork.acquire,
+    after_in_parent=_no_fork.release,
+    after_in_child=_no_fork.release,
+)
+
+#: The file format versions in the header, and where they are; a 2 is a write-ahead
+#: log (https://www.sqlite.org/fileformat2.html#file_format_version_numbers).
+_NO_LOG: Final = b"\x01\x01"
+_LOG_AT: Final = 18
 
 #: "osac": distinguishes a store of os_acc from any other SQLite file.
 APPLICATION_ID: Final = 0x6F736163
@@ -112,7 +131,7 @@ class StoreMeta(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """A table of plain columns, with a digest per row.
+    """A table with a digest per row.
 
     :ivar columns: all columns but the digest, in the order of the table.
     """
@@ -130,6 +149,34 @@ class Table:
         *values, digest = row
         return bool(digest) and row_digest(self.name, *values) == digest
 
+    def rows(
+        self,
+        connection: sqlite3.Connection,
+        condition: str = "TRUE",
+        *arguments: object,
+    ) -> tuple[list[tuple[Any, ...]], list[int]]:
+        """Return the values of the intact rows, and the numbers of the damaged rows."""
+        intact, damaged = [], []
+        for number, *row in connection.execute(
+            f"SELECT rowid, {self.listed} FROM {self.name} WHERE {condition}"
+            " ORDER BY rowid",
+            arguments,
+        ):
+            if self.is_intact(tuple(row)):
+                intact.append(tuple(row[:-1]))
+            else:
+                damaged.append(number)
+        return intact, damaged
+
+    def delete_damaged(self, connection: sqlite3.Connection) -> None:
+        """Delete the damaged rows, and log their number."""
+        _, damaged = self.rows(connection)
+        if damaged:
+            LOG.error("Deleted the damaged records of %d %s", len(damaged), self.name)
+        connection.executemany(
+            f"DELETE FROM {self.name} WHERE rowid = ?", [(each,) for each in damaged]
+        )
+
     def read(
         self,
         connection: sqlite3.Connection,
@@ -140,12 +187,10 @@ class Table:
 
         :raises Damaged: the digest of a row does not match.
         """
-        found = connection.execute(
-            f"SELECT {self.listed} FROM {self.name} WHERE {condition}", arguments
-        ).fetchall()
-        if not all(map(self.is_intact, found)):
+        intact, damaged = self.rows(connection, condition, *arguments)
+        if damaged:
             raise Damaged(f"a row of {self.name} does not match its digest")
-        return [row[:-1] for row in found]
+        return intact
 
     def put(
         self,
@@ -154,19 +199,30 @@ class Table:
         *,
         keep: bool = False,
     ) -> int:
-        """Insert or replace rows by key; return how many were written.
+        """Insert or change rows by key; return how many were written.
 
         :param keep: leave existing rows unchanged.
         """
-        verb = "IGNORE" if keep else "REPLACE"
-        marks = ", ".join("?" * (len(self.columns) + 1))
         return connection.executemany(
-            f"INSERT OR {verb} INTO {self.name} ({self.listed}) VALUES ({marks})",
+            _insertion(self, keep=keep),
             [(*row, row_digest(self.name, *row)) for row in rows],
         ).rowcount
 
 
+@functools.cache
+def _insertion(table: Table, *, keep: bool) -> str:
+    marks = ", ".join("?" * (len(table.columns) + 1))
+    new = ", ".join(f"{each} = excluded.{each}" for each in (*table.columns, "digest"))
+    change = "NOTHING" if keep else f"UPDATE SET {new}"
+    return (
+        f"INSERT INTO {table.name} ({table.listed}) VALUES ({marks})"
+        f" ON CONFLICT DO {change}"
+    )
+
+
 META: Final = Table("meta", ("store", "epoch", "version"))
+LEASES: Final = Table("leases", ("uuid", "consumer", "epoch", "payload"))
+REQUESTS: Final = Table("requests", ("uuid", "payload"))
 CLAIMS: Final = Table("claims", ("address", "lease"))
 PROVIDERS: Final = Table("providers", ("uuid", "resource_class"))
 PROVIDER_ORIGINS: Final = Table("provider_origins", ("provider", "address", "key"))
@@ -180,31 +236,21 @@ EVENTS: Final = Table(
     "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
 )
 
-#: A damaged row in one of these tables makes the whole store damaged.
-_DECISIVE: Final = (
-    META,
-    CLAIMS,
-    PROVIDERS,
-    PROVIDER_ORIGINS,
-    PROVIDER_PLUGINS,
-    MDEV_TOTALS,
-    PUBLISHED_NAMES,
-    CREATED_NAMES,
-    HELPER_CLAIMS,
+_PLAIN: Final = (
+    *(PROVIDERS, PROVIDER_ORIGINS, PROVIDER_PLUGINS, MDEV_TOTALS),
+    *(PUBLISHED_NAMES, CREATED_NAMES),
 )
-
-
-def digest(payload: str) -> str:
-    """Return the SHA-256 of a payload, as hexadecimal text."""
-    # Text from a damaged file may contain surrogates.
-    return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()
+#: The tables whose intact rows are copied from a damaged store as they are.
+COPIED: Final = (*_PLAIN, REQUESTS)
+#: A damaged row in one of these tables makes the entire store damaged.
+_DECISIVE: Final = (META, CLAIMS, HELPER_CLAIMS, *_PLAIN)
 
 
 def row_digest(*values: object) -> str:
     """Return the digest of plain values and their types; '' for other types."""
-    if not all(isinstance(value, str | int) for value in values):
+    if not {type(value) for value in values} <= {str, int}:
         return ""
-    return digest(json.dumps(values))
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
@@ -212,87 +258,82 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_function("row_digest", -1, row_digest, deterministic=True)
 
 
-def version_of(connection: sqlite3.Connection) -> int:
-    """Return the version of the file's schema; 0: not yet a store."""
-    return _pragma(connection, "user_version")
-
-
-def check_version(connection: sqlite3.Connection, path: str) -> None:
-    """Check that the file is a store of a version that this os_acc can serve.
-
-    :raises Damaged: it is not a store, or its records of the version disagree.
-    :raises StateUnavailable: a newer os_acc created or upgraded it.
-    """
-    if _pragma(connection, "application_id") != APPLICATION_ID:
-        raise Damaged("it is not a store of os_acc")
-    version = version_of(connection)
-    if version < 1 or _contradicts_header(connection, version):
-        raise Damaged(f"its header has schema version {version}, which is wrong")
-    if version > len(STEPS):
-        raise exception.StateUnavailable(
-            f"{path} has schema version {version}; this os_acc supports versions up"
-            f" to {len(STEPS)}",
-            reason=exception.StateReason.TOO_NEW,
-        )
-
-
-def check_tables(connection: sqlite3.Connection) -> None:
-    """Check that the tables are those of this version, and the digest of each row.
-
-    :raises Damaged: tables differ from those of a new store, or a digest from its
-        row.
-    """
-    _check_layout(connection, len(STEPS))
-    for table in _DECISIVE:
-        table.read(connection)
-
-
 @contextlib.contextmanager
-def named_as_stored(connection: sqlite3.Connection) -> Iterator[None]:
-    """Report a name that the file lacks as damage of its tables.
+def opened(image: bytes, path: str) -> Iterator[sqlite3.Connection]:
+    """Open an image in memory, or an empty one, and begin a transaction.
 
-    SQLite reports a damaged name of a table or column like a wrong statement.
-
-    :raises Damaged: a statement failed, and the tables are not those of a store.
+    :param path: the file of the image, for messages.
+    :raises Damaged: SQLite finds damage.
+    :raises StateUnavailable: a statement is wrong, or the host lacks something.
     """
     try:
-        yield
-    except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
-            _check_layout(connection, len(STEPS))
-        raise
+        with _no_fork, contextlib.closing(_in_memory()) as connection:
+            # Damaged text must not make the rows around it unreadable.
+            connection.text_factory = functools.partial(
+                str, encoding="utf-8", errors="replace"
+            )
+            if image:
+                # An image has no log; SQLite would not open one that names a log.
+                after = _LOG_AT + len(_NO_LOG)
+                connection.deserialize(image[:_LOG_AT] + _NO_LOG + image[after:])
+            connection.execute("BEGIN")
+            yield connection
+    except MemoryError as error:
+        raise errors.from_memory(path) from error
+    except UnicodeDecodeError as error:
+        # SQLite's messages quote names from the file undecoded.
+        raise Damaged(str(error)) from error
+    except sqlite3.Error as error:
+        if errors.is_damage(error):
+            raise Damaged(str(error)) from error
+        raise errors.from_sqlite(error, path) from error
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Create a store of the current version in an empty file, in one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        _run(connection, STEPS)
-        _set_version(connection)
+    """Make a store of the current version of an empty image."""
+    _run(connection, STEPS)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-def upgrade(connection: sqlite3.Connection, path: str) -> None:
-    """Bring a store to the current version in one transaction.
+def check(
+    connection: sqlite3.Connection, path: str, *, thorough: bool = False
+) -> StoreMeta:
+    """Check an image, and bring it to the current version; return its own row.
 
-    The transaction of an upgrade first verifies the version, the tables and the
-    row of the store itself.
-
-    :raises Damaged: one of them is damaged; no step has run.
-    :raises StateUnavailable: a newer os_acc has upgraded the store.
+    :param thorough: check every page, and each row on which a decision rests.
+    :raises Damaged: it is not a store, or it is damaged.
+    :raises StateUnavailable: a newer os_acc created or upgraded it.
     """
-    if version_of(connection) == len(STEPS):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        # Another process may have upgraded the store before the transaction began.
-        check_version(connection, path)
-        version = version_of(connection)
-        if version == len(STEPS):
-            return
-        _check_layout(connection, version)
-        read_meta(connection)
-        _run(connection, STEPS[version:])
-        _set_version(connection)
+    try:
+        if _pragma(connection, "application_id") != APPLICATION_ID:
+            raise Damaged("it is not a store of os_acc")
+        meta = read_meta(connection)
+        if thorough:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                raise Damaged(str(verdict))
+        tables = _tables(connection)
+    except sqlite3.Error as error:
+        # No version lacks what these statements name.
+        if errors.is_damage(error, sqlite3.SQLITE_ERROR):
+            raise Damaged(str(error)) from error
+        raise
+    if meta.version != _pragma(connection, "user_version"):
+        raise Damaged(f"its header does not have its version {meta.version}")
+    if meta.version > len(STEPS):
+        raise exception.StateUnavailable(
+            f"{path} has schema version {meta.version}; this os_acc supports versions"
+            f" up to {len(STEPS)}",
+            reason=exception.StateReason.TOO_NEW,
+        )
+    if tables != _layout(STEPS[: meta.version]):
+        raise Damaged("its tables are not those of a store")
+    if meta.version < len(STEPS):
+        _run(connection, STEPS[meta.version :])
+    if thorough:
+        for table in _DECISIVE:
+            table.read(connection)
+    return meta
 
 
 def read_meta(connection: sqlite3.Connection) -> StoreMeta:
@@ -301,18 +342,9 @@ def read_meta(connection: sqlite3.Connection) -> StoreMeta:
     :raises Damaged: the row is damaged, missing or not unique.
     """
     found = META.read(connection)
-    if len(found) != 1 or not 0 <= found[0][1] <= LIMIT:
+    if len(found) != 1 or not 0 <= found[0][1] <= LIMIT or found[0][2] < 1:
         raise Damaged("its identity and epoch are missing or not unique")
     return StoreMeta(*found[0])
-
-
-def check_identity(connection: sqlite3.Connection, seen: str) -> None:
-    """Check that this is the store that the caller has read; '' accepts any.
-
-    :raises StoreReplaced: it is another store.
-    """
-    if seen not in ("", read_meta(connection).store):
-        raise StoreReplaced("the store was replaced after it had been read")
 
 
 def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
@@ -324,44 +356,36 @@ def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
 
 
 def _run(connection: sqlite3.Connection, steps: Iterable[tuple[str, ...]]) -> None:
+    """Run the last steps of the schema, and record its version."""
     for statement in itertools.chain.from_iterable(steps):
         connection.execute(statement)
-
-
-def _set_version(connection: sqlite3.Connection) -> None:
     connection.execute(
         "UPDATE meta SET version = ?1, digest = row_digest('meta', store, epoch, ?1)",
         (len(STEPS),),
     )
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(STEPS)}")
 
 
-def _contradicts_header(connection: sqlite3.Connection, version: int) -> bool:
-    """Return whether an intact row of the store names another version."""
-    try:
-        found = connection.execute(f"SELECT {META.listed} FROM meta").fetchall()
-    except sqlite3.OperationalError:
-        # The table may have other columns in a newer schema.
-        return False
-    return any(META.is_intact(row) and row[2] != version for row in found)
+@functools.cache
+def _layout(steps: tuple[tuple[str, ...], ...]) -> str:
+    """Return the tables that steps make."""
+    with contextlib.closing(_in_memory()) as connection:
+        _run(connection, steps)
+        return _tables(connection)
 
 
-def _check_layout(connection: sqlite3.Connection, version: int) -> None:
-    """Check that the tables are those of a store of a version."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as new:
-        new.isolation_level = None
-        add_functions(new)
-        _run(new, STEPS[:version])
-        if _tables(connection) != _tables(new):
-            raise Damaged("its tables are not those of a store")
+def _tables(connection: sqlite3.Connection) -> str:
+    (found,) = connection.execute(
+        "SELECT group_concat(type || quote(name) || quote(tbl_name) || quote(sql))"
+        " FROM (SELECT * FROM sqlite_master ORDER BY type, name)"
+    ).fetchone()
+    return str(found)
 
 
-def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
-    cursor = connection.execute(
-        "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
-    )
-    return cursor.fetchall()
+def _in_memory() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    add_functions(connection)
+    return connection
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -1,25 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Small files beside the store: replaced, and read by commands of another user."""
+"""Files of the state directory: replaced atomically, and read by other users."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 
 
-def replace(path: str, text: str, *, durable: bool = False) -> None:
+def replace(
+    path: str, content: bytes, *, durable: bool = False, mode: int | None = None
+) -> None:
     """Create or replace a file; after a crash it is the old one, or the new one.
 
-    :param durable: also after a loss of power, once its directory is synchronised.
-    :raises OSError: it cannot be written.
+    :param durable: also after a loss of power: the content reaches the disk before
+        the name, and both before this returns.
+    :param mode: the permissions of a first file, less those of the umask; it keeps its
+        permissions and its owner. None: they are those of the last writer.
+    :raises OSError: it cannot be written; only the last sync may have left it replaced.
     """
     fresh = f"{path}.new"
-    with open(fresh, "w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
+    # The rest of a write that was interrupted. A link is not followed.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    descriptor = os.open(fresh, flags, 0o666 if mode is None else mode)
+    try:
+        with open(descriptor, "wb") as file:
+            if mode is not None:
+                _keep_owner(file.fileno(), path)
+            file.write(content)
             file.flush()
-            os.fsync(file.fileno())
-    os.replace(fresh, path)
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError:
+        # A file that does not fit is in the way of others.
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
+    if durable:
+        sync_directory(os.path.dirname(path))
+
+
+def _keep_owner(descriptor: int, path: str) -> None:
+    """Give a new file the owner and the permissions of the one that it replaces."""
+    with contextlib.suppress(FileNotFoundError):
+        old = os.stat(path)
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
 def read(path: str, longest: int) -> bytes:

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import signal
 import struct
 import time
 
@@ -25,7 +24,14 @@ from os_acc.testing.dfl_specs import NOTHING, function_of
 from os_acc.testing.drivers import refuse
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction, Tree
-from os_acc.testing.writes import Write, WriteOutcome, name_of, record
+from os_acc.testing.writes import (
+    Write,
+    WriteOutcome,
+    carry_out,
+    end,
+    name_of,
+    record,
+)
 
 #: The names by which faults strike an ioctl.
 PROGRAM, RELEASE, ASSIGN = "program", "release", "assign"
@@ -41,6 +47,10 @@ _PORT_ID = struct.Struct("=i")
 # The kernel has begun a call that it fails with these.
 _BEGUN = frozenset({errno.EIO, errno.ETIMEDOUT})
 _POLL = 0.005
+_OUTCOMES = {
+    Effect.IGNORE.value: WriteOutcome.IGNORED,
+    Effect.KILL_AFTER.value: WriteOutcome.KILLED_AFTER,
+}
 
 
 class DflNodes(privsep_kernel.Kernel):
@@ -153,26 +163,37 @@ class DflNodes(privsep_kernel.Kernel):
         argsz, flags, number, size, address = _PORT_PR.unpack(argument)
         digest, function_id = self._read(address, size)
         text = f"{name} {number} {size} {digest}"
+        refused: OSError | None = None
         with self._tree.transaction() as tree:
             fault = faults.take(tree, card, PROGRAM)
-            valid = argsz >= _PORT_PR.size and not flags
+            effect = fault.effect if fault is not None else ""
+            error = fault.errno if fault is not None and effect == Effect.FAIL else 0
             there = dfl.made(tree, card).manager and number < len(dfl.held(tree, card))
-            refused: OSError | None
-            if not valid or not there:
-                self._told(tree, node, text, "EINVAL")
+            if argsz < _PORT_PR.size or flags or not there:
                 refused = refuse(errno.EINVAL, node)
-            else:
-                refused = self._at_once(tree, node, text, fault, _BEGUN)
-            dies = fault is not None and fault.effect == Effect.KILL_BEFORE
-            if refused is None and not dies:
+            elif error and error not in _BEGUN:
+                refused = refuse(error, node)
+            outcome = name_of(refused) if refused else WriteOutcome.KILLED_BEFORE.value
+            begins = refused is None and effect != Effect.KILL_BEFORE
+            if begins:
                 dfl.begin(tree, card, number)
-        self._raise(fault, refused)
+            else:
+                self._log(tree, node, text, outcome)
+        if not begins:
+            end(outcome, refused, node)
         self._wait(node, text, fault)
         with self._tree.transaction() as tree:
-            refused = _end(tree, card, number, function_id, fault)
-            outcome = _outcome(fault, refused)
-            self._told(tree, node, text, outcome)
-        self._raise(fault, refused, after=True)
+            if fault is not None and error:
+                status = tuple(fault.text.splitlines())
+                dfl.fail(tree, card, number, status, NOTHING)
+                refused = refuse(error, node)
+                outcome = name_of(refused)
+            else:
+                lies = effect == Effect.IGNORE
+                dfl.complete(tree, card, number, None if lies else function_id)
+                outcome = _OUTCOMES.get(effect, WriteOutcome.DONE).value
+            self._log(tree, node, text, outcome)
+        end(outcome, refused, node)
 
     def _read(self, address: int, size: int) -> tuple[str, str]:
         """Return the digest of a bitstream, and the function that it implements.
@@ -186,28 +207,23 @@ class DflNodes(privsep_kernel.Kernel):
         text = f"{name} {number}"
         with self._tree.transaction() as tree:
             fault = faults.take(tree, card, what)
-            refused = self._at_once(tree, node, text, fault)
-        self._raise(fault, refused)
         self._wait(node, text, fault)
         with self._tree.transaction() as tree:
-            refused = None
-            if fault is None or fault.effect != Effect.IGNORE:
-                refused = self._moved(tree, card, what, number)
-            self._told(tree, node, text, _outcome(fault, refused))
-        self._raise(fault, refused, after=True)
+            outcome, error = carry_out(
+                tree, card, fault, lambda: self._move_port(tree, card, what, number)
+            )
+            self._log(tree, node, text, outcome)
+        end(outcome, error, node)
 
-    def _moved(
-        self, tree: Transaction, card: str, what: str, number: int
-    ) -> OSError | None:
+    def _move_port(self, tree: Transaction, card: str, what: str, number: int) -> None:
         port = dfl.own_port(tree, card, number)
         if port is None:
-            return refuse(errno.ENODEV, card)
+            raise refuse(errno.ENODEV, card)
         if port.released == (what == RELEASE):
-            return refuse(errno.EBUSY, card)
+            raise refuse(errno.EBUSY, card)
         if what == RELEASE and self._is_open(tree, port.name):
-            return refuse(errno.EBUSY, card)
+            raise refuse(errno.EBUSY, card)
         dfl.move(tree, card, number)
-        return None
 
     def _is_open(self, tree: Transaction, node: str) -> bool:
         if holders.has_node(tree, node):
@@ -222,28 +238,6 @@ class DflNodes(privsep_kernel.Kernel):
             os.close(fd)
         return False
 
-    def _at_once(
-        self,
-        tree: Transaction,
-        node: str,
-        text: str,
-        fault: InjectedFault | None,
-        begun: frozenset[int] = frozenset(),
-    ) -> OSError | None:
-        """Carry out a fault that strikes before the call begins.
-
-        :param begun: error numbers of faults that strike later.
-        """
-        if fault is None:
-            return None
-        if fault.effect == Effect.KILL_BEFORE:
-            self._told(tree, node, text, WriteOutcome.KILLED_BEFORE.value)
-        if fault.effect != Effect.FAIL or fault.errno in begun:
-            return None
-        refused = refuse(fault.errno, node)
-        self._told(tree, node, text, name_of(refused))
-        return refused
-
     def _wait(self, node: str, text: str, fault: InjectedFault | None) -> None:
         noted = False
         while fault is not None:
@@ -251,52 +245,12 @@ class DflNodes(privsep_kernel.Kernel):
                 if not faults.hangs(tree, fault):
                     return
                 if not noted:
-                    self._told(tree, node, text, WriteOutcome.BLOCKED.value)
+                    self._log(tree, node, text, WriteOutcome.BLOCKED.value)
             noted = True
             time.sleep(_POLL)
 
-    def _raise(
-        self,
-        fault: InjectedFault | None,
-        refused: OSError | None,
-        *,
-        after: bool = False,
-    ) -> None:
-        effect = Effect.KILL_AFTER if after else Effect.KILL_BEFORE
-        if fault is not None and fault.effect == effect:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if refused is not None:
-            raise refused
-
-    def _told(self, tree: Transaction, node: str, text: str, outcome: str) -> None:
+    def _log(self, tree: Transaction, node: str, text: str, outcome: str) -> None:
         tree.notes.append(record(Write(f"dev/{node}", text, outcome, os.getpid())))
-
-
-def _end(
-    tree: Transaction,
-    card: str,
-    number: int,
-    function_id: str,
-    fault: InjectedFault | None,
-) -> OSError | None:
-    effect = fault.effect if fault is not None else ""
-    if fault is not None and effect == Effect.FAIL:
-        status = tuple(fault.text.splitlines())
-        dfl.fail(tree, card, number, status, NOTHING)
-        return refuse(fault.errno, card)
-    lies = effect == Effect.IGNORE
-    dfl.complete(tree, card, number, None if lies else function_id)
-    return None
-
-
-def _outcome(fault: InjectedFault | None, refused: OSError | None) -> str:
-    if refused is not None:
-        return name_of(refused)
-    effects = {
-        Effect.IGNORE.value: WriteOutcome.IGNORED,
-        Effect.KILL_AFTER.value: WriteOutcome.KILLED_AFTER,
-    }
-    return effects.get(fault.effect if fault else "", WriteOutcome.DONE).value
 
 
 def _lock(fd: int, path: str) -> None:

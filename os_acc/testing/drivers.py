@@ -9,12 +9,12 @@ import os
 
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.testing import (
-    debugfs,
     dfl,
     functions,
     holders,
     mdevs,
     nvme_resources,
+    qat,
     records,
     vendor_attributes,
     vfio,
@@ -208,7 +208,7 @@ def detach(tree: Transaction, address: str) -> None:
         for attribute, _text in function.shown:
             tree.drop(f"{path}/{attribute}")
         vendor_attributes.hide(tree, address)
-        debugfs.hide(tree, address)
+        qat.hide(tree, address)
     if name == dfl.DRIVER:
         dfl.hide(tree, address)
 
@@ -279,7 +279,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
         for attribute, text in function.shown:
             tree.put(f"{path}/{attribute}", f"{text}\n")
         vendor_attributes.show(tree, address, stay=False)
-        debugfs.show(tree, address)
+        qat.show(tree, address)
         if function.mdevs:
             mdevs.register(tree, address, function.mdevs, path)
     if driver.name == dfl.DRIVER:

@@ -61,8 +61,8 @@ def vfs(tree: Transaction, address: str) -> list[str]:
     numvfs = f"{place(tree, address)}/sriov_numvfs"
     if not tree.exists(numvfs):
         return []
-    whole = spec(tree, address)
-    there = (whole.vf_address(n) for n in range(int(tree.read(numvfs))))
+    own = spec(tree, address)
+    there = (own.vf_address(n) for n in range(int(tree.read(numvfs))))
     return [vf for vf in there if tree.exists(f"{DEVICES}/{vf}")]
 
 
@@ -90,8 +90,8 @@ def spec(tree: Transaction, address: str) -> FunctionSpec:
     pf = physfn(tree, address)
     if pf is None:
         return records.load(FunctionSpec, tree.read(f"{FUNCTIONS}/{address}"))
-    whole = spec(tree, pf)
-    return whole.vf(whole.vf_index(address))
+    own = spec(tree, pf)
+    return own.vf(own.vf_index(address))
 
 
 def add(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.testing import debugfs
+from os_acc.testing import qat
 from os_acc.testing.drivers import refuse
 from os_acc.testing.nvme import NvmeNodes
 
@@ -22,14 +22,14 @@ class HeartbeatFiles(NvmeNodes):
         """Read an attribute; a read of a heartbeat's status queries the device."""
         directory, name = os.path.split(path)
         is_heartbeat = os.path.basename(directory) == "heartbeat"
-        if is_heartbeat and directory.startswith(f"{self.root}/{debugfs.DEBUGFS}/"):
+        if is_heartbeat and directory.startswith(f"{self.root}/{qat.DEBUGFS}/"):
             address = os.path.basename(os.path.dirname(directory)).rpartition("_")[2]
             with self._tree.transaction() as tree:
                 # The kernel removes the directory of a device that goes down.
-                if debugfs.is_down(tree, address):
+                if qat.is_down(tree, address):
                     raise refuse(errno.ENOENT, path)
                 if name == "status":
-                    debugfs.query(tree, os.path.relpath(directory, self.root), address)
+                    qat.query(tree, os.path.relpath(directory, self.root), address)
         return super().read(path)
 
     def stop_heartbeat(self, address: object) -> None:
@@ -47,9 +47,9 @@ class HeartbeatFiles(NvmeNodes):
     def unmount_debugfs(self) -> None:
         """Unmount debugfs, as ``umount`` does."""
         with self._tree.transaction() as tree:
-            tree.drop(debugfs.DEBUGFS)
-            tree.mkdir(debugfs.DEBUGFS)
+            tree.drop(qat.DEBUGFS)
+            tree.mkdir(qat.DEBUGFS)
 
     def _set_heartbeat(self, address: object, flag: str) -> None:
         with self._tree.transaction() as tree:
-            debugfs.flag(tree, str(address), flag)
+            qat.flag(tree, str(address), flag)

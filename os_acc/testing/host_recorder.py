@@ -3,7 +3,7 @@
 """A real host as the specification of a simulated one.
 
 Only attributes whose read has no effect and takes no lock of a function are read: not
-``driver_override``, ``sriov_numvfs`` and ``uevent`` (see :mod:`os_acc.host.function`),
+``driver_override``, ``sriov_numvfs`` and ``uevent`` (see :mod:`os_acc.host.pci`),
 ``config``, ``resource*``, ``rom`` and ``vpd``. Names of mount points, MAC addresses and
 names of the host are never recorded.
 """
@@ -25,7 +25,7 @@ from oslo_log import log
 from os_acc import deadlines
 from os_acc.exception import HostStepFailed
 from os_acc.host import attributes, iommu, mdev, numa, pci, usage, vfio
-from os_acc.host.class_devices import ClassDevice, class_devices
+from os_acc.host.attributes import ClassDevice, class_devices
 from os_acc.host.view import Host
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell
@@ -241,9 +241,9 @@ def record_host(
     host = pci.scan(root)
     for name, error in host.unreadable.items():
         LOG.warning("%s is not recorded: %s", name, error)
-    blocks = {address for address, _ in usage.block_uses(root)}
-    networks = {address for address, _ in usage.network_uses(root)}
-    displays = {address for address, _ in usage.display_uses(root, host)}
+    blocks = usage.used(usage.disks(root), host.functions)
+    networks = usage.used(usage.interfaces(root), host.functions)
+    displays = usage.used(usage.displays(root, host.functions), host.functions)
     devices = {
         address: tuple(
             each if identifying else _without_serial(each)

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import errno
 import os
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -37,7 +36,9 @@ from os_acc.testing.writes import (
     WriteOutcome,
     WriteTarget,
     carry_out,
+    end,
     name_of,
+    perform,
     record,
     revive,
     target_of,
@@ -293,7 +294,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
                 boot.unplug(tree, str(address))
             except holders.Blocked:
                 target = WriteTarget(HOT_UNPLUG, str(address))
-                pending.add(tree, pending.Pending(target, ""))
+                pending.add(tree, pending.Pending(target, "1"))
             return function
 
     def swap(
@@ -444,17 +445,16 @@ class FakeKernel(HeartbeatFiles, HotResets):
         """
         with self._tree.transaction() as tree:
             try:
-                outcome, error = carry_out(tree, target, text, fault)
+                outcome, error = carry_out(
+                    tree, target.address, fault, lambda: perform(tree, target, text)
+                )
             except holders.Blocked:
                 self._note(tree, path, text, WriteOutcome.BLOCKED.value)
                 inside = os.path.relpath(path, self.root)
                 write = pending.Pending(target, text, inside, os.getpid())
                 return pending.add(tree, write)
             self._note(tree, path, text, outcome)
-        if outcome in (WriteOutcome.KILLED_BEFORE, WriteOutcome.KILLED_AFTER):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if error is not None:
-            raise OSError(error.errno, error.strerror, path) from error
+        end(outcome, error, path)
         return None
 
     def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:

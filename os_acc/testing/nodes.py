@@ -86,7 +86,7 @@ def _show_node(tree: Transaction, number: int, node: NodeSpec, count: int) -> No
 
 
 def _show_memory(tree: Transaction, mib: int) -> None:
-    """Return the whole host's ``/proc/meminfo`` (fs/proc/meminfo.c)."""
+    """Write ``/proc/meminfo`` of the host (fs/proc/meminfo.c)."""
     kib = mib * 1024
     lines = (("MemTotal:", kib), ("MemFree:", kib // 2), ("MemAvailable:", kib // 2))
     text = "".join(f"{name:<15} {value:8d} kB\n" for name, value in lines)

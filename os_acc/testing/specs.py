@@ -395,7 +395,7 @@ class NodeSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostSpec:
-    """A whole host.
+    """A host.
 
     :ivar nodes: its NUMA nodes; empty: the kernel was built without NUMA,
         and there are one CPU and 64 GiB.

@@ -184,10 +184,10 @@ def _read_all(fd: int) -> bytes:
     data = os.read(fd, _CHUNK)
     if len(data) < _CHUNK:
         return data
-    whole = bytearray(data)
+    found = bytearray(data)
     while data := os.read(fd, _CHUNK):
-        whole += data
-    return bytes(whole)
+        found += data
+    return bytes(found)
 
 
 def serial(tree: Transaction) -> int:

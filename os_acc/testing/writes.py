@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import re
+import signal
 from collections.abc import Callable
 
 from os_acc.testing import (
@@ -119,41 +120,47 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
 
 
 def carry_out(
-    tree: Transaction, target: WriteTarget, text: str, fault: InjectedFault | None
+    tree: Transaction,
+    address: str,
+    fault: InjectedFault | None,
+    change: Callable[[], None],
 ) -> tuple[str, OSError | None]:
-    """Change the tree as the write does; return its outcome and error.
+    """Change the tree, unless a fault forbids it; return the outcome and the error.
 
-    :raises Blocked: it is incomplete and waits for a process that holds
-        a function.
+    :param change: raises the OSError with which the kernel refuses the change.
+    :raises Blocked: the change is incomplete and waits for a process that holds a
+        function.
     """
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
-        refusal = drivers.refuse(fault.errno, target.address)
+        refusal = drivers.refuse(fault.errno, address)
         return name_of(refusal), refusal
     if effect == Effect.IGNORE:
         return WriteOutcome.IGNORED.value, None
     if effect == Effect.KILL_BEFORE:
         return WriteOutcome.KILLED_BEFORE.value, None
-    refused = _store(tree, target, text)
+    refused = None
+    try:
+        change()
+    except OSError as error:
+        tree.abandon()
+        refused = error
     if effect == Effect.KILL_AFTER:
         return WriteOutcome.KILLED_AFTER.value, None
     return WriteOutcome.DONE.value if refused is None else name_of(refused), refused
 
 
+def end(outcome: str, error: OSError | None, path: str) -> None:
+    """End a call: kill this process if a fault demands it, or raise the error."""
+    if outcome in (WriteOutcome.KILLED_BEFORE, WriteOutcome.KILLED_AFTER):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if error is not None:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
 def name_of(error: OSError) -> str:
     """Return the outcome of a refused write."""
     return errno.errorcode.get(error.errno or 0, str(error.errno))
-
-
-def _store(tree: Transaction, target: WriteTarget, text: str) -> OSError | None:
-    try:
-        # sysfs_kf_write() ignores a write of no bytes.
-        if text:
-            perform(tree, target, text)
-    except OSError as error:
-        tree.abandon()
-        return error
-    return None
 
 
 def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
@@ -162,6 +169,9 @@ def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
     :raises OSError: the kernel refuses.
     :raises Blocked: as :func:`carry_out`; calling it again goes on.
     """
+    if not text:
+        # sysfs_kf_write() ignores a write of no bytes.
+        return
     if target.attribute == "drivers_probe":
         drivers.probe(tree, target.address)
     elif target.attribute == "bind":

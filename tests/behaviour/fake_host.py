@@ -9,11 +9,11 @@ import dataclasses
 import errno
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
 
 from os_acc import service
-from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders as privsep_holders
 from os_acc.testing import (
     DriverSpec,
@@ -123,16 +123,18 @@ class _Kernel(FakeKernel):
                 return errno.EBUSY if holders.holds_group(tree, group) else 0
         return error
 
-    def probe_with_capability(self, addresses: list[PciAddress]) -> int:
+    def look_with_capability(
+        self, nodes: set[str], groups: Iterable[int | None]
+    ) -> privsep_holders.Holders:
         """Allow it to ``inspect``, which keeps CAP_DAC_READ_SEARCH."""
         self._asking.reads_all = True
         try:
-            return _PROBE(addresses)
+            return _LOOK(nodes, groups)
         finally:
             self._asking.reads_all = False
 
 
-_PROBE = privsep_holders._probe
+_LOOK = privsep_holders._holders
 
 
 class FakeHost(HostUnderTest):
@@ -146,11 +148,11 @@ class FakeHost(HostUnderTest):
         self._held: str | None = None
         self._pulled_out: FunctionSpec | None = None
         self._changes = contextlib.ExitStack()
-        probe = self.kernel.probe_with_capability
+        look = self.kernel.look_with_capability
         for change in (
             host.installed(),
             privileged.privileged_here(),
-            mock.patch.object(privsep_holders, "_probe", probe),
+            mock.patch.object(privsep_holders, "_holders", look),
             mock.patch.object(service, "nodes", service.Nodes()),
         ):
             self._changes.enter_context(change)

@@ -61,9 +61,15 @@ def are_targets(value: Any, *names: int) -> bool:
     return whole and len({tuple(target[0]) for target in value}) == len(value)
 
 
-def is_digest(algorithm: object, digest: object) -> bool:
-    if type(algorithm) is not str or type(digest) is not str:
+def are_functions(value: Any) -> bool:
+    """Return whether a call that takes no names of its functions accepts them."""
+    return are_targets(value, 0, 3) and not any(any(each[2:]) for each in value)
+
+
+def is_digest(value: Any) -> bool:
+    if not is_row(value, 2) or not all(type(text) is str for text in value):
         return False
+    algorithm, digest = value
     return set(digest) <= _HEX and DIGITS.get(algorithm) == len(digest)
 
 

@@ -138,7 +138,9 @@ class Flips:
         ]
         # The confirming plugs have changed nothing.
         # A store that replaces a damaged one has another identity.
-        recorded = dataclasses.replace(readonly.read(str(self.state), 10), store="")
+        recorded = dataclasses.replace(
+            readonly.read(str(self.state)), store="", epoch=0
+        )
         return Answers(
             attached,
             manager.providers(),

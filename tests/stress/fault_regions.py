@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.host.dfl import read_card
-from os_acc.host.function import read_function
+from os_acc.host.pci import read_function
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region

@@ -8,8 +8,6 @@ import contextlib
 import os
 import pathlib
 import random
-import signal
-import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,7 +22,6 @@ from os_acc.store import readonly, records
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.privileged import privileged_here
-from tests.stress import processes
 from tests.stress.fault_flows import NEXT
 from tests.stress.simulated_host import plug, simulated_host
 from tests.unit.store.store_files import file_in
@@ -116,43 +113,6 @@ def damage_records(
     file.write_bytes(content)
 
 
-# -- a transaction that is cut off --------------------------------------------
-
-
-def interrupt(bench: TestHost, action: Callable[[Store], object]) -> None:
-    """Kill a process at its commit, when a part of it is in the file.
-
-    SQLite keeps one page in memory, so that it writes the others before the
-    commit: the journal is hot, and the file holds half a transaction.
-    """
-    before = file_of(bench).read_bytes()
-
-    def die(statement: str) -> None:
-        if statement == "COMMIT":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def run() -> None:
-        store = open_store(bench)
-        connect = sqlite3.connect
-
-        def connected(*args: object, **options: object) -> sqlite3.Connection:
-            connection = connect(*args, **options)
-            connection.execute("PRAGMA cache_size = 1")
-            connection.set_trace_callback(die)
-            return connection
-
-        sqlite3.connect = connected
-        action(store)
-
-    assert processes.call(run).killed
-    assert file_of(bench).read_bytes() != before, "nothing is in the file yet"
-    assert journal_of(bench).stat().st_size > PAGE
-
-
-def journal_of(bench: TestHost) -> pathlib.Path:
-    return file_of(bench).with_name("os_acc.sqlite-journal")
-
-
 # -- checks -------------------------------------------------------------------
 
 
@@ -193,7 +153,7 @@ def check_unverified(bench: TestHost) -> None:
     state = os.path.dirname(file_of(bench))
     unverified = open_store(bench).recorded_state().unverified_regions
     assert all(region in unverified for region in UNVERIFIED), "a region is trusted"
-    unverified = readonly.read(state, 1).unverified_regions
+    unverified = readonly.read(state).unverified_regions
     assert all(region in unverified for region in UNVERIFIED), (
         "a region is shown as known"
     )

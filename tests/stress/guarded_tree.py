@@ -31,12 +31,12 @@ def _copies(card: Card, arguments: Arguments) -> list[str]:
 
 
 def _serials(arguments: Arguments, card: Card) -> Iterator[str]:
-    for rows in arguments:
-        for row in rows if isinstance(rows, tuple | list) else ():
-            if isinstance(row, tuple | list) and len(row) == 5:
-                place, *_rest, serial = row
-                if place == card.place and isinstance(serial, str):
-                    yield serial
+    for row in arguments:
+        if not isinstance(row, tuple | list):
+            continue
+        yield from _serials(tuple(row), card)
+        if len(row) == 5 and row[0] == card.place and isinstance(row[4], str):
+            yield row[4]
 
 
 class GuardedTree:

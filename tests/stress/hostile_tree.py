@@ -67,16 +67,17 @@ def build(place: str, elsewhere: str) -> Host:
 
 def _card(root: str, card: Card) -> None:
     real = f"{root}/sys/devices/pci0000:00/{card.name}"
-    names = ("vendor", "device", "subsystem_vendor", "subsystem_device", "revision")
+    *ids, revision = card.identity
+    code = 0x010802 if card.is_nvme else 0x060400 if card.is_bridge else 0x030000
     texts: dict[str, str] = {
-        **{name: f"{each:#06x}\n" for name, each in zip(names, card.identity)},  # noqa: B905
-        "class": "0x060400\n" if card.is_bridge else "0x030000\n",
+        "modalias": "pci:v{:08X}d{:08X}sv{:08X}sd{:08X}".format(*ids)
+        + "bc{:02X}sc{:02X}i{:02X}\n".format(*code.to_bytes(3, "big")),
+        "revision": f"{revision:#04x}\n",
+        "class": f"{code:#08x}\n",
         "driver_override": "(null)\n",
     }
     if card.is_bridge:
         texts["secondary_bus_number"] = "1\n"
-    if card.is_nvme:
-        texts["class"] = "0x010802\n"
     # Each may be a VF of NVIDIA's: few calls of a share name the same card.
     texts["nvidia/current_vgpu_type"] = "0\n"
     if card is PF:

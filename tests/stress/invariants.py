@@ -107,7 +107,7 @@ class Truths(Model):
             for address in map(str, lease.members):
                 if address not in self.unready:
                     assert now.states[address].driver == VFIO
-                    assert now.groups[address] == lease.iommu_group
+                    assert now.groups[address] == lease.handle.iommu_group
 
     def _guests_keep_their_devices(self, now: Sight) -> None:
         for address in self.guests:
@@ -121,7 +121,7 @@ class Truths(Model):
         for address in ERASED:
             if address in now.states and acme.has_data(self.bench.root, address):
                 assert address in now.members, f"{address} is free, with data"
-        over = [lease for lease in now.leases if lease.is_over]
+        over = [lease for lease in now.leases if lease.erasure]
         if not over:
             return
         inventory = self.manager.discover()
@@ -164,7 +164,7 @@ class Truths(Model):
         self.guests.clear()
         self._start_again()
         for lease in self._quarantined():
-            if not lease.is_over:
+            if not lease.erasure:
                 operations.release_device(self.manager, lease.address, None)
         for consumer in CONSUMERS:
             self.manager.unplug({"uuid": consumer})

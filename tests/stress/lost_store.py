@@ -77,7 +77,6 @@ class Loss(enum.Enum):
             match self:
                 case Loss.DELETED:
                     file.unlink()
-                    file.with_name(f"{file.name}-journal").unlink()
                 case Loss.TRUNCATED:
                     os.truncate(file, PAGE * rng.randrange(file.stat().st_size // PAGE))
                 case Loss.DAMAGED:

@@ -202,22 +202,22 @@ class Model(RuleBasedStateMachine):
 
     def _erase(self, rounds: int) -> None:
         """Continue each erasure by so many calls, as a service does at intervals."""
-        before = {lease.uuid for lease in self.leases if lease.is_over}
+        before = {lease.uuid for lease in self.leases if lease.erasure}
         for _ in range(rounds):
             attempts = self.manager.retrier.continue_erasures()
             assert not futures.wait(attempts, SECONDS).not_done
         self._look()
-        left = {lease.uuid for lease in self.leases if lease.is_over}
+        left = {lease.uuid for lease in self.leases if lease.erasure}
         self.deeds["devices erased"] += len(before - left)
 
     def _erase_all(self) -> None:
         """Erase all devices to the end; the operator starts failed erasures again."""
         self._look()
         for lease in self._quarantined():
-            if lease.is_over:
+            if lease.erasure:
                 operations.release_device(self.manager, lease.address, None)
         self._erase(acme.BLOCKS)
-        assert not [lease for lease in self.leases if lease.is_over]
+        assert not [lease for lease in self.leases if lease.erasure]
 
     def _failed(self, consumer: str) -> None:
         """Check that a failed plug has changed none of the consumer's devices."""

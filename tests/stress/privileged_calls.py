@@ -104,7 +104,7 @@ def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
     """Return the outcome of each function in an answer, and check its form."""
     msgpack.packb(answer)
     if entry_point in privileged_contract.HOLDING:
-        outcome, number, found = answer
+        outcome, number, *_, found = answer
         assert type(number) is int
         assert all((type(pid), type(name)) == (int, str) for pid, name in found)
         return [outcome]
@@ -115,6 +115,8 @@ def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
         assert [type(each) for each in answer] == [str, str, str]
         return []
     rows = [answer] if entry_point in privileged_contract.SINGLE else answer
+    if entry_point is privileged_contract.SEVERAL and not isinstance(rows[0][0], str):
+        rows = [row for each in answer for row in each]
     for row in rows:
         assert [type(each) for each in row[1:]] == [int, str, str]
     return [row[0] for row in rows]

@@ -19,6 +19,7 @@ from os_acc.privsep import (
     qat,
     record,
     rootconf,
+    several,
     sriov,
     xrt,
 )
@@ -34,6 +35,7 @@ from tests.stress.argument_forms import (
     is_identity,
     is_number,
     is_place,
+    is_row,
     is_signature,
     is_sysfs_name,
     is_text,
@@ -198,7 +200,7 @@ def _program(rng: RandomValues, host: Host) -> Arguments:
     return (
         *(card.place, card.identity, rng.pick((0, 1, 7))),
         "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
-        *(algorithm, "0a" * (DIGITS[algorithm] // 2)),
+        (algorithm, "0a" * (DIGITS[algorithm] // 2)),
         *(rng.pick((0, 2**30)), rng.pick((1, 2**30))),
         *(
             1,
@@ -209,13 +211,11 @@ def _program(rng: RandomValues, host: Host) -> Arguments:
 
 
 def _load(rng: RandomValues, host: Host) -> Arguments:
-    place, identity, _number, *rest, _offset, _size, epoch, patience, signature = (
-        _program(rng, host)
-    )
-    return (place, identity, (place[3] + 1) % 8, *rest, epoch, patience, signature)
+    place, identity, _number, *rest = _program(rng, host)
+    return (place, identity, (place[3] + 1) % 8, *rest)
 
 
-def _release_ports(rng: RandomValues, host: Host) -> Arguments:
+def _set_ports(rng: RandomValues, host: Host) -> Arguments:
     card = _some(rng, host)
     return card.place, card.identity, rng.pick((0, 1, 7)), 1, _patience(rng)
 
@@ -226,15 +226,39 @@ def _holders(rng: RandomValues, host: Host) -> Arguments:
 
 def _mdev(rng: RandomValues, host: Host) -> Arguments:
     parent, kind = rng.pick(("mtty", _some(rng, host).name)), rng.pick(("a", "n-5"))
-    return parent, kind, rng.pick((0, 7)), _LEASE, 1, _patience(rng)
+    return (parent, kind, rng.pick((0, 7))), _LEASE, 1, _patience(rng)
 
 
-def _is_mdev(
-    parent: object, type_name: object, number: object, uuid: object, *rest: object
-) -> bool:
+def _is_mdev(slot: object, uuid: object, *rest: object) -> bool:
+    if not is_row(slot, 3):
+        return False
+    parent, type_name, number = slot
     names = is_sysfs_name(parent) and is_sysfs_name(type_name)
     is_slot = names and is_number(number, 0, 10**9 - 1)
     return is_slot and is_uuid(uuid) and is_call(0, *rest)
+
+
+def _is_image(
+    parts: object,
+    identity: object,
+    number: object,
+    interface: object,
+    digest: object,
+    offset: object,
+    size: object,
+    *rest: object,
+) -> bool:
+    return (
+        is_place(parts)
+        and is_identity(identity)
+        and is_number(number, 0, 7)
+        and is_uuid(interface)
+        and is_digest(digest)
+        and is_number(offset, 0, 2**30)
+        and is_number(size, 1, 2**30)
+        and is_call(0, *rest[:2])
+        and is_signature(rest[2])
+    )
 
 
 TAKE = EntryPoint(
@@ -262,6 +286,40 @@ GIVE_BACK = EntryPoint(
     ),
     lambda arguments: list(arguments[1]),
     _giving_back,
+)
+_SEVERAL = {"take": TAKE, "give_back": GIVE_BACK}
+
+
+def _are_several(name: object, calls: object) -> bool:
+    return (
+        type(name) is str
+        and name in _SEVERAL
+        and isinstance(calls, tuple | list)
+        and bool(calls)
+        and all(
+            isinstance(each, tuple | list)
+            and _SEVERAL[name].fits(tuple(each))
+            and _SEVERAL[name].takes(*each)
+            for each in calls
+        )
+    )
+
+
+def _several(rng: RandomValues, host: Host) -> Arguments:
+    name = rng.pick(tuple(_SEVERAL))
+    return name, (_SEVERAL[name].invent(rng, host),)
+
+
+SEVERAL = EntryPoint(
+    several.several,
+    _several,
+    _are_several,
+    lambda arguments: [
+        target for each in arguments[1] for target in _SEVERAL[arguments[0]].named(each)
+    ],
+    lambda card, target, arguments: frozenset().union(
+        *(_SEVERAL[arguments[0]].writes(card, target, each) for each in arguments[1])
+    ),
 )
 RESERVE = EntryPoint(
     binding.reserve,
@@ -341,23 +399,13 @@ HOLDERS = EntryPoint(
 PROGRAM = EntryPoint(
     fpga.program,
     _program,
-    lambda parts, identity, number, interface, algorithm, digest, offset, size, *rest: (
-        is_place(parts)
-        and is_identity(identity)
-        and is_number(number, 0, 7)
-        and is_uuid(interface)
-        and is_digest(algorithm, digest)
-        and is_number(offset, 0, 2**30)
-        and is_number(size, 1, 2**30)
-        and is_call(0, *rest[:2])
-        and is_signature(rest[2])
-    ),
+    _is_image,
     lambda arguments: [arguments[:2]],
     _nothing,
 )
-RELEASE_PORTS = EntryPoint(
-    fpga.release_ports,
-    _release_ports,
+SET_PORTS = EntryPoint(
+    fpga.set_ports,
+    _set_ports,
     lambda parts, identity, count, epoch, milliseconds: (
         is_place(parts)
         and is_identity(identity)
@@ -367,35 +415,17 @@ RELEASE_PORTS = EntryPoint(
     lambda arguments: [arguments[:2]],
     _nothing,
 )
-ASSIGN_PORTS = EntryPoint(
-    fpga.assign_ports,
-    lambda rng, host: (*_release_ports(rng, host)[:2], 1, _patience(rng)),
-    lambda parts, identity, epoch, milliseconds: (
-        is_place(parts) and is_identity(identity) and is_call(0, epoch, milliseconds)
-    ),
-    lambda arguments: [arguments[:2]],
-    _nothing,
-)
 LOAD = EntryPoint(
     xrt.program,
     _load,
-    lambda parts, identity, number, interface, algorithm, digest, *rest: (
-        is_place(parts)
-        and is_identity(identity)
-        and is_number(number, 0, 7)
-        and number != parts[3]
-        and is_uuid(interface)
-        and is_digest(algorithm, digest)
-        and is_call(0, *rest[:2])
-        and is_signature(rest[2])
-    ),
+    lambda *call: _is_image(*call) and call[2] != call[0][3],
     lambda arguments: [arguments[:2]],
     _nothing,
 )
 CREATE_MDEV = EntryPoint(
     mdev.create,
     lambda rng, host: (*_mdev(rng, host), *rng.pick(((), ("",), ("acme",)))),
-    lambda *call: _is_mdev(*call[:6]) and _is_slot_owner(call[6:]),
+    lambda *call: _is_mdev(*call[:4]) and _is_slot_owner(call[4:]),
     lambda _all: [],
     _nothing,
 )
@@ -403,7 +433,7 @@ REPAIR_MDEV = dataclasses.replace(CREATE_MDEV, call=mdev.repair_record)
 REMOVE_MDEV = EntryPoint(
     mdev.remove,
     lambda rng, host: (*_mdev(rng, host), *rng.pick(((), (True,), (False,)))),
-    lambda *call: _is_mdev(*call[:6]) and (len(call) < 7 or type(call[6]) is bool),
+    lambda *call: _is_mdev(*call[:4]) and (len(call) < 5 or type(call[4]) is bool),
     lambda _all: [],
     _nothing,
 )
@@ -418,8 +448,7 @@ SINGLE = (
         SHARE_NVME_RESOURCES,
         SET_QAT_SERVICES,
         PROGRAM,
-        RELEASE_PORTS,
-        ASSIGN_PORTS,
+        SET_PORTS,
         LOAD,
     ),
     *(CREATE_MDEV, REPAIR_MDEV, REMOVE_MDEV),
@@ -430,6 +459,7 @@ HOLDING = (HOLDERS, MDEV_HOLDERS)
 OWN: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
+    "several.several": SEVERAL,
     "binding.reserve": RESERVE,
     "binding.forget": FORGET,
     "record.claimed": CLAIMED,
@@ -443,8 +473,7 @@ OWN: Mapping[str, EntryPoint] = {
     "holders.holders": HOLDERS,
     "holders.mdev_holders": MDEV_HOLDERS,
     "fpga.program": PROGRAM,
-    "fpga.release_ports": RELEASE_PORTS,
-    "fpga.assign_ports": ASSIGN_PORTS,
+    "fpga.set_ports": SET_PORTS,
     "xrt.program": LOAD,
     **_HEALTH,
     **privileged_steps.OWN,

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from os_acc.privsep import HealthReading, Step, qat
 from os_acc.privsep.nvme import steps as nvme
 from tests.random_values import RandomValues
-from tests.stress.argument_forms import are_targets, is_number
+from tests.stress.argument_forms import are_functions, is_number
 from tests.stress.privileged_host import Card, Host
 
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ def rows(
 
         def are_right(member: Any, milliseconds: object, arguments: Any) -> bool:
             return (
-                are_targets((member,), 0)
+                are_functions((member,))
                 and is_number(milliseconds, 1, 600_000)
                 and type(arguments) is tuple
                 and len(arguments) == methods

@@ -18,6 +18,7 @@ from os_acc.privsep import Step, kernel, record, vgpu, worker
 from os_acc.privsep.nvme import steps as nvme
 from tests.random_values import RandomValues
 from tests.stress.argument_forms import (
+    are_functions,
     are_targets,
     is_call,
     is_driver,
@@ -87,7 +88,7 @@ def _invent(
         if rng.happens(0.1):
             device, members = ("mtty", "mtty-2", rng.pick((0, 7))), ()
         other = rng.pick(list(host.cards.values()))
-        programs = (other.place, other.identity) if rng.happens(0.1) else ()
+        programs = ((other.place, other.identity),) if rng.happens(0.1) else ()
         epoch, patience = rng.pick((0, 1, 2**62)), rng.pick((120_000, 600_000))
         call = (device, members, programs, epoch, patience, _LEASE, values(rng))
         return *call, *rng.pick(((), (), ("prepare", "acme"), ("return", "")))
@@ -101,7 +102,7 @@ def _takes(*forms: Form) -> Callable[..., bool]:
     def check(
         device: Any,
         members: Any,
-        card: Any,
+        cards: Any,
         epoch: object,
         milliseconds: object,
         lease: object,
@@ -111,7 +112,7 @@ def _takes(*forms: Form) -> Callable[..., bool]:
     ) -> bool:
         return (
             _are_members(device, members)
-            and (_is_empty(card) or are_targets((card,), 0))
+            and (_is_empty(cards) or (are_functions(cards) and len(cards) == 1))
             and is_call(0, epoch, milliseconds)
             and is_uuid(lease)
             and type(values) is tuple
@@ -145,8 +146,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _named(arguments: Arguments) -> list[Arguments]:
-    card = arguments[2]
-    return [*arguments[1], *([] if _is_empty(card) else [card])]
+    return [*arguments[1], *arguments[2]]
 
 
 def _is_member(card: Card, target: Arguments, arguments: Arguments) -> bool:

@@ -3,12 +3,12 @@
 """Every touch of disk or host, as it happens.
 
 The recorder does not know os_acc. It uses Python's own reports: audit events of
-calls that change files, SQL statements that change a database and their commits,
-writes that reach the kernel, forks, and answers of the helper's worker. Each touch
-is recorded before it happens; it leaves the state that the next one finds, so that
-a kill before each covers every state in between as well. Calls that change nothing
-are no touches: for an existing directory, for a lock, which ends with its holder,
-and for a transaction that has only read.
+calls that change files, writes that reach the kernel, forks, and answers of the
+helper's worker. Each touch is recorded before it happens; it leaves the state that the
+next one finds, so that a kill before each covers every state in between as well. Calls
+that change nothing are no touches: for an existing directory, and for a lock, which
+ends with its holder. A transaction of the store touches the disk only if it changes
+something: it writes a new file, and renames it.
 
 A point is named by the privileged call in which it happens, by its process (the
 client or the call's worker, which is a process of its own), and by its place there.
@@ -21,8 +21,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-import re
-import sqlite3
 import stat
 import sys
 import threading
@@ -42,9 +40,6 @@ _CHANGES = frozenset(
         *("os.symlink", "os.truncate", "os.chmod", "os.chown", "os.utime"),
     }
 )
-# These belong to the connection alone; other PRAGMA statements change the file.
-_SETTINGS = ("SELECT", "BEGIN", "PRAGMA journal_mode", "PRAGMA synchronous")
-_READING = re.compile(r"PRAGMA [^=]*")
 #: NVMe admin commands that change nothing.
 _ASKING = ("log", "identify")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -98,15 +93,6 @@ class Recorder:
         """Watch this process, which uses this kernel."""
         privsep_kernel.current = _Watched(kernel.root, self)
         worker.run = self._watch_calls(worker.run)
-        connect = sqlite3.connect
-
-        def watched(database: Any, *args: Any, **kwargs: Any) -> sqlite3.Connection:
-            connection = connect(database, *args, **kwargs)
-            if database != ":memory:":
-                connection.set_trace_callback(_Transactions(self).statement)
-            return connection
-
-        sqlite3.connect = watched  # type: ignore[assignment]
         sys.addaudithook(self._audit)
 
     def touch(self, what: str) -> None:
@@ -140,7 +126,7 @@ class Recorder:
             **more: Any,
         ) -> Any:
             def answered(index: int) -> CallResult:
-                result = job(index)
+                result = worker.outcome(job, index)
                 self.touch(f"answer {result.outcome}")
                 return result
 
@@ -186,23 +172,6 @@ class Recorder:
 
 def _is_fifo(path: str | bytes) -> bool:
     return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
-
-
-class _Transactions:
-    """The statements of one connection."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._has_changed = False
-
-    def statement(self, text: str) -> None:
-        if text == "COMMIT":
-            if self._has_changed:
-                self._recorder.touch(text)
-            self._has_changed = False
-        elif not text.startswith(_SETTINGS) and not _READING.fullmatch(text):
-            self._has_changed = True
-            self._recorder.touch(" ".join(text.split()[:3]))
 
 
 class _Watched(FakeKernel):

@@ -85,7 +85,7 @@ class Rebuild(Flow):
         manager.plug(_guest(SECOND_IMAGE), None, None)
 
     def resume(self, bench: TestHost, manager: Manager) -> None:
-        (image,) = {lease.image_id for lease in manager.store.leases(INSTANCE)}
+        (image,) = {lease.guest.image_id for lease in manager.store.leases(INSTANCE)}
         manager.plug({"uuid": INSTANCE}, None, None)
         self._check(bench, manager, image)
         for image in (FIRST_IMAGE, SECOND_IMAGE):

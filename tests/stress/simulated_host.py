@@ -70,7 +70,7 @@ def by_consumer(leases: Iterable[Lease]) -> Mapping[str, list[Lease]]:
     """Return the leases of each consumer; a device that is erased has none."""
     found: dict[str, list[Lease]] = {}
     for lease in leases:
-        if lease.is_over:
+        if lease.erasure:
             continue
         found.setdefault(lease.consumer, []).append(lease)
     return found

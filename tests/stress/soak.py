@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from os_acc import exception, service
+from os_acc import exception, inspection
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
@@ -200,7 +200,10 @@ def observe(shared: SharedHost, end: str) -> collections.Counter[str]:
     time between: then its devices are bound to vfio-pci.
     """
     _end_in_time()
-    store, kernel = Store.open(shared.state_path, service.STORE_SECONDS), shared.kernel
+    store, kernel = (
+        Store.open(shared.state_path, inspection.STORE_SECONDS),
+        shared.kernel,
+    )
     seen: collections.Counter[str] = collections.Counter()
     while not os.path.exists(end):
         before = store.leases()

@@ -144,7 +144,8 @@ DEEDS = {
     ),
     "fetch what is too short": Deed(fill_and_truncate, lambda state: use(state, FIRST)),
     "forget what was altered": Deed(
-        fill_and_alter, lambda state: state.cache.forget(FIRST, time.monotonic() + 60)
+        fill_and_alter,
+        lambda state: state.cache.verify(Digest.of(FIRST), time.monotonic() + 60),
     ),
     "prune": Deed(
         lambda state: fill(state, FIRST, SECOND),
@@ -223,7 +224,7 @@ def check(state: State, prepared: State) -> None:
             hashed.update(file.read())
         assert hashed.hexdigest() == digest.value, f"{name} is not what it says"
     for image in (FIRST, SECOND, THIRD):
-        state.cache.forget(image, time.monotonic() + 60)
+        state.cache.verify(Digest.of(image), time.monotonic() + 60)
         assert get(state, image) == PLACE.contents[image.id]
     state.cache.prune(MUCH, time.monotonic() + 60)
     assert len(state.names()) == 2

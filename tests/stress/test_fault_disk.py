@@ -9,7 +9,6 @@ store on, and once more only for this write.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -118,12 +117,9 @@ def test_the_disk_is_full_at_each_write(
 
 
 def _trials(writes: Sequence[str]) -> Iterator[Trial]:
-    for number, (before, what) in enumerate(itertools.pairwise(["", *writes]), 1):
+    for number in range(1, len(writes) + 1):
         yield Trial(number, True)
-        # SQLite writes a page in pieces, and one after the other; where only
-        # one write fails, the first of them is as good as any.
-        if what != before:
-            yield Trial(number, False)
+        yield Trial(number, False)
 
 
 def _record(stage: Stage, bench: TestHost) -> list[str]:
@@ -188,19 +184,7 @@ def _may_be_recorded(trial: Trial, disk: Disk) -> bool:
     It cannot be deleted while the disk is full. Or the intent was recorded,
     and the disk has only refused the sync that lets it outlive a power cut.
     """
-    return trial.stays or _is_the_end(disk.writes[: trial.number])
-
-
-def _is_the_end(writes: Sequence[str]) -> bool:
-    """Return whether the last of these makes a commit durable.
-
-    SQLite has synced the file by then, and made its journal void.
-    """
-    *before, last = writes
-    syncs = [each for each in before if each.startswith("fsync")]
-    return last.startswith("fsync directory") or (
-        last == "fsync os_acc.sqlite-journal" and syncs[-1] == "fsync os_acc.sqlite"
-    )
+    return trial.stays or disk.writes[trial.number - 1] == "fsync ."
 
 
 def _check_named(error: exception.OsAccError) -> None:

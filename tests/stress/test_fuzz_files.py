@@ -83,7 +83,7 @@ def _of_mdev(step: Callable[..., Any], last: object) -> Call:
     def call(rng: RandomValues, _host: Host, epoch: int) -> Any:
         more = (last,) if rng.happens(0.5) else ()
         lease = _LEASES[rng.random.randrange(4)] if rng.happens(0.5) else _uuid(rng)
-        return step(*_slot(rng), lease, epoch, 30_000, *more)
+        return step(_slot(rng), lease, epoch, 30_000, *more)
 
     return call
 

@@ -197,7 +197,7 @@ def test_any_text_about_an_instance_is_kept_exactly(world: World, key: str, text
     entries = os_acc.plug(guest, selected, specs)
     again = world.bench.restart()
     (lease,) = again.store.leases(uuid_of(2))
-    kept = {"name": lease.instance_name, "project_id": lease.project_id}
+    kept = {"name": lease.guest.name, "project_id": lease.guest.project_id}
     assert kept[key] == text
     assert manager.attached(guest) == {uuid_of(2): entries}
     assert os_acc.unplug(guest) == 1

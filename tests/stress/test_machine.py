@@ -253,7 +253,7 @@ class Histories(NumaSwaps):
     @rule(pick=pick, rounds=st.integers(1, acme.BLOCKS))
     def erase(self, pick: int, rounds: int) -> None:
         """Continue the erasures; a device that is not there waits for the operator."""
-        if not any(lease.is_over for lease in self.leases):
+        if not any(lease.erasure for lease in self.leases):
             self._give_back_for_erasure(pick)
         there = self.free.keys()
         due = [
@@ -419,7 +419,7 @@ class Histories(NumaSwaps):
             self.deeds["operator's releases"] += 1
         except exception.OsAccError:
             is_gone = not self.free.keys() >= observation.members([lease])
-            if not self.faulty and not (lease.is_over and is_gone):
+            if not self.faulty and not (lease.erasure and is_gone):
                 raise
         self._look()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import service
+from os_acc import inspection
 from os_acc.attach.manager import Manager
 from os_acc.privsep import worker
 from os_acc.store import schema
@@ -151,7 +151,7 @@ def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
     host: ProcessHost, pristine: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation keeps its deadline, however long a transaction may wait."""
-    monkeypatch.setattr(service, "STORE_SECONDS", 600.0)
+    monkeypatch.setattr(inspection, "STORE_SECONDS", 600.0)
     config = host.configure(plug_timeout=1.0, unplug_timeout=1.0)
 
     def act(manager: Manager) -> None:

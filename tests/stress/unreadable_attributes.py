@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from os_acc.host import attributes, function
+from os_acc.host import attributes, pci
 from os_acc.testing import FakeKernel
 from tests.stress.flows import DFL
 
@@ -96,7 +96,7 @@ def to_the_service(_root: str, at: int = 0, error: int = 0) -> Iterator[Reads]:
     shown = SimpleNamespace(**names | struck)
     with (
         mock.patch.object(attributes, "os", shown),
-        mock.patch.object(function, "os", shown),
+        mock.patch.object(pci, "os", shown),
     ):
         yield reads
 

@@ -67,7 +67,7 @@ FAMILIES: Final[Mapping[str, FamilyTraces]] = {
         _of_conformance("qat"), r"hosts\.qat_gen4\("
     ),
     "Intel QuickAssist C62x, C3xxx, DH895xCC, D15xx, C4xxx": FamilyTraces(
-        _old_qat, r"hosts\.denylist_host\("
+        _old_qat, r"hosts\.(denylist_host|qat)\("
     ),
     "Intel FPGA (Device Feature List)": FamilyTraces(
         _of_conformance("dfl"), r"hosts\.dfl\(", "dfl_card"

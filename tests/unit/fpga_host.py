@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from os_acc.host.dfl import DflCard, read_card
-from os_acc.host.function import read_function
+from os_acc.host.pci import read_function
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
@@ -51,17 +51,19 @@ class FpgaHost(TestHost):
         """Return the path of the cached image."""
         return self.cache / self.digest.file_name
 
-    def program(self, address: str = CARD, **changed: object) -> CallResult:
+    def program(
+        self, address: str = CARD, digest: Digest | None = None, **changed: object
+    ) -> CallResult:
         """Call the entry point that programs a card with the image."""
         self.epoch += 1
+        digest = digest or self.digest
         place = PciAddress.parse(address)
         arguments = {
             "parts": place.parts,
             "identity": changed.get("identity") or self.identity(address),
             "number": 0,
             "interface_id": DFL_INTERFACE,
-            "algorithm": self.digest.algorithm,
-            "digest": self.digest.value,
+            "digest": (digest.algorithm, digest.value),
             "offset": len(HEAD),
             "size": len(PAYLOAD),
             "epoch": self.epoch,
@@ -76,18 +78,14 @@ class FpgaHost(TestHost):
         self.epoch += 1
         place = PciAddress.parse(address)
         return CallResult(
-            *fpga.release_ports(
+            *fpga.set_ports(
                 place.parts, self.identity(address), count, self.epoch, 60_000
             )
         )
 
     def assign(self, address: str = PORTED) -> CallResult:
-        """Call the entry point that assigns all ports of a card to its PF."""
-        self.epoch += 1
-        place = PciAddress.parse(address)
-        return CallResult(
-            *fpga.assign_ports(place.parts, self.identity(address), self.epoch, 60_000)
-        )
+        """Call the entry point so that it assigns all ports of a card to its PF."""
+        return self.release(0, address)
 
     def take(self, address: str, milliseconds: int = 60_000) -> CallResult:
         """Call the entry point that takes a function from the host."""

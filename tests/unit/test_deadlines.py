@@ -104,10 +104,10 @@ def test_a_plug_that_is_out_of_time_does_not_even_look_at_the_host(bench, monkey
 
 
 def _until_it_is_late(step):
-    def late(consumer, deadline):
+    def late(consumer, leases, deadline):
         while time.monotonic() < deadline:
             time.sleep(0.01)
-        return step(consumer, deadline)
+        return step(consumer, leases, deadline)
 
     return late
 

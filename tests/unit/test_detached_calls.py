@@ -8,6 +8,7 @@ import _thread
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -185,3 +186,16 @@ def test_a_thread_is_started_in_one_place():
         and starts.search(path.read_text())
     }
     assert found == {"deadlines.py"}
+
+
+def test_a_call_runs_if_its_thread_cannot_be_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interpreter refuses a trace function while another thread installs one."""
+
+    def refuse(_trace: object) -> None:
+        raise RuntimeError("another trace function is being installed")
+
+    monkeypatch.setattr(sys, "settrace", refuse)
+    monkeypatch.setattr(threading, "gettrace", lambda: refuse)
+    assert deadlines.begin(lambda: 7).result(10) == 7

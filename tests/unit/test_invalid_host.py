@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import math
 import os
-import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,19 +98,14 @@ def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
     selected, specs = request(api.provider(GPU))
     leases, before = api.manager.store.leases(), api.kernel.snapshot()
     writes = api.kernel.writes()
-    connect = sqlite3.connect
 
-    def full(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
-        connection.execute("PRAGMA max_page_count = 1")
-        return connection
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as disk:
-        disk.setattr(sqlite3, "connect", full)
-        # A record that fits into existing pages could still be written.
-        guest = instance(2) | {"name": "x" * 50_000}
+        disk.setattr(os, "fsync", full)
         error = is_told(
-            lambda: os_acc.plug(guest, selected, specs),
+            lambda: os_acc.plug(instance(2), selected, specs),
             exception.StateReason.FULL,
             api.state_path,
         )
@@ -123,19 +118,17 @@ def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
 def test_no_permission_on_the_state_is_told_before_anything_is_changed(
     api, monkeypatch
 ):
-    import os
-
     selected, specs = request(api.provider(GPU))
     before = api.kernel.snapshot()
-    makedirs = os.makedirs
+    opened = open
 
     def refuse(name, *arguments, **options):
         if str(name).startswith(api.state_path):
             raise PermissionError(13, "Permission denied", name)
-        makedirs(name, *arguments, **options)
+        return opened(name, *arguments, **options)
 
     with monkeypatch.context() as user:
-        user.setattr(os, "makedirs", refuse)
+        user.setattr(builtins, "open", refuse)
         for call in (
             lambda: os_acc.plug(instance(2), selected, specs),
             lambda: os_acc.unplug(instance(1)),

@@ -352,3 +352,11 @@ def test_sudoers_takes_no_other_configuration(configuration: str) -> None:
         "--privsep_sock_path /tmp/tmpq2_x/privsep.sock"
     )
     assert not allowed_by_sudo(configuration, words)
+
+
+def test_pre_commit_runs_the_tools_of_the_lint_lane() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    pinned = set(tox["testenv:lint"]["deps"].split())
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall(r"[\w-]+==[\d.]+", hooks)) == pinned

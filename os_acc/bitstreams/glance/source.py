@@ -1,42 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Glance as a source of images."""
+"""Glance as a source of images, and its options: those of keystoneauth1."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.glance.options import GROUP
-from os_acc.bitstreams.source import has
+from os_acc.bitstreams.source import ImageStream, has, parsed
 from os_acc.objects.image import Image
+from os_acc.rest.client import ServiceClient, summary
 from os_acc.rest.responses import JsonValue, ResponseMalformed
+from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
-    from os_acc.bitstreams.glance.download import Download
-    from os_acc.bitstreams.glance.session import GlanceSession
+    from os_acc.rest.session import ServiceAccess
 
-_T = TypeVar("_T")
+GROUP: Final = cfg.OptGroup(
+    "os_acc_glance",
+    title="Glance, as a source of bitstreams",
+    help="Endpoint and credentials of the Image service, for bitstreams of FPGAs. "
+    "os_acc never uses a tenant's token: it sees the images that this user "
+    "sees. auth_section can name another section with these credentials, such "
+    "as [placement] or [service_user].",
+)
+SERVICE: Final = Service(
+    name="Glance",
+    group=GROUP,
+    version="v2",
+    spoken="version 2 is the only one",
+    service_type=exception.ServiceType.IMAGE,
+)
 
 # Glance's IDs are UUIDs; any other text would form another URL.
-_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_PAGE = 200
+_ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PAGE: Final = 200
 # Images that one search reads.
-_MOST = 10_000
+_MOST: Final = 10_000
+_MALFORMED: Final = (AttributeError, LookupError, TypeError, ValueError)
 
 
 class Glance:
     """Glance as an image source; thread-safe.
 
-    Threads share the token, too. glanceclient and keystoneauth1 are imported at
-    the first request.
+    glanceclient and keystoneauth1 are imported at the first request.
 
     Hidden images (``os_hidden``) are found only by ID.
 
@@ -44,9 +57,7 @@ class Glance:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._conf = conf
-        self._lock = threading.Lock()
-        self._made: GlanceSession | None = None
+        self._client = ServiceClient(conf, SERVICE)
 
     def image(self, image_id: str, deadline: float) -> Image:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
@@ -61,9 +72,15 @@ class Glance:
                 hint="an id in Glance is a UUID; request an image by its name "
                 "with bitstream_name",
             )
-        return self._asked(
-            lambda link: _image(link, image_id), f"image {image_id}", deadline
-        )
+        about, path = f"get image {image_id}", f"/v2/images/{image_id}"
+
+        def get(access: ServiceAccess) -> Image:
+            found = parsed(self._document(access, path, about, image_id))
+            if found.id.lower() != image_id.lower():
+                raise ResponseMalformed(f"'id' is {found.id}, the id of another image")
+            return found
+
+        return self._client.call(get, about, deadline)
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.images`.
@@ -71,7 +88,7 @@ class Glance:
         :raises ServiceUnavailable: Keystone or Glance do not answer.
         :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
-        last: str | None = None
+        last = ""
         listed, more = 0, True
         while more:
             page, more = self._page(filters, last, deadline)
@@ -87,18 +104,12 @@ class Glance:
                 )
             last = page[-1].id if page else last
 
-    def _page(
-        self, filters: Mapping[str, str], last: str | None, deadline: float
-    ) -> tuple[list[Image], bool]:
-        return self._asked(
-            lambda link: _page(link, filters, last), "the list of images", deadline
-        )
-
     @contextlib.contextmanager
-    def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[ImageStream]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.data`.
 
-        The data are not verified here, and glanceclient is not used.
+        The data are not verified here, and glanceclient is not used: it can neither
+        request data from an offset nor always return them in pieces.
 
         :raises ImageNotFound: it is gone, has no data, or is deactivated.
         :raises ServiceUnavailable: Keystone or Glance do not answer.
@@ -106,80 +117,90 @@ class Glance:
         """
         from os_acc.bitstreams.glance import download
 
-        with self._asked(
-            lambda link: download.begin(link.http, image, offset),
-            f"the data of image {image.id}",
-            deadline,
-        ) as begun:
+        with download.begin(self._client, image, offset, deadline) as begun:
             yield begun
 
-    def _asked(
-        self, ask: Callable[[GlanceSession], _T], about: str, deadline: float
-    ) -> _T:
-        from os_acc.bitstreams.glance import errors
-        from os_acc.rest import retries
+    def _page(
+        self, filters: Mapping[str, str], last: str, deadline: float
+    ) -> tuple[list[Image], bool]:
+        """Return the images of a page, and whether there are more.
 
-        link = self._link()
-        return retries.ask(
-            lambda: ask(link), link.retries, errors.FAILURES, about, deadline
-        )
+        :param last: the ID of the last image of the page before; '' for the first.
+        """
+        asked = _in_glances_syntax(filters) | {"limit": str(_PAGE)}
+        if last:
+            asked["marker"] = last
+        about, path = "list the images", f"/v2/images?{urllib.parse.urlencode(asked)}"
 
-    def _link(self) -> GlanceSession:
-        from os_acc.bitstreams.glance.session import link as connect
+        def get(access: ServiceAccess) -> tuple[list[Image], bool]:
+            body = self._document(access, path, about, marker=last)
+            return [parsed(each) for each in body["images"]], "next" in body
 
-        with self._lock:
-            if self._made is None:
-                self._made = connect(self._conf)
-            return self._made
+        return self._client.call(get, about, deadline)
+
+    def _document(
+        self,
+        access: ServiceAccess,
+        path: str,
+        about: str,
+        image_id: str = "",
+        marker: str = "",
+    ) -> JsonValue:
+        """Request a document.
+
+        glanceclient's models follow a schema that the server sends, and fail in ways
+        of their own: here every field is read with its expected type.
+
+        :param image_id: the requested image, if there is one.
+        :param marker: the image after which a page begins, if there is one.
+        """
+        from glanceclient import exc
+        from glanceclient.common import http
+        from keystoneauth1.exceptions import ConnectFailure
+
+        from os_acc.rest import session
+
+        try:
+            _answer, body = access.adapter(http.SessionClient).get(path)
+        except (exc.CommunicationError, exc.InvalidEndpoint) as error:
+            raise ConnectFailure(str(error)) from error
+        # glanceclient fails in several ways at the body of a rejection.
+        except (exc.ClientException, *_MALFORMED) as error:
+            status = session.thread.call.status or 0
+            if status < 300:
+                raise
+            known = isinstance(error, exc.ClientException)
+            detail = summary(error) if known else f"HTTP {status}"
+            refused = _refused(status, detail, image_id, marker)
+            raise self._client.rejection(status, detail, about, refused) from error
+        return JsonValue(body)
 
 
-def _image(link: GlanceSession, image_id: str) -> Image:
-    from os_acc.bitstreams.glance import image_parser
-
-    found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
-    if found.id.lower() != image_id.lower():
-        raise ResponseMalformed(f"'id' is {found.id}, the id of another image")
-    return found
-
-
-def _page(
-    link: GlanceSession, filters: Mapping[str, str], last: str | None
-) -> tuple[list[Image], bool]:
-    """Return the images of a page, and whether there are more."""
-    from glanceclient import exc
-
-    from os_acc.bitstreams.glance import image_parser
-
-    asked = _asked_for(filters) | {"limit": str(_PAGE)}
-    if last is not None:
-        asked["marker"] = last
-    try:
-        answer = _asked_of(link, f"/v2/images?{urllib.parse.urlencode(asked)}")
-    except exc.HTTPNotFound as error:
-        if last is None:
-            raise exception.InvalidConfiguration(
-                "cannot list the images: the endpoint is not Glance's",
-                hint=f"check endpoint_override in [{GROUP.name}]",
-            ) from error
-        raise exception.ServiceUnavailable(
-            f"image {last} was deleted while the images were listed",
+def _refused(
+    status: int, detail: str, image_id: str, marker: str
+) -> exception.OsAccError | None:
+    if status == 404 and marker:
+        return exception.ServiceUnavailable(
+            f"image {marker} was deleted while the images were listed",
             service=exception.ServiceType.IMAGE,
-        ) from error
-    return image_parser.page(answer)
+        )
+    if status == 403:
+        return exception.ImageNotFound(
+            f"Glance denies access to image {image_id}: {detail}"
+            if image_id
+            else f"Glance denies access to the images: {detail}",
+            hint=f"check the roles of the user in [{GROUP.name}]",
+        )
+    if status == 404 and image_id:
+        return exception.ImageNotFound(
+            f"Glance has no image {image_id}: {detail}",
+            hint="it does not exist, or another project owns it, and it is neither "
+            f"public nor shared with the project in [{GROUP.name}]",
+        )
+    return None
 
 
-def _asked_of(link: GlanceSession, path: str) -> JsonValue:
-    """Request a document.
-
-    glanceclient's models follow a schema that the server sends, and fail in ways
-    of their own: here every field is read with its expected type.
-    """
-    _answer, body = link.client.get(path)
-    return JsonValue(body)
-
-
-def _asked_for(filters: Mapping[str, str]) -> dict[str, str]:
-    """Return the filters in Glance's syntax."""
+def _in_glances_syntax(filters: Mapping[str, str]) -> dict[str, str]:
     asked = dict(filters)
     if "owner" in asked:
         # Glance lists community images of others only with this filter.

@@ -12,14 +12,14 @@ from typing import Self
 
 from oslo_config import cfg
 
-from os_acc import conf, exception, plugins, service
+from os_acc import conf, exception, inspection, plugins
 from os_acc.bitstreams import library, options, policy
 from os_acc.cmd.checks import option_names
 from os_acc.host import pci
 from os_acc.host.view import Host
+from os_acc.inspection import HostInspection
 from os_acc.objects import device_spec as specs
 from os_acc.objects.device_spec import DeviceSpec
-from os_acc.service import HostInspection
 from os_acc.store import readonly
 from os_acc.store.locks import Locks
 
@@ -137,13 +137,13 @@ class CheckContext:
     @functools.cached_property
     def recorded(self) -> readonly.StoreSnapshot:
         """The contents of the store."""
-        return readonly.read(self.settings.state_path, service.STORE_SECONDS)
+        return readonly.read(self.settings.state_path)
 
     @functools.cached_property
     def look(self) -> HostInspection:
         """The inspection of the host with its store."""
         self.settings  # noqa: B018  (reports invalid options first)
-        return service.look(self.config, self.root)
+        return inspection.look(self.config, self.root)
 
     @property
     def erased_nvme(self) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ _NOT_MEANT = (
     "see 'os-acc device list --state refused', and remove "
     "unintended devices from [os_acc] device_spec"
 )
-_TOLD_ELSEWHERE = (
+_REPORTED_ELSEWHERE = (
     RejectReason.NOVA_CLAIMS,
     RejectReason.DENYLISTED,
     RejectReason.UNKNOWN_STATE,
@@ -154,7 +154,7 @@ def vfs(context: CheckContext) -> Iterator[Finding]:
         if refused.detail.startswith("0 "):
             hint = "bind its driver; the service then creates them, or logs the reason"
         yield warning(f"{refused.address}: {refused}", hint)
-    if not found and context.named.wants_vfs:
+    if not found and context.named.requests_vfs:
         yield ok("each PF has the VFs that num_vfs requests")
 
 
@@ -198,10 +198,13 @@ def others(context: CheckContext) -> Iterator[Finding]:
         )
     yield from _broken_rules(context)
     # The records say which plugin has to release them.
-    owed = context.look.inventory.recorded_state.owed_releases
+    to_release = context.look.inventory.recorded_state.outstanding_releases
     by_reason: dict[str, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.inventory.refused:
-        if refused.reason not in _TOLD_ELSEWHERE and refused.address not in owed:
+        if (
+            refused.reason not in _REPORTED_ELSEWHERE
+            and refused.address not in to_release
+        ):
             by_reason[refused.phrase].append(refused)
     for phrase, found in by_reason.items():
         yield warning(
@@ -219,12 +222,16 @@ def others(context: CheckContext) -> Iterator[Finding]:
 
 
 def _broken_rules(context: CheckContext) -> Iterator[Finding]:
-    found = context.look.inventory.broken_rules
-    for each in found[:_SHOWN]:
-        at = exception.some(map(str, each.addresses), _SHOWN)
+    found: dict[str, list[RejectedDevice]] = defaultdict(list)
+    for each in context.look.inventory.refused:
+        if each.reason is RejectReason.INVALID:
+            found[each.detail].append(each)
+    for rule in context.look.inventory.broken_rules:
+        found.setdefault(rule, [])
+    for rule, devices in list(found.items())[:_SHOWN]:
         yield failed(
-            f"plugin {each.plugin} broke a rule of the contract: {each.rule}"
-            + (f"; not offered: {at}" if at else ""),
+            f"a plugin broke a rule of the contract: {rule}"
+            + (f"; not offered: {_addresses(devices)}" if devices else ""),
             "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     if len(found) > _SHOWN:

@@ -43,7 +43,7 @@ def image(checked: CheckContext) -> Iterator[Finding]:
 
 def of_plugins(checked: CheckContext) -> Iterator[Finding]:
     """Check that the contexts of vendors' plugins start."""
-    for name, context in checked.plugins.contexts():
+    for name, context in checked.plugins.contexts:
         found = _start(checked, context)
         yield dataclasses.replace(found, what=f"plugin {name}: {found.what}")
 

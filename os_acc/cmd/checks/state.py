@@ -105,10 +105,10 @@ def records(context: CheckContext) -> Iterator[Finding]:
                 f"{lease.address} is quarantined: {lease.reason}",
                 f"os-acc device release {lease.address}",
             )
-        elif (lease.owes_release or lease.owes_erase) and context.plugins.get(
+        elif (lease.needs_release or lease.needs_erase) and context.plugins.get(
             lease.plugin
         ) is None:
-            part = "was prepared" if lease.owes_release else "has to be erased"
+            part = "was prepared" if lease.needs_release else "has to be erased"
             yield warning(
                 f"{lease.address} {part} by the plugin {lease.plugin}, which is "
                 f"{context.plugins.why_missing(lease.plugin)}",

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from os_acc.cmd.device_states import DeviceState, DeviceStatus
-from os_acc.cmd.drawing.model import POLICIES, Mark
+from os_acc.cmd.device_states import DeviceState
 from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.numa.affinity import Affinity, allows
 from os_acc.objects.lease import Lease
@@ -40,25 +40,21 @@ def addresses(
 
 def numbers(some: Iterable[int]) -> str:
     """Format numbers as ranges, for example ``0-7,16``."""
-    order = sorted(set(some))
-    parts: list[list[int]] = []
-    for number in order:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    found = set(some)
+    order = range(min(found, default=0), max(found, default=-1) + 1)
+    runs = _runs([each in found for each in order])
+    return ",".join(
+        f"{order[first]}-{order[last]}" if last > first else str(order[first])
+        for first, last in runs
+    )
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Yield the first and last index of each run of true values."""
-    first = None
-    for place, flag in enumerate((*flags, False)):
-        if flag and first is None:
-            first = place
-        elif not flag and first is not None:
-            yield first, place - 1
-            first = None
+    for flag, run in itertools.groupby(enumerate(flags), lambda each: each[1]):
+        if flag:
+            places = [place for place, _flag in run]
+            yield places[0], places[-1]
 
 
 def _short(address: PciAddress, before: PciAddress | None) -> str:
@@ -68,17 +64,8 @@ def _short(address: PciAddress, before: PciAddress | None) -> str:
     return str(address)
 
 
-MARKS = {
-    DeviceStatus.FREE: Mark.FREE,
-    DeviceStatus.LEASED: Mark.LEASED,
-    DeviceStatus.PREPARING: Mark.UNDER_WAY,
-    DeviceStatus.RELEASING: Mark.UNDER_WAY,
-    DeviceStatus.ERASING: Mark.UNDER_WAY,
-    DeviceStatus.QUARANTINED: Mark.TROUBLE,
-    DeviceStatus.UNKNOWN: Mark.TROUBLE,
-    DeviceStatus.FAULTY: Mark.TROUBLE,
-    DeviceStatus.REFUSED: Mark.REFUSED,
-}
+#: From the strictest policy.
+POLICIES = tuple(NUMAPolicy)
 
 # PCI Code and ID Assignment Specification, base classes.
 _CLASSES = {
@@ -116,15 +103,14 @@ def plain(text: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
-def kind(function: PciFunction) -> str:
-    """Return the kind of a function, by its class code."""
+def _kind(function: PciFunction) -> str:
     base = function.class_code >> 16
     return _CLASSES.get(base, f"class {base:02x}")
 
 
 def kinds(functions: Iterable[PciFunction]) -> str:
     """Return the number of functions of each kind."""
-    counted = Counter(map(kind, functions))
+    counted = Counter(map(_kind, functions))
     return ", ".join(f"{name}: {counted[name]}" for name in sorted(counted))
 
 
@@ -150,30 +136,28 @@ def holder(leases: Sequence[Lease]) -> Iterator[str]:
         yield f"{len(consumers)} instances"
     elif consumers:
         (lease,) = consumers.values()
-        name = lease.instance_name
+        name = lease.guest.name
         yield plain(f"{name} ({lease.consumer})" if name else lease.consumer)
-        if lease.attach_target in _TARGETS:
-            yield _TARGETS[lease.attach_target]
+        if lease.wanted.attach_target in _TARGETS:
+            yield _TARGETS[lease.wanted.attach_target]
 
 
 def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     """Yield all details of one function, the most important first."""
     found = snapshot.functions[address]
     device = snapshot.states.get(address)
-    if device is not None and _goes_along(device):
-        # All other details are those of its main function.
-        yield plain(device.reason)
-        yield role(found)
-        yield from model(snapshot, found)
-        yield driver(found)
-        return
+    # Other details of a member are those of its main function.
+    is_member = device is not None and _is_member(device)
     if device is not None:
-        yield from _device(snapshot, [device])
-    yield role(found)
-    yield from model(snapshot, found)
-    yield from _names(snapshot, address)
+        yield from [plain(device.reason)] if is_member else _device(snapshot, [device])
+    yield _role(found)
+    yield from _model(snapshot, found)
+    if not is_member:
+        owners = snapshot.host.netdevs.items()
+        yield from (plain(name) for name, owner in owners if owner == address)
     yield driver(found)
-    yield from _group(snapshot, found)
+    if not is_member:
+        yield _group(snapshot, found)
 
 
 def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
@@ -182,21 +166,21 @@ def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
     devices = [snapshot.states[each] for each in some if each in snapshot.states]
     if devices:
         yield from _device(snapshot, devices)
-    yield from model(snapshot, found[0])
+    yield from _model(snapshot, found[0])
     yield driver(found[0])
     groups = {each.iommu_group for each in found} - {None}
     if groups:
         yield f"groups {numbers(each for each in groups if each is not None)}"
 
 
-def role(found: PciFunction) -> str:
+def _role(found: PciFunction) -> str:
     """Return the kind of a function, and its SR-IOV role."""
     if found.role is PciRole.PF:
-        return f"{kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
-    return f"{kind(found)} VF" if found.role is PciRole.VF else kind(found)
+        return f"{_kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
+    return f"{_kind(found)} VF" if found.role is PciRole.VF else _kind(found)
 
 
-def model(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
+def _model(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
     """Yield the model of a function, if its name is known."""
     name = snapshot.models.known(found.identity)
     if name is not None:
@@ -247,7 +231,7 @@ def _device(snapshot: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[
         yield plain(first.resource_class)
 
 
-def _goes_along(device: DeviceState) -> bool:
+def _is_member(device: DeviceState) -> bool:
     """Return whether a guest gets it only as a member of an IOMMU group."""
     if device.lease is not None:
         return device.address != device.lease.address
@@ -258,24 +242,13 @@ def _goes_along(device: DeviceState) -> bool:
     )
 
 
-def _names(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
-    for name, owner in snapshot.host.netdevs.items():
-        if owner == address:
-            yield plain(name)
-
-
-def _group(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
+def _group(snapshot: HostSnapshot, found: PciFunction) -> str:
     if found.iommu_group is None:
-        yield "no IOMMU group"
-        return
+        return "no IOMMU group"
     group = snapshot.host.groups.get(found.iommu_group)
     others = [each for each in group.members if each != found.address] if group else []
-    text = f"group {found.iommu_group}"
-    if len(others) > _FEW:
-        text += f" with {len(others)} others"
-    elif others:
-        text += f" with {addresses(others)}"
-    yield text
+    named = f"{len(others)} others" if len(others) > _FEW else addresses(others)
+    return f"group {found.iommu_group}" + (f" with {named}" if others else "")
 
 
 def _size(mib: int) -> str:

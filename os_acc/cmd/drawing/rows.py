@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.cmd.drawing import forest, labels
+from os_acc.cmd.drawing import labels, tree
 from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -41,13 +41,13 @@ def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
         below = None if cell.socket is None else f"socket {cell.socket}"
         name = f"cell {cell.id}"
         yield ("cell", name, below, cell.id, *blank, *_affinity(snapshot, cell.id))
-    planted = forest.plant(snapshot, everything=True)
+    trees = tree.plant(snapshot, everything=True)
     known = {cell.id for cell in cells}
     states = filter(None, map(function_of, snapshot.states))
     for address in sorted({*snapshot.functions, *states}):
         function = snapshot.functions.get(address)
         node = function.numa_node if function else None
-        above = planted.above.get(address)
+        above = trees.above.get(address)
         below = f"cell {node}" if node in known else None
         yield (
             _kind(function),
@@ -58,13 +58,9 @@ def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
             *(
                 _affinity(snapshot, node)
                 if function
-                else (None, None)[: len(_more(snapshot))]
+                else (None for _column in (MORE if snapshot.guest else ()))
             ),
         )
-
-
-def _more(snapshot: HostSnapshot) -> tuple[str, ...]:
-    return MORE if snapshot.guest else ()
 
 
 def _kind(function: PciFunction | None) -> str:
@@ -81,7 +77,7 @@ def _device(
     yield device.resource_class if device else None
     yield device.state.value if device else None
     yield lease.consumer if lease else None
-    yield (lease.instance_name or None) if lease else None
+    yield (lease.guest.name or None) if lease else None
     yield snapshot.models.short(function.identity) if function else None
     yield function.driver if function else None
     yield function.iommu_group if function else None

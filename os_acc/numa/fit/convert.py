@@ -29,17 +29,11 @@ _ISOLATE = "isolate"
 
 
 def networks_from_nova(metadata: Any) -> InstanceNUMANetworks:
-    """Return the networks in a guest's ``NetworkMetadata``; none if it is None."""
+    """Return the networks in a ``NetworkMetadata``; none if it is None."""
     physnets: Iterable[str] = _field(metadata, "physnets", ())
     return InstanceNUMANetworks(
         frozenset(physnets), bool(_field(metadata, "tunneled", False))
     )
-
-
-def network_info_from_nova(metadata: Any) -> NUMANetworkInfo:
-    """Return the networks in a cell's ``NetworkMetadata``; none if it is None."""
-    networks = networks_from_nova(metadata)
-    return NUMANetworkInfo(networks.physnets, networks.tunneled)
 
 
 def host_from_nova(topology: Any) -> NUMATopology:
@@ -64,6 +58,7 @@ def guest_from_nova(topology: Any) -> InstanceNUMATopology:
 def _host_cell(cell: Any) -> NUMACell:
     cores: Iterable[Iterable[int]] = _field(cell, "siblings", ())
     pages = (_pages(each) for each in _field(cell, "mempages", ()))
+    networks = networks_from_nova(_field(cell, "network_metadata", None))
     return NUMACell(
         id=_id(cell),
         cpuset=frozenset(_field(cell, "cpuset", ())),
@@ -72,7 +67,7 @@ def _host_cell(cell: Any) -> NUMACell:
         siblings=tuple(frozenset(core) for core in cores),
         mempages=tuple(sorted(pages, key=lambda each: each.size_kb)),
         socket=_field(cell, "socket", None),
-        network_info=network_info_from_nova(_field(cell, "network_metadata", None)),
+        network_info=NUMANetworkInfo(networks.physnets, networks.tunneled),
         cpu_usage=_field(cell, "cpu_usage", 0),
         memory_usage=_field(cell, "memory_usage", 0),
         pinned_cpus=frozenset(_field(cell, "pinned_cpus", ())),

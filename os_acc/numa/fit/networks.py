@@ -15,13 +15,32 @@ interface. Neutron provides the type and the physical network of a network
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from os_acc.objects.numa import InstanceNUMANetworks, NUMATopology
 
 #: A guest without networks, or without networks of known affinity.
 NO_NETWORKS: Final = InstanceNUMANetworks()
+
+
+def declared(
+    topology: NUMATopology, networks: InstanceNUMANetworks
+) -> Iterator[tuple[str | None, frozenset[int]]]:
+    """Yield the networks that some cells declare, with the ids of these cells.
+
+    A network is a physical network; None stands for the tunnels.
+    """
+    wanted: list[str | None] = [*sorted(networks.physnets)]
+    for name in wanted + [None] * networks.tunneled:
+        cells = frozenset(
+            cell.id
+            for cell in topology.cells
+            if name in cell.network_info.physnets
+            or (name is None and cell.network_info.tunneled)
+        )
+        if cells:
+            yield name, cells
 
 
 def not_carried(
@@ -31,30 +50,11 @@ def not_carried(
 
     :param cells: ids of the host cells of the guest.
     """
-    return InstanceNUMANetworks(
-        frozenset(
-            name
-            for name in networks.physnets
-            if _elsewhere(cells_of_physnet(topology, name), cells)
-        ),
-        networks.tunneled and _elsewhere(cells_of_tunnels(topology), cells),
-    )
-
-
-def cells_of_physnet(topology: NUMATopology, name: str) -> frozenset[int]:
-    """Return the ids of the cells that declare a physical network; none: any cell."""
-    return frozenset(
-        cell.id for cell in topology.cells if name in cell.network_info.physnets
-    )
-
-
-def cells_of_tunnels(topology: NUMATopology) -> frozenset[int]:
-    """Return the ids of the cells that declare tunnels; none: any cell."""
-    return frozenset(cell.id for cell in topology.cells if cell.network_info.tunneled)
-
-
-def _elsewhere(declared: frozenset[int], cells: Collection[int]) -> bool:
-    return bool(declared) and declared.isdisjoint(cells)
+    missing = {
+        name for name, at in declared(topology, networks) if at.isdisjoint(cells)
+    }
+    physnets = frozenset(name for name in missing if name is not None)
+    return InstanceNUMANetworks(physnets, None in missing)
 
 
 PHYSICAL: Final = frozenset({"flat", "vlan"})
@@ -88,13 +88,8 @@ class Network:
 
 def requested(networks: Iterable[Network]) -> InstanceNUMANetworks:
     """Return the combined requirement of all networks of a guest."""
-    return merged(network.needs for network in networks)
-
-
-def merged(requests: Iterable[InstanceNUMANetworks]) -> InstanceNUMANetworks:
-    """Merge several requirements into one."""
-    every = tuple(requests)
+    needs = [network.needs for network in networks]
     return InstanceNUMANetworks(
-        frozenset[str]().union(*(each.physnets for each in every)),
-        any(each.tunneled for each in every),
+        frozenset[str]().union(*(each.physnets for each in needs)),
+        any(each.tunneled for each in needs),
     )

@@ -19,7 +19,7 @@ from typing import Final
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.fit import cells
-from os_acc.numa.fit.networks import cells_of_physnet, cells_of_tunnels
+from os_acc.numa.fit.networks import declared
 from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
 from os_acc.numa.flow import Flow
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
@@ -229,10 +229,8 @@ class _Search:
 
     def _networks(self) -> Iterator[_Demand]:
         """Yield the networks that some cells declare; others are on any cell."""
-        host, wanted = self._question.host, self._question.networks
-        declared = [cells_of_physnet(host, name) for name in wanted.physnets]
-        declared += [cells_of_tunnels(host)] * wanted.tunneled
-        return (_Demand(1, ((1, self._mask(at)),)) for at in declared if at)
+        for _name, at in declared(self._question.host, self._question.networks):
+            yield _Demand(1, ((1, self._mask(at)),))
 
     def _devices(self) -> Iterator[_Demand]:
         question = self._question

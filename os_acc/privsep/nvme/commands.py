@@ -129,10 +129,8 @@ class AdminQueue:
     def namespace(self, number: int) -> NvmeNamespace:
         """Return what the controller reports of an attached namespace."""
         data = self._identify(_NAMESPACE, number)
-        try:
+        with self._parsing():
             return NvmeNamespace.parse(number, data)
-        except InvalidInput as error:
-            raise OSError(errno.EPROTO, str(error), self.node) from error
 
     def active(self) -> tuple[int, ...]:
         """Return the NSIDs of the namespaces attached to the controller."""
@@ -157,10 +155,8 @@ class AdminQueue:
             # The list begins with the CNTID of Command Dword 10.
             first = found[-1].number + 1 if found else 0
             data = self._identify(_SECONDARIES | first << 16)
-            try:
+            with self._parsing():
                 page = nvme.parse_secondaries(data)
-            except InvalidInput as error:
-                raise OSError(errno.EPROTO, str(error), self.node) from error
             found += page
             if len(page) < nvme.LISTED_SECONDARIES:
                 return tuple(found)
@@ -234,13 +230,18 @@ class AdminQueue:
 
     def _controllers(self, cns: int, namespace: int = 0) -> frozenset[int]:
         data = self._identify(cns, namespace)
-        try:
+        with self._parsing():
             found = nvme.parse_controllers(data)
-        except InvalidInput as error:
-            raise OSError(errno.EPROTO, str(error), self.node) from error
         if len(found) == nvme.LISTED_CONTROLLERS:
             raise self._too_many("controllers")
         return frozenset(found)
+
+    @contextlib.contextmanager
+    def _parsing(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidInput as error:
+            raise OSError(errno.EPROTO, str(error), self.node) from error
 
     def _too_many(self, what: str) -> OSError:
         # A part of a list would hide what an erasure reaches.

@@ -17,12 +17,11 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel, record, restoring, worker
+from os_acc.privsep import disks, functions, kernel, record, worker
 from os_acc.privsep.nvme import keeper, notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
 from os_acc.privsep.nvme.notes import EraseNote
-from os_acc.privsep.outcome import CallRefused
 from os_acc.privsep.record import DeviceRecord
 
 
@@ -44,7 +43,8 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
     keeper.end(function)
     manager = survey.manager_of(function)
     if manager is not None:
-        if lack := survey.lack_of_vf(function, manager):
+        physical = functions.physical_function(function) or function
+        if lack := survey.lacks_of_vfs(physical, manager).get(function):
             raise OSError(errno.EOPNOTSUPP, lack, "controller")
         _check_drive(function, lease)
     if _is_blank_vf(function):
@@ -108,7 +108,7 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
         yield
         return
     recorded(function, lease)
-    if functions.count_vfs(function):
+    if functions.vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
     _check_unheld(function)
     try:
@@ -123,9 +123,8 @@ def _check_unheld(function: PciAddress) -> None:
 
     :raises CallRefused: a process has.
     """
-    group = functions.group(function)
-    if group is not None and (refusal := restoring.held(group)) is not None:
-        raise CallRefused(refusal)
+    if (group := functions.group(function)) is not None:
+        functions.check_unheld(group)
 
 
 def recorded(function: PciAddress, lease: str) -> DeviceRecord:
@@ -159,7 +158,7 @@ def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
     queue = survey.live_queue(function)
     if queue is None:
         return ""
-    if functions.count_vfs(function):
+    if functions.vfs(function):
         lacks = survey.lacks_of_vfs(function, queue).values()
         return (
             f"runs none of its VFs: {next(iter(lacks))}" if lacks and all(lacks) else ""
@@ -205,7 +204,7 @@ def _erase(
 ) -> float:
     # 1. Keep udev away, also from a function that was never marked.
     notes.mark(function)
-    if functions.count_vfs(function):
+    if functions.vfs(function):
         raise OSError(errno.EBUSY, "the drive has VFs", "sriov_numvfs")
     if survey.manager_of(function) is not None:
         _check_drive(function, note.lease)

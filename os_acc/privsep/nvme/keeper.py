@@ -22,7 +22,7 @@ from typing import Final
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record, worker
-from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
+from os_acc.privsep.outcome import CallRefused, Outcome
 
 _FIFOS: Final = f"{worker.LOCKS}/claims"
 # The longest time for which the keeper misses the end of the record.
@@ -72,7 +72,7 @@ def end(function: PciAddress) -> None:
         finally:
             os.close(fifo)
         if time.monotonic() > deadline:
-            raise CallRefused(CallResult(Outcome.IN_USE, errno.EBUSY, "keeper"))
+            raise CallRefused(Outcome.IN_USE, errno.EBUSY, "keeper")
         time.sleep(_POLL_SECONDS)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_path(function))
@@ -91,9 +91,9 @@ def _open(function: PciAddress) -> int | None:
 
 def _wait(function: PciAddress, lease: str, disks: Sequence[int], fifo: int) -> None:
     """Wait, in the keeper, until the disks are to be free."""
-    told = select.poll()
-    told.register(fifo, select.POLLIN)
-    while not told.poll(_CHECK_MS) and _is_recorded(function, lease):
+    poll = select.poll()
+    poll.register(fifo, select.POLLIN)
+    while not poll.poll(_CHECK_MS) and _is_recorded(function, lease):
         pass
     # Before the FIFO: while that is open, the keeper counts as running.
     for disk in disks:

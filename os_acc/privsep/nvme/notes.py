@@ -9,17 +9,16 @@ the erasure then begins again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, state_files, worker
+from os_acc.privsep import functions, worker
+from os_acc.privsep.state_files import StateFile
 
 #: The directory of the marks, which the udev rules name.
 MARKS = f"{worker.LOCKS}/erasing"
-_NOTES = f"{worker.LOCKS}/nvme"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,22 +49,18 @@ class EraseNote:
 
 def mark(function: PciAddress) -> None:
     """Keep udev away from the disks of a function."""
-    _replace(_path(MARKS, function), _instance(function))
+    _mark(function).replace(_instance(function))
 
 
 def unmark(function: PciAddress) -> None:
     """Let udev see the disks of a function again."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(MARKS, function))
+    _mark(function).remove()
 
 
 def unmark_unused(function: PciAddress) -> None:
     """Remove the mark of a function that has been with its driver ever since."""
-    with contextlib.suppress(FileNotFoundError):
-        with open(_path(MARKS, function), encoding="ascii") as file:
-            is_same = file.read() == _instance(function)
-        if is_same:
-            unmark(function)
+    if _mark(function).read() == _instance(function):
+        unmark(function)
 
 
 def read(function: PciAddress, lease: str) -> EraseNote:
@@ -76,7 +71,7 @@ def read(function: PciAddress, lease: str) -> EraseNote:
 
 def _read(function: PciAddress) -> EraseNote | None:
     try:
-        with open(_path(_NOTES, function), encoding="utf-8") as file:
+        with open(_note(function).path, encoding="utf-8") as file:
             found = json.load(file)
         lists = {name: tuple(found[name]) for name in ("erased", "failure")}
         return EraseNote(**{**found, **lists})
@@ -87,7 +82,7 @@ def _read(function: PciAddress) -> EraseNote | None:
 
 def write(function: PciAddress, note: EraseNote) -> None:
     """Replace the note of a function."""
-    _replace(_path(_NOTES, function), json.dumps(dataclasses.asdict(note)))
+    _note(function).replace(json.dumps(dataclasses.asdict(note)))
 
 
 def _instance(function: PciAddress) -> str:
@@ -104,10 +99,9 @@ def _instance(function: PciAddress) -> str:
         return ""
 
 
-def _path(directory: str, function: PciAddress) -> str:
-    return kernel.current.path(directory, str(function))
+def _mark(function: PciAddress) -> StateFile:
+    return StateFile(f"{MARKS}/{function}")
 
 
-def _replace(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    state_files.replace(path, text)
+def _note(function: PciAddress) -> StateFile:
+    return StateFile(f"{worker.LOCKS}/nvme/{function}")

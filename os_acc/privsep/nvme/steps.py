@@ -43,24 +43,16 @@ def erase(target: StepTarget, methods: tuple[str, ...]) -> int:
     """
     chosen = _parse(methods)
     for function in _nvme_functions(target):
-        _check_recorded(function, target.lease)
+        # Without such a record, a caller could have any free drive erased that root's
+        # configuration allows. A record made by prepare() has no eraser.
+        if not erasing.recorded(function, target.lease).eraser:
+            text = f"lease {target.lease} is not recorded as one whose device is erased"
+            raise OSError(errno.EPERM, text, "record")
     done = [
         erasing.erase(function, target.lease, chosen)
         for function in _nvme_functions(target)
     ]
     return int(min(done, default=1.0) * 1000)
-
-
-def _check_recorded(function: PciAddress, lease: str) -> None:
-    """Check that the helper has a function on record for a lease, to be erased.
-
-    Without it, a caller could have any free drive erased that root's configuration
-    allows, without the checks that come with the record. That of a drive that was
-    only prepared names no plugin that erases it.
-    """
-    if not erasing.recorded(function, lease).eraser:
-        text = f"lease {lease} is not recorded as one whose device is erased"
-        raise OSError(errno.EPERM, text, "record")
 
 
 @context.health_step

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from os_acc.objects.nvme import NvmeController
 from os_acc.objects.nvme_erasure import NvmeDevice
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import disks, functions, kernel
@@ -71,7 +70,7 @@ def wait_for_disks(
 ) -> dict[int, NvmeDisk]:
     """Return the disks of these namespaces, by NSID, once the driver has found all.
 
-    :raises OSError: ENODEV, ETIMEDOUT: it finds one of them not, or not in time.
+    :raises OSError: ENODEV, ETIMEDOUT: a disk is missing, or did not appear in time.
     """
 
     def found() -> dict[int, NvmeDisk] | None:
@@ -91,22 +90,29 @@ def survey(function: PciAddress, queue: AdminQueue) -> NvmeDevice:
     """
     controller = queue.controller()
     manager = manager_of(function) or queue
-    manages = manager.controller().manages if manager is not queue else None
-    lists = controller.manages if manages is None else manages
-    active = queue.active()
-    namespaces = tuple(queue.namespace(number) for number in active)
-    is_vf = functions.physical_function(function) is not None
+    is_vf = manager is not queue
+    lists = (manager.controller() if is_vf else controller).manages
+    active, own = queue.active(), {controller.number}
+    namespaces = tuple(map(queue.namespace, active))
+    shared = (
+        each.number
+        for each in namespaces
+        if each.is_shareable and not (lists and manager.attached(each.number) <= own)
+    )
+    # Without Namespace Management, every namespace is attached.
+    allocated = manager.allocated() if lists else ()
+    neighbours: frozenset[int] | None = frozenset()
+    if controller.shares_subsystem or is_vf:
+        neighbours = manager.controllers() - own if lists else None
+        if neighbours and not is_vf and controller.virtualizes:
+            # The caller has made sure that a drive has no VFs now.
+            neighbours -= {each.number for each in manager.secondaries()}
     return NvmeDevice(
         controller=controller,
         namespaces=namespaces,
-        shared=tuple(
-            each.number
-            for each in namespaces
-            if each.is_shareable
-            and _is_shared(manager, each.number, controller, lists=lists)
-        ),
-        unattached=_unattached(manager, active, lists=lists),
-        neighbours=_neighbours(manager, controller, is_vf=is_vf, lists=lists),
+        shared=tuple(shared),
+        unattached=tuple(number for number in allocated if number not in active),
+        neighbours=neighbours,
         is_vf=is_vf,
     )
 
@@ -124,16 +130,6 @@ def manager_of(function: PciAddress) -> AdminQueue | None:
         text = f"the PF {physical} has no live controller on the host"
         raise OSError(errno.ENODEV, text, "nvme")
     return queue
-
-
-def lack_of_vf(function: PciAddress, manager: AdminQueue) -> str:
-    """Return why no driver can run a VF; '' if one can, or its PF does not list it.
-
-    :param manager: the admin queue of its PF.
-    :raises OSError: the controller does not answer.
-    """
-    physical = functions.physical_function(function)
-    return lacks_of_vfs(physical, manager).get(function, "") if physical else ""
 
 
 def lacks_of_vfs(physical: PciAddress, queue: AdminQueue) -> dict[PciAddress, str]:
@@ -156,43 +152,18 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
     :returns: None: the PF does not list them, or not the VF itself.
     :raises OSError: the controller does not answer.
     """
-    physical = manager.controller()
-    if not physical.manages or not physical.virtualizes:
+    physical, controller = functions.physical_function(function), manager.controller()
+    if physical is None or not controller.manages or not controller.virtualizes:
         return None
-    number = _vf_number(function)
-    own = {each.number for each in manager.secondaries() if each.vf_number == number}
+    vfs = vfs_of(physical)
+    own = {
+        each.number
+        for each in manager.secondaries()
+        if vfs.get(each.vf_number) == function
+    }
     if not own:
         return None
     return tuple(nsid for nsid in manager.allocated() if manager.attached(nsid) & own)
-
-
-def _is_shared(
-    manager: AdminQueue, number: int, controller: NvmeController, *, lists: bool
-) -> bool:
-    return not lists or bool(manager.attached(number) - {controller.number})
-
-
-def _unattached(
-    manager: AdminQueue, active: tuple[int, ...], *, lists: bool
-) -> tuple[int, ...]:
-    if not lists:
-        # Without Namespace Management, every namespace is attached.
-        return ()
-    return tuple(number for number in manager.allocated() if number not in active)
-
-
-def _neighbours(
-    manager: AdminQueue, controller: NvmeController, *, is_vf: bool, lists: bool
-) -> frozenset[int] | None:
-    if not controller.shares_subsystem and not is_vf:
-        return frozenset()
-    if not lists:
-        return None
-    others = manager.controllers() - {controller.number}
-    if not is_vf and controller.virtualizes:
-        # The caller has made sure that a drive has no VFs now.
-        others -= {each.number for each in manager.secondaries()}
-    return others
 
 
 def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
@@ -205,15 +176,6 @@ def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
         for name in os.listdir(directory)
         if name.startswith("virtfn")
     }
-
-
-def _vf_number(function: PciAddress) -> int:
-    physical = functions.physical_function(function)
-    assert physical is not None
-    for number, vf in vfs_of(physical).items():
-        if vf == function:
-            return number
-    raise OSError(errno.ENODEV, f"{physical} has no such VF", "virtfn")
 
 
 def _disks(function: PciAddress) -> dict[int, NvmeDisk]:

@@ -17,41 +17,33 @@ from os_acc.objects.nvme import (
     SecondaryController,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, sriov
+from os_acc.privsep import functions, request, sriov
 from os_acc.privsep.nvme import context, survey
 from os_acc.privsep.nvme.commands import AdminQueue, VirtualizationAction
-from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.privsep.restoring import reset
+from os_acc.privsep.outcome import OK, CallResult, refused
 
 #: The step of an answer that is about the resources.
 STEP = "virtualization"
 _KINDS = (("queue", LEAST_QUEUES), ("interrupt", LEAST_INTERRUPTS))
 
 
-@context.entrypoint
-def share_resources(
-    parts: tuple[int, ...],
-    identity: tuple[int, ...],
-    count: int,
-    epoch: int,
-    milliseconds: int,
-) -> tuple[str, int, str, str]:
+@request.entrypoint(context, sriov.VfsRequest)
+def share_resources(call: sriov.VfsRequest) -> CallResult:
     """Share the flexible resources of a PF among this many VFs.
 
     Before the VFs exist, check that the resources are enough, and take them from the
     PF: its reset would take VFs offline. A VF that has its resources keeps them, and
     one with a driver is left alone: a guest may have it.
     """
-    return sriov.on_pf(parts, identity, count, epoch, milliseconds, _share)
+    return sriov.on_pf(call, _share)
 
 
 def _share(address: PciAddress, count: int) -> CallResult:
     try:
         share_among(address, survey.wait_for_queue(address), count)
     except OSError as error:
-        text = str(error.strerror or error)
-        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, STEP, text)
-    return CallResult(Outcome.OK)
+        return refused(error)._replace(step=STEP, observed=str(error.strerror or error))
+    return OK
 
 
 def share_among(address: PciAddress, queue: AdminQueue, count: int) -> None:
@@ -120,7 +112,7 @@ def _bring_online(
             action = VirtualizationAction.ASSIGN
             queue.virtualize(action, found.number, kind, share)
     # The VF reads its resources anew.
-    reset(vf)
+    functions.reset(vf)
     queue.virtualize(VirtualizationAction.ONLINE, found.number)
     now = next(e for e in queue.secondaries() if e.number == found.number)
     if now.lack:

@@ -32,8 +32,9 @@ def concurrent_plugs_share_no_unit(host: TestHost, plugin: str) -> None:
     """Threads that plug and unplug at once get different units, and lose none.
 
     There is one thread more than units; it gets an error of os_acc. A device may offer
-    more units than it has capacity for, if nothing tells how many it has: a plug that
-    finds none fails with ``StepReason.NO_CAPACITY``, and the units left are reserved.
+    more units than it has capacity for, if its hardware does not report that: a plug
+    that finds none fails with ``StepReason.NO_CAPACITY``, and the units left are
+    reserved.
 
     :raises RuleBroken: no device is offered; a unit is leased twice, or is lost.
     """

@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from os_acc.objects.device import Provider
+from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.testing.conformance.rules import contents, offered, require, require_equal
 from os_acc.testing.test_host import TestHost
@@ -50,8 +50,9 @@ def devices_are_valid(host: TestHost, plugin: str) -> None:
     :raises RuleBroken: with the first rule that one broke; or discovery failed.
     """
     inventory = host.manager.discover()
-    for broken in inventory.broken_rules:
-        require(broken.plugin != plugin, f"{broken.rule}")
+    invalid = (e for e in inventory.refused if e.reason is RejectReason.INVALID)
+    for rule in (*(each.detail for each in invalid), *inventory.broken_rules):
+        require(not rule.startswith(f"{plugin}: "), rule)
     for each in (*host.manager.plugins.set_aside, *inventory.set_aside):
         require(each.name != plugin, f"discover() returns devices: {each.reason}")
     offered(host, plugin)

@@ -72,10 +72,10 @@ def _crash(
 
     # The first one may also make directories that stay.
     for _ in range(2):
-        whole = Touches(host.manager, plugin, kernel=host.kernel)
-        whole.run(plug_and_unplug)
+        complete = Touches(host.manager, plugin, kernel=host.kernel)
+        complete.run(plug_and_unplug)
     require_returned(before, host, f"{provider.name} is as before, once unplugged")
-    for place in select(range(1, whole.count + 1)):
+    for place in select(range(1, complete.count + 1)):
         trial = Touches(host.manager, plugin, place, host.kernel)
         is_killed = trial.run(plug_and_unplug)
         rule = f"a kill before {trial.last} loses nothing of {provider.name}"
@@ -98,7 +98,7 @@ def _repeat(host: TestHost, plug_and_unplug: Callable[[], None]) -> None:
         plug_and_unplug()
     except exception.NoDeviceAvailable:
         # The plug has finished an unplug, after which the device has to be erased.
-        if not any(each.is_over for each in host.manager.store.leases()):
+        if not any(each.erasure for each in host.manager.store.leases()):
             raise
         unplug_all(host)
         plug_and_unplug()
@@ -218,7 +218,7 @@ def _in_release(
 
 def _check_ended(host: TestHost) -> None:
     # A device that has to be erased waits for its return, for no consumer.
-    left = [each for each in host.manager.store.leases() if not each.is_over]
+    left = [each for each in host.manager.store.leases() if not each.erasure]
     reason = f"; {left[0].reason}" if left else ""
     require(not left, f"a release of a vanished function ends its lease{reason}")
 

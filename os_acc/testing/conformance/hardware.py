@@ -5,8 +5,8 @@
 Each check plugs the one unit that is named, for instances of its own, and gives it back
 as it was. No other unit and no other lease is touched. The UUIDs of the instances
 follow from the unit: after an interrupted run the next one finds its leases, and
-unplugs them. A lock, which the kernel releases when the process ends, tells such leases
-from those of a run that is still at work.
+unplugs them. A lock, which the kernel releases when the process ends, separates such
+leases from those of a run that is still at work.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from os_acc import exception
 from os_acc.attach import own_drivers, verification
 from os_acc.attach.manager import Manager
 from os_acc.host import attributes, mdev, pci, vfio, vgpu
+from os_acc.inventory.catalog import Reading
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.testing.conformance import leaks, unoffered
+from os_acc.testing.conformance import leaks
 from os_acc.testing.conformance.rules import (
     RuleBroken,
     finish_erasures,
@@ -245,7 +246,8 @@ class Bench:
 
     def _is_own(self, lease: Lease) -> bool:
         own = {self.instance(number)["uuid"] for number in range(_INSTANCES)}
-        return not own.isdisjoint({lease.consumer, lease.former_consumer})
+        former = lease.erasure.consumer if lease.erasure else ""
+        return not own.isdisjoint({lease.consumer, former})
 
     def _finish_erasures(self) -> None:
         finish_erasures(self.manager, self._is_own, _ERASURE, _PAUSE)
@@ -314,18 +316,18 @@ def kills_lose_nothing(bench: Bench) -> None:
         bench.plug()
         bench.unplug()
 
-    whole = Touches(bench.manager, bench.plugin)
+    complete = Touches(bench.manager, bench.plugin)
     try:
-        whole.run(plug_and_unplug)
+        complete.run(plug_and_unplug)
     except RuleBroken as error:
         if "HelperUnavailable" in str(error):
             raise Skipped("a process of its own cannot start the helper") from error
         raise
     bench.require_returned(before, "an unplug restores the device")
     first, step = bench.kills
-    if first > whole.count:
-        raise Skipped(f"there are {whole.count} kills, and none from {first} on")
-    for place in range(first, whole.count + 1, step):
+    if first > complete.count:
+        raise Skipped(f"there are {complete.count} kills, and none from {first} on")
+    for place in range(first, complete.count + 1, step):
         trial = Touches(bench.manager, bench.plugin, place)
         trial.run(plug_and_unplug)
         rule = f"a kill before {trial.last} loses nothing"
@@ -403,7 +405,45 @@ def _free_unit(
             if handle.address == address:
                 _check_free(inventory, handle)
                 return provider, handle
-    raise unoffered.error_of(manager, inventory, address)
+    reason, hint = _why_missing(inventory, address)
+    raise exception.NotFound(
+        f"{address} is not offered: {reason}",
+        hint=hint,
+        kind=exception.ObjectKind.DEVICE,
+    )
+
+
+def _why_missing(inventory: Inventory, address: DeviceAddress) -> tuple[str, str]:
+    """Return why a unit is not offered, and the remedy."""
+    name = address.type if isinstance(address, MdevSlot) else address
+    host = inventory.host
+    for each in inventory.refused:
+        if each.address == name:
+            return str(each), "remove the cause: 'os-acc check' has the remedies"
+    if error := host.unreadable.get(str(address)):
+        return f"it is unreadable: {error}", "see the log of the kernel"
+    if not isinstance(address, MdevSlot) and address not in host.functions:
+        return "there is none", "compare the address with the output of 'lspci -D'"
+    handles = [
+        handle
+        for provider in inventory.providers.values()
+        for handle in provider.device.handles
+    ]
+    for handle in handles:
+        if address in handle.members:
+            return (
+                f"it goes to a guest together with {handle.address}, in whose IOMMU "
+                "group it is",
+                f"check that one: --device {handle.address}",
+            )
+    of_type = (each.address for each in handles if isinstance(each.address, MdevSlot))
+    units = [each for each in of_type if each.type == name]
+    if units:
+        return f"it has {len(units)} units", f"check another one: --device {units[-1]}"
+    return (
+        "no entry of [os_acc] device_spec offers it",
+        "add an entry for it, and its tags if it needs any; see 'os-acc device list'",
+    )
 
 
 def _check_free(inventory: Inventory, handle: AttachHandle) -> None:
@@ -433,8 +473,8 @@ def _narrow(manager: Manager, address: DeviceAddress) -> None:
     """Let a manager offer this unit alone, so that a plug can get no other."""
     look, catalog = manager.catalog.look, vars(manager.catalog)
 
-    def narrowed(deadline: float = math.inf) -> Inventory:
-        found = look(deadline)
+    def narrowed(deadline: float = math.inf, read: Reading | None = None) -> Inventory:
+        found = look(deadline, read)
         return dataclasses.replace(found, providers=_alone(found, address))
 
     catalog["look"] = narrowed

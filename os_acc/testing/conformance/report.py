@@ -26,7 +26,7 @@ FORMAT: Final = 1
 
 
 class Result(enum.Enum):
-    """The result of a check, or of a whole run."""
+    """The result of a check, or of an entire run."""
 
     PASSED = "passed"
     FAILED = "failed"

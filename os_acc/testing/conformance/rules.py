@@ -70,7 +70,7 @@ def plug(host: TestHost, provider: Provider, number: int = 1, amount: int = 1) -
 def lacks_capacity(error: BaseException) -> bool:
     """Return whether a plug failed since its unit was more than there is capacity for.
 
-    A plugin whose hardware does not tell the number of its units offers too many.
+    A plugin whose hardware does not report the number of its units offers too many.
     """
     return (
         isinstance(error, exception.HostStepFailed)

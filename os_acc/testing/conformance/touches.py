@@ -15,7 +15,6 @@ import logging
 import mmap
 import os
 import signal
-import sqlite3
 import struct
 import sys
 import threading
@@ -132,16 +131,7 @@ class Touches:
             calls: dict[str, Any] = vars(self._kernel)
             for name in _OF_KERNEL:
                 calls[name] = self._quietly(name, getattr(self._kernel, name))
-            sys.addaudithook(self._audit)
-        connect = sqlite3.connect
-
-        def watched(database: Any, *args: Any, **options: Any) -> sqlite3.Connection:
-            connection: sqlite3.Connection = connect(database, *args, **options)
-            if database != ":memory:":
-                connection.set_trace_callback(self._statement)
-            return connection
-
-        vars(sqlite3)["connect"] = watched
+        sys.addaudithook(self._audit)
 
     def _quietly(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any) -> Any:
@@ -159,15 +149,12 @@ class Touches:
 
         return watched
 
-    def _statement(self, text: str) -> None:
-        if text.startswith(("INSERT", "UPDATE", "DELETE", "REPLACE")):
-            self._local.has_changed = True
-        elif text == "COMMIT" and getattr(self._local, "has_changed", False):
-            self._local.has_changed = False
-            self.touch("a commit of the store")
-
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
+        if event == "os.rename" and os.fsdecode(args[1]).endswith("/os_acc.sqlite"):
+            self.touch("a commit of the store")
+        elif self._kernel is None:
+            return
+        elif event == "open":
             path, _mode, flags = args
             if isinstance(flags, int) and flags & _WRITES and self._is_ours(path):
                 self.touch(f"open of {os.path.basename(os.fsdecode(path))}")

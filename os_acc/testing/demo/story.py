@@ -15,10 +15,9 @@ from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.testing import Snapshot
-from os_acc.testing.demo import compute, libvirt
+from os_acc.testing.demo import compute
 from os_acc.testing.demo.host import DemoHost
-from os_acc.testing.demo.terminal import Terminal
-from os_acc.testing.demo.views import Views
+from os_acc.testing.demo.views import Terminal, Views, hostdev
 
 #: Resource classes; the second GPU is for the plug that is killed.
 _GPU, _NIC = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_NIC"
@@ -98,7 +97,7 @@ class Story:
     def _xml(self) -> None:
         self._out.step("The XML that Nova's libvirt driver makes of these entries")
         for entry in os_acc.attached(self._one)[self._one["uuid"]]:
-            self._out.say(libvirt.hostdev(entry), indent=5)
+            self._out.say(hostdev(entry), indent=5)
 
     def _journal(self, manager: Manager) -> None:
         self._out.step("The journal: leases with what to restore, and their history")

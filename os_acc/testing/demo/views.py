@@ -4,20 +4,45 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.testing.demo.host import DemoHost
-from os_acc.testing.demo.terminal import Terminal
 
 _ALL_EVENTS = 1000
 _WIDTH = 88
 _SHOWN_TRAITS = ("CUSTOM_FPGA_INTEL_", "CUSTOM_PROGRAMMABLE")
+
+
+class Terminal:
+    """Writes numbered headings, tables and indented blocks."""
+
+    def __init__(self) -> None:
+        self._number = itertools.count(1)
+
+    def step(self, title: str) -> None:
+        """Write the heading of the next step."""
+        print(f"\n{next(self._number)}. {title}", flush=True)
+
+    def say(self, text: str, indent: int = 3) -> None:
+        """Write a block of text, each line indented."""
+        for line in text.splitlines():
+            print(" " * indent + line, flush=True)
+
+    def table(self, rows: Iterable[Sequence[object]]) -> None:
+        """Write rows of cells, each column as wide as its widest cell."""
+        texts = [[str(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        for row in texts:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.say("  ".join(cells).rstrip(), indent=5)
 
 
 class Views:
@@ -76,7 +101,7 @@ class Views:
         self._out.table(
             (
                 f"lease {lease.state.value}",
-                lease.instance_name or self._names[lease.consumer],
+                lease.guest.name or self._names[lease.consumer],
                 lease.address,
                 f"restores {', '.join(_or_dash(each.driver) for each in lease.prior)}",
             )
@@ -97,6 +122,29 @@ class Views:
             for event in events[self._events :]
         )
         self._events = len(events)
+
+
+def hostdev(entry: Mapping[str, Any]) -> str:
+    """Return the ``<hostdev>`` element of an entry, as Nova 34 writes it.
+
+    LibvirtConfigGuestHostdevPCI.format_dom() in nova/virt/libvirt/config.py;
+    ``managed`` is ``yes``, so libvirt finds the device on vfio-pci and leaves
+    it there.
+    """
+    element = ElementTree.Element(
+        "hostdev", {"mode": "subsystem", "type": "pci", "managed": "yes"}
+    )
+    info = entry["attach_handle_info"]
+    address = {
+        "domain": f"0x{info['domain']}",
+        "bus": f"0x{info['bus']}",
+        "slot": f"0x{info['device']}",
+        "function": f"0x{info['function']}",
+    }
+    source = ElementTree.SubElement(element, "source")
+    ElementTree.SubElement(source, "address", address)
+    ElementTree.indent(element)
+    return ElementTree.tostring(element, encoding="unicode")
 
 
 def _or_dash(value: object) -> str:

@@ -139,7 +139,7 @@ def program(helper: list[str], own: str, card: str, image: str, attempts: str) -
         for signature, outcome, step in json.loads(attempts):
             answer = client.call(
                 "os_acc.privsep.fpga.program",
-                *(parts, identity, 0, str(dfl.INTERFACE), algorithm, digest),
+                *(parts, identity, 0, str(dfl.INTERFACE), (algorithm, digest)),
                 *(0, os.path.getsize(image), _epoch(), _MILLISECONDS),
                 tuple(signature),
             )

@@ -51,7 +51,7 @@ FIGURES = CHECKOUT / "build" / "figures" / "kernel.json"
 
 #: Seconds until pytest begins, and until it has ended, on a slow machine.
 BOOT_DEADLINE = 300.0
-TESTS_DEADLINE = 3300.0
+TESTS_DEADLINE = 9000.0
 #: Seconds without a beat (:func:`.inside.report`) after which a machine has stopped.
 #: A test that hangs does not stop the beats, and is not tried again.
 BEAT_DEADLINE = 300.0

@@ -18,7 +18,7 @@ from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record
 from os_acc.privsep.nvme import erasing, keeper, notes, survey, vf_resources
-from os_acc.privsep.nvme.commands import AdminQueue, VirtualizationAction
+from os_acc.privsep.nvme.commands import VirtualizationAction
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.privsep.record import FunctionUse
 
@@ -124,16 +124,13 @@ def bare_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
     sysfs.write(pf, "sriov_drivers_autoprobe", "1")
 
 
-def lacks(*vfs: str) -> list[str]:
+def lacks(pf: str, *vfs: str) -> list[str]:
     """Return for each VF why no driver can run it."""
-    addresses = map(PciAddress.parse, vfs)
-    return [survey.lack_of_vf(each, manager_of(each)) for each in addresses]
-
-
-def manager_of(vf: PciAddress) -> AdminQueue:
-    found = survey.manager_of(vf)
-    assert found is not None
-    return found
+    physical = PciAddress.parse(pf)
+    manager = survey.manager_of(PciAddress.parse(vfs[0]))
+    assert manager is not None
+    found = survey.lacks_of_vfs(physical, manager)
+    return [found[PciAddress.parse(each)] for each in vfs]
 
 
 def test_the_driver_leaves_a_vf_without_resources_and_stays_with_them(
@@ -143,13 +140,13 @@ def test_the_driver_leaves_a_vf_without_resources_and_stays_with_them(
     number = (
         "secondary controller {} is offline, with 0 queue and 0 interrupt resources"
     )
-    assert lacks(*vfs) == [number.format(1), number.format(2)]
+    assert lacks(pf, *vfs) == [number.format(1), number.format(2)]
     sysfs.rebind(vfs[0], "nvme")
     wait_until(lambda: sysfs.driver(vfs[0]) is None)
 
     queue = survey.wait_for_queue(PciAddress.parse(pf))
     vf_resources.share_among(PciAddress.parse(pf), queue, 2)
-    assert lacks(*vfs) == ["", ""]
+    assert lacks(pf, *vfs) == ["", ""]
     found = queue.secondaries()[:2]
     assert [(each.queues, each.interrupts) for each in found] == [(2, 1), (2, 1)]
     for vf in vfs:
@@ -159,7 +156,7 @@ def test_the_driver_leaves_a_vf_without_resources_and_stays_with_them(
         sysfs.write(vf, "driver_override", "\n")
     # A reset of a VF, as at the end of each guest, takes nothing from it.
     sysfs.write(vfs[0], "reset", "1")
-    assert lacks(*vfs) == ["", ""]
+    assert lacks(pf, *vfs) == ["", ""]
 
 
 def test_resources_that_the_pf_has_are_taken_from_it(the_machine: Machine) -> None:

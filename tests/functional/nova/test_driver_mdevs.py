@@ -197,7 +197,7 @@ def test_cyborg_34_after_a_reboot_of_the_host_only_os_acc_creates_it(
 def test_nova_gives_no_leased_mediated_device_to_another_server(
     cloud: MdevCloud, server: dict[str, Any]
 ) -> None:
-    """A mediated device that no guest has is free for Nova (``vgpus.py``)."""
+    """A mediated device that no guest has is free for Nova."""
     held = cloud.check_attached(server, FIRST)
     free = str(uuid.uuid4())
     cloud.nodes[FIRST].create(free)

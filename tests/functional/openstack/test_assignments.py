@@ -25,13 +25,8 @@ from os_acc import exception
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
-from os_acc.scheduling.assignment import (
-    AssignmentCase,
-    ProviderAllocation,
-    Served,
-    assign,
-)
-from os_acc.scheduling.assignment.trait_view import TraitView
+from os_acc.scheduling.assignment import Assignment, ProviderAllocation, assign
+from os_acc.scheduling.unmapped import TraitView
 from tests.expected_errors import has
 from tests.functional.openstack.inner_placement import (
     InnerPlacement,
@@ -147,8 +142,8 @@ def random_flavor(dice: random.Random) -> FlavorRequest:
 def allocated(tree: Tree, taken: Taken) -> list[ProviderAllocation]:
     traits = {node.uuid: node.traits for node in tree.nodes}
     return [
-        ProviderAllocation(provider, resources, provider in tree.ours, traits[provider])
-        for provider, resources in entries(taken)
+        ProviderAllocation(at, resources, at in tree.ours, traits[at], traits[at])
+        for at, resources in entries(taken)
     ]
 
 
@@ -160,8 +155,8 @@ def entries(taken: Taken) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     )
 
 
-def mapped(found: Sequence[Served]) -> Mapped:
-    return frozenset((each.suffix, each.provider) for each in found)
+def mapped(found: Assignment) -> Mapped:
+    return frozenset((suffix, provider) for (suffix, _name), provider in found.items())
 
 
 def attributed(tree: Tree, flavor: FlavorRequest, taken: Taken) -> Mapped:
@@ -293,7 +288,7 @@ def check_found(
     tree: Tree, flavor: FlavorRequest, taken: Taken, mappings: set[Mapped]
 ) -> None:
     there = allocated(tree, taken)
-    found = assign(AssignmentCase(flavor.groups, flavor.policy, there))
+    found = assign(flavor.groups, flavor.policy, there)
     assert mapped(found) in mappings, flavor
     right = every_assignment(flavor.groups, flavor.policy, there)
     assert found in right
@@ -309,4 +304,4 @@ def check_refused(tree: Tree, flavor: FlavorRequest, taken: Taken) -> None:
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
     ):
-        assign(AssignmentCase(flavor.groups, flavor.policy, there))
+        assign(flavor.groups, flavor.policy, there)

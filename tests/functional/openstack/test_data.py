@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from os_acc import exception
@@ -25,7 +27,11 @@ def all_of(data: ImageStream) -> tuple[bytes, exception.ServiceUnavailable | Non
 
 def token(source: Glance) -> str:
     """Return the current token of a source."""
-    value = source._link().http.get_token()
+    value = source._client.call(
+        lambda access: access.session.get_token(access.auth),
+        "get a token",
+        time.monotonic() + 60.0,
+    )
     assert value
     return value
 

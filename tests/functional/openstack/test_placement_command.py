@@ -13,7 +13,7 @@ import pytest
 from oslo_config import cfg
 
 import os_acc
-from os_acc import exception, service
+from os_acc import exception, inspection, service
 from os_acc.cmd.app import OsAcc
 from os_acc.store.leases import Store
 from tests.expected_errors import has
@@ -79,7 +79,7 @@ def test_the_command_puts_on_record_whose_providers_are_ours(
     status, _out, err = run(site, "provider", "sync", state_path=elsewhere)
     assert status == 0, err
     # A guest has the GPU, and no record exists: the provider's name identifies it.
-    found = Store.open(elsewhere, service.STORE_SECONDS)
+    found = Store.open(elsewhere, inspection.STORE_SECONDS)
     assert found.providers().keys() == offered
     assert found.recorded_state().provider_origins.keys() >= offered - {gpu}
 

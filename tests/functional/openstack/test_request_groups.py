@@ -18,7 +18,7 @@ from os_acc.objects.request import (
     RequestGroup,
 )
 from os_acc.scheduling import allocation_candidates, extra_specs
-from os_acc.scheduling.assignment import AssignmentCase, ProviderAllocation, assign
+from os_acc.scheduling.assignment import ProviderAllocation, assign
 from tests.functional.openstack.network_cards import (
     BYTES,
     NET1,
@@ -252,19 +252,19 @@ def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
 
 def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[str]]:
     """Return the groups' providers, found without the mappings."""
-    allocated = [
-        ProviderAllocation(
-            provider,
-            tuple((name, n) for rp, name, n in sorted(candidate) if rp == provider),
-            exact=True,
-            traits=frozenset(TRAITS.get(provider, ())),
+    allocated = []
+    for provider in sorted({provider for provider, _name, _n in candidate}):
+        resources = tuple(
+            (name, n) for rp, name, n in sorted(candidate) if rp == provider
         )
-        for provider in sorted({provider for provider, _name, _n in candidate})
-    ]
-    served = assign(AssignmentCase(request.groups, request.policy, allocated))
+        traits = frozenset(TRAITS.get(provider, ()))
+        allocated.append(ProviderAllocation(provider, resources, True, traits, traits))
+    served = assign(request.groups, request.policy, allocated)
     return {
         group.suffix: frozenset(
-            one.provider for one in served if one.suffix == group.suffix
+            provider
+            for (suffix, _n), provider in served.items()
+            if suffix == group.suffix
         )
         for group in request.groups
     }

@@ -91,7 +91,7 @@ def test_a_rebuild_programs_the_region_of_an_adopted_pci_function(two_functions)
     (lease,) = leases(two_functions)
     assert lease.programming is not None
     assert lease.programming.function_id == CRYPTO
-    assert lease.image_id == images[CRYPTO]
+    assert lease.guest.image_id == images[CRYPTO]
 
 
 def test_a_device_without_a_region_is_adopted_without_one(bench):
@@ -99,7 +99,7 @@ def test_a_device_without_a_region_is_adopted_without_one(bench):
     adopt(bench, "0000:17:00.0")
     (lease,) = leases(bench)
     assert lease.programming is None
-    assert not lease.has_unread_region
+    assert not lease.has_unknown_region
     unseen = "11111111-2222-4333-8444-555555555555"
     assert start(bench, unseen)[0]["pci_id"] == "0000:17:00.0"
     assert not bench.manager.store.recorded_state().unverified_regions.guest_writable

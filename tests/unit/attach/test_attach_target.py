@@ -156,5 +156,5 @@ def test_one_group_has_one_target(bench):
         "accel1:attach_target": "host",
         "os_acc1:attach_target": "none",
     }
-    with pytest.raises(exception.InvalidExtraSpec, match="another attach_target"):
+    with pytest.raises(exception.InvalidExtraSpec, match="contradicts another key"):
         bench.manager.plug(instance(1), None, specs)

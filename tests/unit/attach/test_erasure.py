@@ -47,7 +47,7 @@ def use(host: TestHost, number: int = 1, address: str = CARD) -> None:
 
 def erasing(host: TestHost) -> list[Lease]:
     """Return the leases of devices whose consumers have given them back."""
-    return [each for each in host.manager.store.leases() if each.is_over]
+    return [each for each in host.manager.store.leases() if each.erasure]
 
 
 def reserved(host: TestHost, address: str = CARD) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def test_the_device_belongs_to_no_consumer_any_more(host, monkeypatch):
     assert host.manager.attached(None) == {}
     assert service.recorded(host.config()) == {}
     assert host.manager.attached(instance(1)) == {}
-    assert lease.former_consumer == uuid_of(1)
+    assert lease.erasure.consumer == uuid_of(1)
     # No caller can end or move it.
     assert host.manager.unplug({"uuid": lease.consumer}) == 0
     with pytest.raises(exception.NotFound):

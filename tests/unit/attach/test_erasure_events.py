@@ -46,12 +46,12 @@ def held(host: TestHost, number: int) -> list[Lease]:
 
 
 def check_kept(host: TestHost, number: int, address: str) -> None:
-    """Check that an instance has its device with its data, and owes its erasure."""
+    """Check that an instance has its device with its data, and has to be erased."""
     advance(host)
     assert acme.has_data(host.root, address)
     (lease,) = held(host, number)
     assert (str(lease.address), lease.state) == (address, LeaseState.HELD)
-    assert lease.owes_erase
+    assert lease.needs_erase
     assert erasing(host) == []
 
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sqlite3
 from types import SimpleNamespace
 
 import pytest
 
 from os_acc import exception
-from os_acc.host import attributes, function
+from os_acc.host import attributes, pci
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep import locks as lock_files
-from os_acc.store import locks
+from os_acc.store import locks, small_files
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
 
@@ -137,7 +136,7 @@ def test_an_attribute_that_the_helper_reads(bench, before, refuse, error):
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_function_that_the_service_opens(bench, before, refuse, error):
-    once = refuse(function, "open", error, GPU)
+    once = refuse(pci, "open", error, GPU)
     check_passes(bench, before)
     assert once.struck
 
@@ -171,20 +170,16 @@ def test_a_lock_of_the_service(bench, before, monkeypatch, error):
     assert isinstance(refusal, exception.StateUnavailable)
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), sqlite3.OperationalError("unable to open database file")]
-)
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "no more")])
 def test_the_store(bench, before, monkeypatch, error):
-    if isinstance(error, sqlite3.Error):
-        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
-    real, errors = sqlite3.connect, [error]
+    real, errors = small_files.replace, [error]
 
-    def connect(*args, **options):
+    def replace(*args, **options):
         if errors:
             raise errors.pop()
-        return real(*args, **options)
+        real(*args, **options)
 
-    monkeypatch.setattr(sqlite3, "connect", connect)
+    monkeypatch.setattr(small_files, "replace", replace)
     refusal = check_passes(bench, before)
     assert isinstance(refusal, exception.StateUnavailable)
 

@@ -125,13 +125,13 @@ def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
     """Its allocation still exists: the unit would be counted twice."""
     nova, seen = Nova(), []
     card.plug(1, NIC)
-    give_back = card.manager.life._give_back
+    give_back = card.manager.life.devices.give_back
 
     def looked_at(lease, *more):
         seen.append(units(nova, card))
         give_back(lease, *more)
 
-    monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
+    monkeypatch.setattr(card.manager.life.devices, "give_back", looked_at)
     card.unplug(1)
     assert seen == [(4, 0)]
 
@@ -139,14 +139,14 @@ def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
 def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
     nova, seen = Nova(), []
     card.kernel.let_go(fail_to_release(card, 1, NIC))
-    give_back = card.manager.life._give_back
+    give_back = card.manager.life.devices.give_back
 
     def looked_at(lease, *more):
         card.manager.discover()
         seen.append(units(nova, card))
         give_back(lease, *more)
 
-    monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
+    monkeypatch.setattr(card.manager.life.devices, "give_back", looked_at)
     card.unplug(1)
     assert seen == [(4, 1)]
     assert units(nova, card) == (4, 0)
@@ -236,12 +236,12 @@ def test_a_stuck_device_does_not_delay_the_retry_of_another(bench, rounds):
     bench.kernel.let_go(stuck)
     bench.kernel.hang(GPU, "unbind")
     rounds.retrier.start()
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     bench.kernel.wait_until_blocked()
     assert not futures.wait([rounds.attempt(2)], LONG).not_done
     bench.kernel.let_go(other)
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     assert not futures.wait([rounds.attempt(2)], LONG).not_done
     assert bench.plugged(2) == []
@@ -253,11 +253,11 @@ def test_an_attempt_that_has_not_ended_gets_no_second_one(bench, rounds):
     bench.kernel.let_go(fail_to_release(bench, 1, GPU))
     bench.kernel.hang(GPU, "unbind")
     rounds.retrier.start()
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     bench.kernel.wait_until_blocked()
     first = rounds.attempt(1)
-    rounds.retrier.kick()
+    rounds.retrier.retry_now()
     rounds.wait_for_begin()
     assert rounds.attempt(1) is first
 
@@ -323,7 +323,7 @@ def test_a_round_that_fails_does_not_end_the_retries(rounds, caplog):
     rounds.retrier.retry = broken
     rounds.retrier.start()
     for _ in range(3):
-        rounds.retrier.kick()
+        rounds.retrier.retry_now()
         assert failed.acquire(timeout=LONG)
     assert rounds.retrier.stop(LONG)
     assert "an unexpected failure" in caplog.text
@@ -396,7 +396,7 @@ def fail_by(bench: TestHost, monkeypatch: pytest.MonkeyPatch, error: Exception) 
     def give_back(*_arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(bench.manager.life, "_give_back", give_back)
+    monkeypatch.setattr(bench.manager.life.devices, "give_back", give_back)
     bench.plug(1, GPU)
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)

@@ -17,6 +17,7 @@ from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders, kernel
+from os_acc.privsep.outcome import Outcome
 from os_acc.testing import (
     FakeKernel,
     HostSpec,
@@ -243,7 +244,7 @@ def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch,
 
     class Unreadable(FakeKernel):
         def read(self, path: str) -> str:
-            if path.endswith(f"{FPGA}/vendor"):
+            if path.endswith(f"{FPGA}/modalias"):
                 reads[0] += 1
                 if reads[0] == nth:
                     raise OSError(errno.EIO, os.strerror(errno.EIO), path)
@@ -253,7 +254,7 @@ def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch,
     with pytest.raises(
         exception.HostStepFailed,
         check=has(reason=exception.StepReason.REFUSED),
-        match="vendor: EIO",
+        match="modalias: EIO",
     ) as caught:
         bench.manager.plug(instance(1), *request(provider))
     assert caught.value.errno == errno.EIO
@@ -312,7 +313,7 @@ def test_the_look_of_the_other_context_decides(bench, monkeypatch):
     before = bench.kernel.snapshot()
     bench.plug(1, FPGA)
     bench.kernel.chown(FPGA)
-    monkeypatch.setattr(holders, "_probe", lambda addresses: 0)
+    monkeypatch.setattr(holders, "_holders", lambda nodes, groups: (Outcome.OK, 0, ()))
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 

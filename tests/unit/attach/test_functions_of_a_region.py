@@ -383,5 +383,5 @@ def test_functions_that_contradict_the_region_are_an_error_of_the_plugin(
         with pytest.raises(exception.PluginFailed, match="acme"):
             region.plug(1, PF, function_id=GZIP)
     monkeypatch.setattr(plugin, "_reached", lambda *_: found)
-    (broken,) = region.manager.discover().broken_rules
-    assert broken.plugin == "acme"
+    (aside,) = region.manager.discover().set_aside
+    assert aside.name == "acme"

@@ -49,5 +49,10 @@ def test_a_function_that_stays_with_the_host_names_none(make_bench):
     bench = make_bench(two_gpus(), device_spec=NAMED)
     bench.plug(1, FIRST)
     (lease,) = bench.manager.store.leases()
-    entry = accelerator(dataclasses.replace(lease, attach_target=AttachTarget.HOST))
+    entry = accelerator(
+        dataclasses.replace(
+            lease,
+            wanted=dataclasses.replace(lease.wanted, attach_target=AttachTarget.HOST),
+        )
+    )
     assert not {"pci_id", "held_pci_ids"} & set(entry)

@@ -149,7 +149,7 @@ def test_any_text_may_be_a_name(api, name):
     mine = {"uuid": uuid_of(2), "name": name}
     entries = os_acc.plug(mine, selected, specs)
     assert os_acc.attached(mine) == {uuid_of(2): entries}
-    assert api.manager.store.leases(uuid_of(2))[0].instance_name == name
+    assert api.manager.store.leases(uuid_of(2))[0].guest.name == name
     assert os_acc.unplug(mine) == 1
 
 

@@ -67,7 +67,11 @@ def test_what_the_host_uses_after_a_reboot_stays_with_it(bench):
 def test_groups_that_a_reboot_numbers_anew_hide_no_holder(bench):
     bench.plug(1, GPU)
     (lease,) = bench.manager.store.leases()
-    earlier = dataclasses.replace(lease, iommu_group=999, boot_id=uuid_of(7))
+    earlier = dataclasses.replace(
+        lease,
+        handle=dataclasses.replace(lease.handle, iommu_group=999),
+        boot_id=uuid_of(7),
+    )
     bench.manager.store.replace([earlier])
     bench.kernel.hold(GPU)
     with pytest.raises(exception.DevicesUnreleased) as caught:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import exception, service
+from os_acc import exception, inspection
 from os_acc.attach import operations
 from os_acc.cmd import arguments, device_states
 from os_acc.host import mdev
@@ -127,7 +127,7 @@ def test_it_keeps_its_share_of_the_capacity(host):
 def listed(host: TestHost) -> device_states.DeviceState:
     """Return the slot as 'os-acc device list' shows it."""
     host.manager.discover(float("inf"))
-    look = service.look(host.config(), host.root)
+    look = inspection.look(host.config(), host.root)
     (found,) = (
         each
         for each in device_states.device_states(look)
@@ -228,7 +228,7 @@ def test_it_is_adopted_for_its_guest(host, calls):
 
     lease = adopt(host, 1)
 
-    assert (lease.uuid, lease.state, lease.owes_release) == (
+    assert (lease.uuid, lease.state, lease.needs_release) == (
         uuid,
         LeaseState.HELD,
         True,

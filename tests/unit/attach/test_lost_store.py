@@ -135,7 +135,7 @@ def test_a_lease_is_not_added_to_another_store_than_was_read(host, monkeypatch):
     looks = []
     look = host.manager.catalog.look
     monkeypatch.setattr(
-        host.manager.catalog, "look", lambda end: looks.append(1) or look(end)
+        host.manager.catalog, "look", lambda *given: looks.append(1) or look(*given)
     )
     (entry,) = host.manager.plug(instance(1), selected, specs)
     assert entry["pci_id"] == GPU
@@ -146,8 +146,8 @@ def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
     selected, specs = request(host.provider(DISK))
     look, steals = host.manager.catalog.look, iter((DISK,))
 
-    def before_another(deadline):
-        inventory = look(deadline)
+    def before_another(*given):
+        inventory = look(*given)
         for address in steals:
             host.bind(address, "vfio-pci")
         return inventory

@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.attach import operations, verification
 from os_acc.host import pci
 from os_acc.inventory import discovery
-from os_acc.objects.lease import LeaseState
+from os_acc.objects.lease import LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import instance, request, uuid_of
 from tests.expected_errors import has
@@ -381,7 +381,7 @@ def test_a_device_of_which_the_kernel_says_nothing_is_passed_over(
     stuck, second, *others = (handle.address for handle in provider.device.handles)
     read, gate = pci.read_binding, threading.Event()
 
-    def read_unless_stuck(root: str, address: PciAddress) -> pci.DriverBinding | None:
+    def read_unless_stuck(root: str, address: PciAddress) -> PriorBinding | None:
         if address == stuck:
             gate.wait()
         return read(root, address)

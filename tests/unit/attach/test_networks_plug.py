@@ -134,9 +134,9 @@ def test_a_repeated_plug_with_other_cells_considers_the_networks(host):
     entries = plug(host, "physnet0")
     with refused("physnet0"):
         plug(host, "physnet0", cells=(1,))
-    assert host.manager.store.leases()[0].cells == (0,)
+    assert host.manager.store.leases()[0].guest.cells == (0,)
     assert plug(host, "physnet0", tunneled=True, cells=(0, 1)) == entries
-    assert host.manager.store.leases()[0].cells == (0, 1)
+    assert host.manager.store.leases()[0].guest.cells == (0, 1)
 
 
 def test_cells_that_become_known_later_consider_the_networks(host):

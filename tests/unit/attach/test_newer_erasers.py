@@ -116,7 +116,7 @@ def use(host: TestHost, **request: str) -> None:
     """Plug the card, and let its consumer write to it."""
     host.plug(1, CARD, **request)
     acme.write_medium(host.root, CARD)
-    assert not the_lease(host).owes_erase
+    assert not the_lease(host).needs_erase
 
 
 def the_lease(host: TestHost) -> Lease:
@@ -155,7 +155,7 @@ def test_a_second_plug_records_what_is_owed(host, upgrade, target):
     upgrade()
     before = host.kernel.snapshot()
     host.manager.plug(instance(1), None, None)
-    assert (the_lease(host).owes_erase, eraser(host)) == (True, "acme")
+    assert (the_lease(host).needs_erase, eraser(host)) == (True, "acme")
     assert host.kernel.snapshot() == before
     host.unplug(1)
     check_erased(host)
@@ -166,7 +166,7 @@ def test_a_plug_after_a_reboot_records_what_is_owed(host, upgrade):
     upgrade()
     host.kernel.reboot()
     host.restart().plug(instance(1), None, None)
-    assert (the_lease(host).owes_erase, eraser(host)) == (True, "acme")
+    assert (the_lease(host).needs_erase, eraser(host)) == (True, "acme")
     host.unplug(1)
     check_erased(host)
 
@@ -188,7 +188,7 @@ def test_the_debt_is_recorded_before_the_device_is_released(host, upgrade):
     with pytest.raises(exception.DevicesUnreleased):
         host.unplug(1)
     lease = the_lease(host)
-    assert (lease.state, lease.owes_erase) == (LeaseState.QUARANTINED, True)
+    assert (lease.state, lease.needs_erase) == (LeaseState.QUARANTINED, True)
 
 
 @pytest.mark.parametrize("is_begun", [True, False], ids=["waits", "quarantined"])
@@ -309,7 +309,7 @@ def test_a_device_that_may_keep_its_data_by_tag_is_not_erased(host, upgrade):
     host.options["device_spec"] = [tagged]
     upgrade(f"{HERE}:ErasesUntagged")
     host.manager.plug(instance(1), None, None)
-    assert not the_lease(host).owes_erase
+    assert not the_lease(host).needs_erase
     host.unplug(1)
     assert acme.has_data(host.root, CARD)
     host.plug(2, CARD)

@@ -215,7 +215,7 @@ def test_a_rebuild_with_an_image_that_names_the_same_function_is_confirmed(
     assert fpgas.kernel.writes() == writes
     # The image is compared once only.
     state = leases(fpgas)
-    assert start(fpgas, state[0].image_id) == first
+    assert start(fpgas, state[0].guest.image_id) == first
     assert leases(fpgas) == state
 
 
@@ -318,7 +318,7 @@ def test_an_image_that_has_to_be_visible_is_an_error(fpgas, images):
     unseen = "11111111-2222-4333-8444-555555555555"
     with pytest.raises(exception.ImageNotFound, match=unseen):
         strict.plug(instance(1) | {"image_id": unseen}, None, None)
-    assert leases(fpgas)[0].image_id == images[GZIP]
+    assert leases(fpgas)[0].guest.image_id == images[GZIP]
 
 
 def test_a_device_that_the_guest_still_holds_is_not_reprogrammed(fpgas, images):

@@ -14,7 +14,7 @@ NAMED = {"name": "web-1", "project_id": uuid_of(7)}
 
 def recorded(bench: TestHost) -> tuple[Lease, ...]:
     """Return the leases in the file, as another process reads them."""
-    return readonly.read(bench.state_path, 30).leases
+    return readonly.read(bench.state_path).leases
 
 
 def test_a_plug_records_the_instance_and_its_pci_addresses(bench: TestHost) -> None:
@@ -24,7 +24,7 @@ def test_a_plug_records_the_instance_and_its_pci_addresses(bench: TestHost) -> N
     assert [str(each.address) for each in recorded(bench)] == [GPU, FPGA]
     for lease in recorded(bench):
         assert lease.consumer == uuid_of(1)
-        assert {"name": lease.instance_name, "project_id": lease.project_id} == NAMED
+        assert {"name": lease.guest.name, "project_id": lease.guest.project_id} == NAMED
 
 
 def test_an_unplug_frees_the_pci_addresses_for_other_processes(bench: TestHost) -> None:

@@ -188,7 +188,9 @@ def test_a_failed_programming_leaves_no_lease_and_no_trait(fpgas):
     assert TRAIT in traits(fpgas)
 
 
-@pytest.mark.parametrize("step", ["_prepare", "release"])
+@pytest.mark.parametrize(
+    "step", ["devices.Devices.prepare", "lifecycle.Lifecycle.release"]
+)
 def test_a_crash_leaves_no_lease_that_no_caller_unplugs(fpgas, monkeypatch, step):
     be_a_guest(fpgas)
 
@@ -196,8 +198,8 @@ def test_a_crash_leaves_no_lease_that_no_caller_unplugs(fpgas, monkeypatch, step
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"os_acc.attach.lifecycle.Lifecycle.{step}", die)
-        if step == "_prepare":
+        patch.setattr(f"os_acc.attach.{step}", die)
+        if step == "devices.Devices.prepare":
             # A killed process rolls nothing back.
             patch.setattr("os_acc.attach.lifecycle.Lifecycle._roll_back", die)
         with pytest.raises(KeyboardInterrupt):

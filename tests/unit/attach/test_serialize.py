@@ -11,27 +11,19 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.attach.serialize import accelerator
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
-from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
 from os_acc.testing import uuid_of
+from tests.unit import leases
 
 
 def lease(place: str, state: LeaseState = LeaseState.HELD, node: int | None = 1):
     address = PciAddress.parse(place)
-    return Lease(
-        uuid=uuid_of(1),
-        consumer=uuid_of(2),
-        owner=Owner.NOVA,
-        state=state,
+    return leases.lease(
+        address,
         group="_gpu",
-        provider=uuid_of(3),
-        resource_class="CUSTOM_ACCELERATOR_GPU",
-        address=address,
-        iommu_group=7,
         numa_node=node,
-        prior=(PriorBinding(address, PciIdentity(1, 2, 3, 4, 5), None, None),),
-        request="d1ce",
-        boot_id=uuid_of(4),
+        state=state,
         created_at=1_795_443_021_000_250,
     )
 

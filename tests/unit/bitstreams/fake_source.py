@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from os_acc import exception
-from os_acc.bitstreams.source import DownloadInterrupted, has
+from os_acc.bitstreams.source import DownloadInterrupted, ImageStream, has
 from os_acc.objects.image import Image
 
 PIECE = 1 << 20
@@ -102,7 +102,7 @@ class Place:
                 yield image
 
     @contextlib.contextmanager
-    def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[ImageStream]:
         if self.faults.refusals:
             self.faults.refusals -= 1
             raise exception.ServiceUnavailable(
@@ -110,28 +110,20 @@ class Place:
             )
         begin = offset if self.resumes else 0
         self.begun.append(begin)
-        yield _Data(self, self.contents[image.id], begin)
+        yield ImageStream(begin, self._pieces(self.contents[image.id], begin))
 
-
-class _Data:
-    def __init__(self, place: Place, content: bytes, offset: int) -> None:
-        self.offset = offset
-        self._place = place
-        self._content = content
-
-    def __iter__(self) -> Iterator[bytes]:
-        faults, content = self._place.faults, self._content
+    def _pieces(self, content: bytes, offset: int) -> Iterator[bytes]:
+        faults = self.faults
         dropped = faults.drops.pop(0) if faults.drops else None
         end = faults.ends.pop(0) if faults.ends else None
         cut = faults.cuts.pop(0) if faults.cuts else None
         limits = (dropped, end, cut, len(content))
         last = min(each for each in limits if each is not None)
-        piece = self._place.piece
-        for start in range(self.offset, last, piece):
-            yield content[start : min(start + piece, last)]
-            if not self._place.gate.is_set():
-                self._place.waiting.set()
-                self._place.gate.wait()
+        for start in range(offset, last, self.piece):
+            yield content[start : min(start + self.piece, last)]
+            if not self.gate.is_set():
+                self.waiting.set()
+                self.gate.wait()
         if dropped is not None:
             raise exception.ServiceUnavailable(
                 "the connection was dropped", service=exception.ServiceType.IMAGE

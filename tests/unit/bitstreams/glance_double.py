@@ -22,7 +22,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc.bitstreams.glance import options as glance
+from os_acc.bitstreams.glance import source as glance
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.image import Image
 from tests.unit import keystone_double

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams import cache_files, download
+from os_acc.bitstreams import cache_files
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.digest import Digest
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
@@ -29,7 +29,7 @@ from tests.unit.bitstreams.cache_images import (
     soon,
     use,
 )
-from tests.unit.bitstreams.fake_source import PIECE, Place
+from tests.unit.bitstreams.fake_source import Place
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -198,12 +198,3 @@ def test_no_lock_of_an_image_is_held_while_it_is_used(
         wanted = (CACHE_LOCK, bitstream_lock(Digest.of(place.only)))
         with locks.try_hold(wanted) as free:
             assert free
-
-
-def test_progress_is_told_to_whoever_downloads(cache: Cache, place: Place) -> None:
-    reported: list[int] = []
-    progress: download.Progress = lambda done, _size: reported.append(done)  # noqa: E731
-    for _ in range(2):
-        with cache.fetched(place, place.only, patiently(), progress):
-            pass
-    assert reported == [PIECE, 2 * PIECE, SIZE]

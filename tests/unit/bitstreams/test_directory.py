@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams.directory import Directory
-from tests.expected_errors import has
+from tests.expected_errors import raises
 
 CONTENT = b"what the region is programmed with" * 50_000
 HASH = hashlib.sha256(CONTENT).hexdigest()
@@ -67,11 +68,6 @@ def read(source: Directory, number: int, offset: int = 0) -> bytes:
     return b"".join(pieces)
 
 
-def test_a_hash_is_the_same_in_capitals(place: Path, source: Directory) -> None:
-    put(place, 2, os_hash_value=HASH.upper())
-    assert source.image(id_of(2), patiently()).hash_value == HASH
-
-
 def test_an_image_is_what_is_said_beside_it(place: Path, source: Directory) -> None:
     put(
         place,
@@ -111,16 +107,6 @@ def test_an_id_is_found_however_it_is_written(source: Directory) -> None:
     assert source.image(written, patiently()).id == id_of(1)
 
 
-def test_images_are_found_by_owner_and_visibility(
-    place: Path, source: Directory
-) -> None:
-    put(place, 2, owner="fpga-team", visibility="private")
-    put(place, 3, owner="tenant", visibility="private")
-    assert ids(source, owner="fpga-team") == {id_of(2)}
-    assert ids(source, visibility="public") == {id_of(1)}
-    assert ids(source, owner="tenant", visibility="public") == set()
-
-
 def test_images_are_found_by_name_tag_and_property(
     place: Path, source: Directory
 ) -> None:
@@ -148,11 +134,7 @@ def test_an_id_that_is_not_there_is_told_with_the_place(
 
 def test_two_files_of_one_id_are_both_named(place: Path, source: Directory) -> None:
     put(place, 2, id=id_of(1))
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.AMBIGUOUS),
-        match=r"image1\.gbs, image2\.gbs",
-    ):
+    with raises(exception.ImageReason.AMBIGUOUS, match=r"image1\.gbs, image2\.gbs"):
         source.image(id_of(1), patiently())
 
 
@@ -168,30 +150,20 @@ def test_an_image_that_goes_is_not_found(place: Path, source: Directory) -> None
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     source = Directory(str(tmp_path / "missing"))
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.IMAGE),
-        match="missing",
-    ) as details:
+    with raises(exception.ServiceType.IMAGE, match="missing") as details:
         source.image(id_of(1), patiently())
     assert "directory" in details.value.hint
 
 
-def test_nothing_is_read_after_the_deadline(source: Directory) -> None:
+def test_nothing_is_read_after_the_deadline(
+    source: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = source.image(id_of(1), patiently())
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.IMAGE),
-        match="in time",
-    ):
+    with raises(exception.ServiceType.IMAGE, match="in time"):
         source.image(id_of(1), time.monotonic())
-    with source.data(image, 0, patiently()) as data:
-        data._deadline = time.monotonic()
-        with pytest.raises(
-            exception.ServiceUnavailable,
-            check=has(service=exception.ServiceType.IMAGE),
-            match="in time",
-        ):
+    with source.data(image, 0, patiently()) as data, monkeypatch.context() as late:
+        late.setattr(time, "monotonic", lambda: math.inf)
+        with raises(exception.ServiceType.IMAGE, match="in time"):
             list(data)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.bitstreams import download
 from os_acc.objects.image import Image
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import PIECE, Faults, Place, image_of
 
 CONTENT = bytes(range(256)) * 10_000
@@ -65,21 +65,13 @@ def test_it_is_proved_by_its_own_algorithm(path: Path, algorithm: str) -> None:
     changes = {"hash_algo": algorithm, "hash_value": value}
     assert fetched(path, place, image_of(CONTENT, **changes)) == CONTENT
     changes["hash_value"] = value[::-1]
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match="do not match its hash",
-    ):
+    with raises(exception.ImageReason.INVALID, match="do not match its hash"):
         fetched(path, place, image_of(CONTENT, **changes))
 
 
 def test_without_a_hash_nothing_is_asked_for(path: Path) -> None:
     place = Place(CONTENT)
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match="no hash",
-    ):
+    with raises(exception.ImageReason.INVALID, match="no hash"):
         fetched(path, place, image_of(CONTENT, hash_value=""))
     assert place.begun == []
 
@@ -88,11 +80,7 @@ def test_one_bit_makes_another_image(path: Path) -> None:
     place = Place(CONTENT)
     image = place.only
     place.contents[image.id] = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match=f"{image.id}.*{image.hash_value}",
-    ):
+    with raises(exception.ImageReason.INVALID, match=f"{image.id}.*{image.hash_value}"):
         fetched(path, place)
 
 
@@ -123,11 +111,7 @@ def test_a_source_that_does_not_is_given_up_at_the_deadline(
 ) -> None:
     place = Place(CONTENT)
     place.faults = Faults(drops, refusals=0 if drops else 100_000)
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.IMAGE),
-        match="not downloaded in time",
-    ):
+    with raises(exception.ServiceType.IMAGE, match="not downloaded in time"):
         fetched(path, place, seconds=0.05)
 
 
@@ -141,10 +125,8 @@ def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
     monkeypatch.setattr(download, "LONGEST_PAUSE", 1_000)
     place = Place(CONTENT)
     place.faults = faults
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.IMAGE),
-        match=f"{done} of {len(CONTENT)} bytes",
+    with raises(
+        exception.ServiceType.IMAGE, match=f"{done} of {len(CONTENT)} bytes"
     ) as late:
         fetched(path, place)
     assert isinstance(late.value.__cause__, exception.ServiceUnavailable)
@@ -159,11 +141,7 @@ def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> Non
 
     place = Place(CONTENT)
     place.data = lambda *_: contextlib.nullcontext(Endless())  # type: ignore
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.IMAGE),
-        match="not downloaded in time",
-    ):
+    with raises(exception.ServiceType.IMAGE, match="not downloaded in time"):
         fetched(path, place, image_of(CONTENT, size=1 << 60), seconds=0.05)
 
 
@@ -182,11 +160,7 @@ def test_a_file_that_is_shorter_than_it_should_be_is_refused(
     place = Place(CONTENT, resumes=resumes)
     image = image_of(CONTENT, size=len(CONTENT) + 1)
     message = f"sends {len(CONTENT)} of {len(CONTENT) + 1} bytes"
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match=message,
-    ):
+    with raises(exception.ImageReason.INVALID, match=message):
         fetched(path, place, image)
 
 
@@ -198,11 +172,7 @@ def test_a_store_that_has_no_more_of_it_is_not_waited_for(
     place = Place(CONTENT, resumes=resumes)
     place.faults.cuts = [at] * 100_000
     message = f"sends {at} of {len(CONTENT)} bytes"
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match=message,
-    ) as short:
+    with raises(exception.ImageReason.INVALID, match=message) as short:
         fetched(path, place)
     assert not short.value.retryable
     assert len(place.begun) == 4
@@ -227,11 +197,7 @@ def test_a_server_that_is_away_after_it_was_stopped_is_waited_for(path: Path) ->
 def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
     seen: list[int] = []
     image = image_of(CONTENT, size=PIECE)
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match=f"more than {PIECE} bytes",
-    ):
+    with raises(exception.ImageReason.INVALID, match=f"more than {PIECE} bytes"):
         fetched(
             path, Place(CONTENT), image, progress=lambda done, _of: seen.append(done)
         )
@@ -242,11 +208,7 @@ def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
 def test_without_a_size_there_is_a_limit_all_the_same(path: Path) -> None:
     image = image_of(CONTENT, size=None)
     assert fetched(path, Place(CONTENT), image, most=len(CONTENT)) == CONTENT
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has(reason=exception.ImageReason.INVALID),
-        match=f"more than {PIECE} bytes",
-    ):
+    with raises(exception.ImageReason.INVALID, match=f"more than {PIECE} bytes"):
         fetched(path, Place(CONTENT), image, most=PIECE)
 
 

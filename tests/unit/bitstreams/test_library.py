@@ -31,7 +31,6 @@ from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from os_acc.testing.test_host import config_of
-from tests.expected_errors import has as has_values
 from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
 from tests.unit.bitstreams.image_examples import (
@@ -174,22 +173,10 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
     made = Library(lambda: place, cache, RULES)
     requested = BitstreamRequest(function_name="loopback")
     assert made.image_for(requested, REGION, patiently()).id == id_of(1)
-    change(place, 1, {"function_name": "loopback", "region_uuid": OTHER_REGION_ID})
-    with pytest.raises(
-        exception.ImageUnusable, check=has_values(reason=exception.ImageReason.MISMATCH)
-    ) as caught:
-        made.image_for(requested, REGION, patiently())
-    assert OTHER_REGION_ID in str(caught.value)
-    assert "of an allowed project: 999" in str(caught.value)
-
-
-def test_an_image_that_is_not_allowed_is_counted(made: Library, place: Place) -> None:
-    change(place, 2, owner=TENANT, visibility="private")
+    requested = BitstreamRequest(function_name="compression")
     with pytest.raises(exception.ImageNotFound) as caught:
-        made.image_for(
-            BitstreamRequest(function_id=OTHER_FUNCTION_ID), REGION, patiently()
-        )
-    assert "of an allowed project: 1" in str(caught.value)
+        made.image_for(requested, REGION, patiently())
+    assert "allowed_projects" in caught.value.hint
 
 
 def test_any_image_can_be_asked_about(made: Library, place: Place) -> None:
@@ -245,10 +232,7 @@ def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> No
     change(place, 3, {"accel:function_id": FUNCTION_ID})
     image = place.all[id_of(3)]
     with (
-        pytest.raises(
-            exception.ImageUnusable,
-            check=has_values(reason=exception.ImageReason.MISMATCH),
-        ),
+        raises(exception.ImageReason.MISMATCH),
         made.fetched(image, patiently(), region=REGION),
     ):
         pytest.fail("it is built for another region")
@@ -364,11 +348,7 @@ def test_a_bad_signature_of_a_sound_file_is_told_at_once(
     made = image_of(content, 1, properties=place.all[id_of(1)].properties)
     place.all[made.id], place.contents[made.id] = made, content
     with (
-        pytest.raises(
-            exception.ImageUnusable,
-            check=has_values(reason=exception.ImageReason.INVALID),
-            match="not signed so",
-        ),
+        raises(exception.ImageReason.INVALID, match="not signed so"),
         signed.fetched(made, patiently()),
     ):
         pytest.fail("its signature is bad")
@@ -393,11 +373,7 @@ def test_a_name_means_the_one_bitstream_that_is_allowed(
     change(place, 3, name="loopback1", tags=frozenset())
     assert made.named("loopback1", patiently()).id == id_of(1)
     change(place, 2, visibility="public")
-    with pytest.raises(
-        exception.ImageUnusable,
-        check=has_values(reason=exception.ImageReason.AMBIGUOUS),
-        match=f"{id_of(1)}, {id_of(2)}",
-    ):
+    with raises(exception.ImageReason.AMBIGUOUS, match=f"{id_of(1)}, {id_of(2)}"):
         made.named("loopback1", patiently())
 
 
@@ -460,14 +436,6 @@ def test_a_directory_needs_no_service(
             state / "bitstreams" / f"sha256-{recorded['os_hash_value']}"
         )
         assert Path(bitstream.path).read_bytes() == LOOPBACK
-
-
-def test_a_value_of_no_use_is_told_when_it_is_built(
-    configured: Callable[..., cfg.ConfigOpts], tmp_path: Path
-) -> None:
-    conf = configured("cache_size = 0")
-    with pytest.raises(exception.InvalidConfiguration):
-        library.build(conf, str(tmp_path), Locks(str(tmp_path / "locks")))
 
 
 def test_a_library_that_nobody_asks_imports_no_client() -> None:

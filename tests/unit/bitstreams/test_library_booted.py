@@ -18,7 +18,7 @@ from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.options import InvisibleImage
 from os_acc.store.locks import Locks
 from os_acc.testing import uuid_of
-from tests.expected_errors import has
+from tests.expected_errors import has, raises
 from tests.unit.bitstreams.fake_source import Place, id_of
 from tests.unit.bitstreams.image_examples import RULES
 
@@ -104,7 +104,5 @@ def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
                 "cannot reach Glance", service=exception.ServiceType.IMAGE
             )
 
-    with pytest.raises(
-        exception.ServiceUnavailable, check=has(service=exception.ServiceType.IMAGE)
-    ):
+    with raises(exception.ServiceType.IMAGE):
         made(cache, InvisibleImage.WARNED, Silent()).booted(id_of(1), OURS, math.inf)

@@ -16,10 +16,11 @@ from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.view import Host
 from os_acc.numa.affinity import GuestCells
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMACell, NUMATopology
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, PciIdentity
 from os_acc.testing import uuid_of
+from tests.unit import leases
 
 IDENTITY = PciIdentity(0x10DE, 0x2330, 0, 0, 0)
 BRIDGE, DISPLAY = 0x060400, 0x030200
@@ -64,21 +65,8 @@ def card(
 
 
 def lease(place: PciAddress, number: int = 1, name: str = "") -> Lease:
-    return Lease(
-        uuid=uuid_of(number),
-        consumer=uuid_of(number),
-        owner=Owner.NOVA,
-        state=LeaseState.HELD,
-        group="",
-        provider=uuid_of(0),
-        resource_class="CUSTOM_ACCELERATOR_GPU",
-        address=place,
-        iommu_group=0,
-        numa_node=None,
-        prior=(PriorBinding(place, IDENTITY, None, None),),
-        request="",
-        boot_id="",
-        instance_name=name,
+    return leases.lease(
+        place, uuid=uuid_of(number), consumer=uuid_of(number), name=name
     )
 
 

@@ -140,7 +140,7 @@ def test_a_glance_that_is_down_fails(console: Console, glance: Double) -> None:
     ask(console, glance)
     found = only(console, "image source")
     assert found["Result"] == "failed"
-    assert "the service failed" in found["What"]
+    assert "Glance failed: HTTP 503" in found["What"]
 
 
 def test_a_directory_that_answers_passes(console: Console, images: Images) -> None:

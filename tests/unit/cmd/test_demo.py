@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 import re
@@ -16,8 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from os_acc.testing.demo import libvirt
-from os_acc.testing.demo.terminal import Terminal
+from os_acc.testing.demo.views import hostdev
 
 _RUN = "from os_acc.cmd.main import main; import sys; sys.exit(main(sys.argv[1:]))"
 
@@ -163,7 +161,7 @@ def test_what_is_kept_can_be_used(tmp_path):
 
 def test_the_hostdev_is_what_nova_writes():
     info = {"domain": "0000", "bus": "3b", "device": "02", "function": "1"}
-    element = ElementTree.fromstring(libvirt.hostdev({"attach_handle_info": info}))
+    element = ElementTree.fromstring(hostdev({"attach_handle_info": info}))
     assert element.tag == "hostdev"
     assert element.attrib == {"mode": "subsystem", "type": "pci", "managed": "yes"}
     address = element.find("source/address")
@@ -174,17 +172,3 @@ def test_the_hostdev_is_what_nova_writes():
         "slot": "0x02",
         "function": "0x1",
     }
-
-
-class _Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_headings_are_bold_only_where_a_person_looks(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    screen, file = _Screen(), io.StringIO()
-    Terminal(screen).step("Plug")
-    Terminal(file).step("Plug")
-    assert screen.getvalue() == "\n\x1b[1m1. Plug\x1b[0m\n"
-    assert file.getvalue() == "\n1. Plug\n"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 from collections import Counter
 from xml.etree import ElementTree
@@ -12,11 +13,12 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.drawing import build, labels, rows, svg, text, text_table
-from os_acc.cmd.drawing.model import Drawing, Line, Mark
+from os_acc.cmd.drawing import labels, render, rows, tree
 from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
+from os_acc.cmd.drawing.tree import Line
 from os_acc.objects.pci import PciAddress
 from tests.unit.cmd.drawing_hosts import (
     BRIDGE,
@@ -35,12 +37,8 @@ PORT, SWITCH, GPU = "0000:16:00.0", "0000:17:00.0", "0000:19:00.0"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def lines(drawing: Drawing) -> list[Line]:
-    return list(drawing.host.all())
-
-
-def line(drawing: Drawing, label: str) -> Line:
-    (found,) = (each for each in lines(drawing) if each.label.startswith(label))
+def line(drawing: Line, label: str) -> Line:
+    (found,) = (each for each in drawing.all() if each.label.startswith(label))
     return found
 
 
@@ -48,14 +46,19 @@ def labels_of(some: Line) -> list[str]:
     return [each.label for each in some.below]
 
 
-def printed(drawing: Drawing, **style: object) -> list[str]:
-    return list(text.render(drawing, text.Style(**{"width": 200, **style})))
+def printed(
+    drawing: Line, width: int = 200, encoding: str = "utf-8", *, colours: bool = False
+) -> list[str]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding, newline="")
+    render.write_text(drawing, (), out, width, colours=colours)
+    out.seek(0)
+    return out.read().split("\n")[:-1]
 
 
 def words_of(picture: str) -> str:
     """Return all texts of a picture, as they are read or selected."""
     root = ElementTree.fromstring(picture)
-    return " ".join(each.text or "" for each in root.iter(f"{SVG}text"))
+    return "".join("".join(each.itertext()) for each in root.iter(f"{SVG}text"))
 
 
 # -- hosts of any shape ----------------------------------------------------
@@ -64,20 +67,20 @@ def words_of(picture: str) -> str:
 @given(scenes(), st.booleans())
 def test_every_function_is_drawn_once(host: HostSnapshot, long: bool) -> None:
     drawn = Counter(
-        each for line in lines(build.draw(host, long=long)) for each in line.functions
+        each for line in tree.draw(host, long=long).all() for each in line.functions
     )
     assert drawn == Counter(list(host.functions))
 
 
 @given(scenes())
 def test_a_long_drawing_sums_up_nothing(host: HostSnapshot) -> None:
-    drawing = build.draw(host, long=True)
-    assert all(len(each.functions) < 2 for each in lines(drawing))
+    drawing = tree.draw(host, long=True)
+    assert all(len(each.functions) < 2 for each in drawing.all())
 
 
 @given(scenes(), st.booleans())
 def test_a_function_is_drawn_in_its_own_node(host: HostSnapshot, long: bool) -> None:
-    for place in lines(build.draw(host, long=long)):
+    for place in tree.draw(host, long=long).all():
         match = re.fullmatch("cell ([0-9]+)|no NUMA node", place.label)
         if match is not None:
             node = int(match[1]) if match[1] else None
@@ -99,7 +102,7 @@ def test_a_function_is_below_its_pf_or_bridge_or_says_where_that_is(
         for child in line.below:
             check(child, (*above, *line.functions))
 
-    check(build.draw(host, long=long).host, ())
+    check(tree.draw(host, long=long), ())
 
 
 @given(
@@ -111,31 +114,32 @@ def test_a_function_is_below_its_pf_or_bridge_or_says_where_that_is(
 def test_no_line_is_wider_than_the_terminal(
     host: HostSnapshot, long: bool, width: int, encoding: str
 ) -> None:
-    drawing = build.draw(host, long=long)
-    for row in printed(drawing, width=width, encoding=encoding):
-        assert text_table.width(row) <= max(width, text.LEAST_WIDTH)
+    drawing = tree.draw(host, long=long)
+    for row in printed(drawing, width, encoding):
+        assert cell_len(row) <= max(width, 4 * drawing.depth + 24)
         assert row.isprintable()
-        assert row.encode(encoding).decode(encoding) == row
 
 
 @given(scenes(), st.booleans())
 def test_a_picture_is_xml_that_says_what_the_text_says(
     host: HostSnapshot, long: bool
 ) -> None:
-    drawing = build.draw(host, long=long)
-    said = words_of(svg.render(drawing)).replace(" ", "")
-    for each in lines(drawing):
+    drawing = tree.draw(host, long=long)
+    # The lines of the tree are between the parts of a folded text.
+    lines = dict.fromkeys(map(ord, " │├└─"))
+    said = words_of(render.picture(drawing, ())).translate(lines)
+    for each in drawing.all():
         for word in (each.label, each.state, *each.details):
-            assert word.replace(" ", "") in said
+            assert word.translate(lines) in said
 
 
 @given(scenes())
 def test_a_picture_is_wide_enough_for_its_texts(host: HostSnapshot) -> None:
-    root = ElementTree.fromstring(svg.render(build.draw(host)))
+    root = ElementTree.fromstring(render.picture(tree.draw(host), ()))
     for each in root.iter(f"{SVG}text"):
-        if each.get("text-anchor") is None:
-            right = float(each.get("x", "")) + 7.3 * text_table.width(each.text or "")
-            assert right < float(root.get("width", ""))
+        text = "".join(each.itertext())
+        right = float(each.get("x", "")) + 7.3 * cell_len(text)
+        assert right < float(root.get("width", ""))
         assert float(each.get("y", "")) < float(root.get("height", ""))
 
 
@@ -148,13 +152,6 @@ def test_programs_are_told_of_every_function_once(host: HostSnapshot) -> None:
     assert names == Counter(map(str, {*host.functions, *host.states}))
     known = {row[1] for row in found} | {None}
     assert {row[2] for row in found} <= known
-
-
-@given(st.text(), st.integers(2, 60))
-def test_folded_text_keeps_what_it_says(said: str, room: int) -> None:
-    folded = text_table.fold(said, room)
-    assert all(text_table.width(each) <= room for each in folded)
-    assert "".join("".join(folded).split()) == "".join(said.split())
 
 
 ADDRESSES = st.builds(
@@ -182,28 +179,28 @@ def test_ranges_name_exactly_what_they_stand_for(
 
 
 def test_cells_are_below_their_sockets() -> None:
-    drawing = build.draw(scene([], topology=cells(0, 0, 1)))
-    assert labels_of(drawing.host) == ["socket 0", "socket 1"]
+    drawing = tree.draw(scene([], topology=cells(0, 0, 1)))
+    assert labels_of(drawing) == ["socket 0", "socket 1"]
     assert labels_of(line(drawing, "socket 0")) == ["cell 0", "cell 1"]
 
 
 def test_a_cell_on_several_sockets_is_below_the_host() -> None:
-    drawing = build.draw(scene([], topology=cells(0, None)))
-    assert labels_of(drawing.host) == ["socket 0", "cell 1"]
+    drawing = tree.draw(scene([], topology=cells(0, None)))
+    assert labels_of(drawing) == ["socket 0", "cell 1"]
 
 
 def test_what_is_near_no_cell_has_a_branch_of_its_own() -> None:
     gpu = function(GPU, None)
-    drawing = build.draw(scene([gpu], [state(gpu)]))
+    drawing = tree.draw(scene([gpu], [state(gpu)]))
     assert labels_of(line(drawing, "no NUMA node")) == [GPU]
 
 
 def test_a_host_of_which_no_cells_are_known_is_one_branch() -> None:
     found = [function(GPU, None), function(PF, 0), function(PORT, None)]
     host = scene(found, [state(each) for each in found[:2]], topology=cells())
-    drawing = build.draw(host)
-    assert labels_of(drawing.host) == [GPU, PF, "other functions: 1"]
-    assert "NUMA cells unknown" in drawing.host.details
+    drawing = tree.draw(host)
+    assert labels_of(drawing) == [GPU, PF, "other functions: 1"]
+    assert "NUMA cells unknown" in drawing.details
 
 
 def test_bridges_that_lead_to_one_place_are_one_line() -> None:
@@ -214,15 +211,15 @@ def test_bridges_that_lead_to_one_place_are_one_line() -> None:
     ]
     parents = [(SWITCH, PORT), (GPU, SWITCH)]
     host = scene(found, [state(found[2])], parents=parents)
-    assert labels_of(line(build.draw(host), "cell 0")) == [f"{PORT} > {SWITCH}"]
-    long = build.draw(host, long=True)
+    assert labels_of(line(tree.draw(host), "cell 0")) == [f"{PORT} > {SWITCH}"]
+    long = tree.draw(host, long=True)
     assert labels_of(line(long, PORT)) == [SWITCH]
     assert labels_of(line(long, SWITCH)) == [GPU]
 
 
 def test_a_device_whose_node_is_not_its_bridges_says_where_it_is() -> None:
     port, gpu = function(PORT, 1, class_code=BRIDGE), function(GPU, 0)
-    drawing = build.draw(scene([port, gpu], [state(gpu)], parents=[(GPU, PORT)]))
+    drawing = tree.draw(scene([port, gpu], [state(gpu)], parents=[(GPU, PORT)]))
     assert labels_of(line(drawing, "cell 0")) == [GPU]
     assert f"behind {PORT}" in line(drawing, GPU).details
 
@@ -235,7 +232,7 @@ def test_bridges_in_one_line_say_where_the_first_is() -> None:
         function(GPU),
     ]
     parents = [(SWITCH, PORT), ("0000:18:00.0", SWITCH), (GPU, "0000:18:00.0")]
-    drawing = build.draw(scene(found, [state(found[3])], parents=parents))
+    drawing = tree.draw(scene(found, [state(found[3])], parents=parents))
     (bridges,) = line(drawing, "cell 0").below
     assert bridges.label == f"{SWITCH} > 0000:18:00.0"
     assert f"behind {PORT}" in bridges.details
@@ -249,23 +246,22 @@ def test_what_is_below_a_vf_is_drawn_there() -> None:
         map(state, (*vfs, gpu)),
         parents=[(GPU, "0000:3b:02.1")],
     )
-    assert labels_of(line(build.draw(host), "0000:3b:02.1")) == [GPU]
+    assert labels_of(line(tree.draw(host), "0000:3b:02.1")) == [GPU]
 
 
-def test_a_tree_deeper_than_the_terminal_is_wide_leaves_room_for_words() -> None:
+def test_a_deep_tree_leaves_room_for_words() -> None:
     places = [f"0000:{bus:02x}:00.0" for bus in range(60)]
     found = [function(place, class_code=BRIDGE) for place in places]
     host = scene(found, parents=zip(places[1:], places, strict=False))
-    drawing = build.draw(host, long=True)
-    assert drawing.host.depth > 60
-    rows = printed(drawing, width=40)
-    assert max(map(text_table.width, rows)) <= 40
+    drawing = tree.draw(host, long=True)
+    assert drawing.depth > 60
+    rows = printed(drawing, 40)
     assert all(any(place in row for row in rows) for place in places)
 
 
 def test_the_functions_of_one_slot_are_a_card() -> None:
     found = [function(GPU), function("0000:19:00.1")]
-    drawing = build.draw(scene(found, map(state, found)))
+    drawing = tree.draw(scene(found, map(state, found)))
     assert labels_of(line(drawing, "card 0000:19:00")) == [GPU, "0000:19:00.1"]
 
 
@@ -273,7 +269,7 @@ def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
     gone = state(
         address(GPU), DeviceStatus.LEASED, given=lease(address(GPU), name="web")
     )
-    drawing = build.draw(scene([], [gone], unreadable=["0000:05:00.0"]))
+    drawing = tree.draw(scene([], [gone], unreadable=["0000:05:00.0"]))
     branch = line(drawing, "not to be seen")
     assert labels_of(branch) == [GPU, "0000:05:00.0"]
     assert "web" in line(drawing, GPU).details[0]
@@ -286,12 +282,12 @@ def test_alike_vfs_are_one_line_and_others_are_not() -> None:
     pf, *vfs = card(PF, 6)
     states = [state(vf) for vf in vfs]
     states[2] = state(vfs[2], DeviceStatus.QUARANTINED, given=lease(vfs[2].address))
-    drawing = build.draw(scene([pf, *vfs], states))
+    drawing = tree.draw(scene([pf, *vfs], states))
     assert labels_of(line(drawing, PF)) == [
         "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
         "0000:3b:02.2",
     ]
-    assert line(drawing, "0000:3b:02.2").mark is Mark.TROUBLE
+    assert line(drawing, "0000:3b:02.2").state == "quarantined"
     assert "groups 0-1,3-5" in line(drawing, "5 VFs").details
 
 
@@ -304,7 +300,7 @@ def test_many_vfs_that_are_not_where_their_pfs_are_stay_readable(
         dataclasses.replace(vf, numa_node=node) for _pf, *vfs in cards for vf in vfs
     ]
     found = [*moved, *(pf for pf, *_vfs in cards)]
-    drawing = build.draw(scene(found, map(state, moved)))
+    drawing = tree.draw(scene(found, map(state, moved)))
     place = line(drawing, "no NUMA node" if node is None else "cell 1")
     assert labels_of(place) == [f"32 VFs 0000:{bus:02x}:02.0-05.7" for bus in range(8)]
     for bus, some in enumerate(place.below):
@@ -319,7 +315,7 @@ def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
     states[2] = state(
         vfs[2], DeviceStatus.LEASED, given=lease(vfs[2].address, name="web")
     )
-    drawing = build.draw(scene([pf, *vfs], states))
+    drawing = tree.draw(scene([pf, *vfs], states))
     assert labels_of(line(drawing, "cell 1")) == [
         "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
         "0000:3b:02.2",
@@ -329,7 +325,7 @@ def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
 
 def test_vfs_of_a_pf_that_cannot_be_read_are_one_line() -> None:
     _pf, *vfs = card(PF, 3)
-    drawing = build.draw(scene(vfs, map(state, vfs), unreadable=[PF]))
+    drawing = tree.draw(scene(vfs, map(state, vfs), unreadable=[PF]))
     assert labels_of(line(drawing, "cell 0")) == ["3 VFs 0000:3b:02.0-02.2"]
 
 
@@ -342,7 +338,7 @@ def test_many_holders_are_counted_and_few_are_named(
         state(vf, DeviceStatus.LEASED, given=lease(vf.address, 1 + number % instances))
         for number, vf in enumerate(vfs)
     ]
-    drawing = build.draw(scene([pf, *vfs], states))
+    drawing = tree.draw(scene([pf, *vfs], states))
     found = line(drawing, PF).below
     assert len(found) == lines_of_vfs
     assert ("9 instances" in found[0].details) is (instances == 9)
@@ -352,15 +348,15 @@ def test_names_that_are_no_text_do_no_harm() -> None:
     gpu = function(GPU)
     name = '<b>&"\x1b[31m\n\u202e'
     given = lease(gpu.address, name=name)
-    drawing = build.draw(scene([gpu], [state(gpu, DeviceStatus.LEASED, given=given)]))
+    drawing = tree.draw(scene([gpu], [state(gpu, DeviceStatus.LEASED, given=given)]))
     shown = '<b>&"\ufffd[31m\ufffd\ufffd'
     assert shown in "\n".join(printed(drawing))
-    assert shown in words_of(svg.render(drawing))
+    assert shown in words_of(render.picture(drawing, ()))
 
 
 def test_colours_are_for_who_asks_for_them() -> None:
     gpu = function(GPU)
-    drawing = build.draw(scene([gpu], [state(gpu)]))
+    drawing = tree.draw(scene([gpu], [state(gpu)]))
     assert not any("\x1b" in row for row in printed(drawing))
     coloured = printed(drawing, colours=True)
     assert any("\x1b[32mfree\x1b[0m" in row for row in coloured)
@@ -384,14 +380,14 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> None:
-    root = ElementTree.fromstring(svg.render(build.draw(scene([]))))
+    root = ElementTree.fromstring(render.picture(tree.draw(scene([])), ()))
     style = root.findtext(f"{SVG}style") or ""
     for half in style.split("@media"):
         colours = dict(
-            re.findall(r"^\.?([a-z-]+) {.*?fill: (#[0-9a-f]{6});", half, re.M)
+            re.findall(r"^\.?([a-z]+) {.*?fill: (#[0-9a-f]{6});", half, re.M)
         )
         ground = colours.pop("ground")
-        assert {mark.value for mark in Mark} - {"place"} < set(colours)
+        assert set(colours) == {"text", "green", "blue", "magenta", "red", "yellow"}
         for colour in colours.values():
             assert contrast(colour, ground) >= 4.5
 
@@ -404,25 +400,25 @@ ONE_EACH = [Accelerator("GPU", node, True) for node in (0, 1, 2, None)]
 
 def test_each_cell_says_how_many_each_policy_would_allow() -> None:
     host = scene([], topology=FOUR, accelerators=ONE_EACH)
-    (supply,) = build.draw(host).supplies
+    (supply,) = tree.supplies(host)
     # By policy: required, socket, legacy, preferred.
-    assert [(each.cells, each.free) for each in supply.choices] == [
-        ("0-1", (1, 2, 2, 4)),
-        ("2", (1, 1, 2, 4)),
-        ("3", (0, 1, 1, 4)),
-    ]
+    assert supply.rows == (
+        ("0-1", "1", "2", "2", "4"),
+        ("2", "1", "1", "2", "4"),
+        ("3", "0", "1", "1", "4"),
+    )
 
 
 def test_what_is_not_free_counts_for_nobody() -> None:
     host = scene([], accelerators=[Accelerator("GPU", 0, False)])
-    (supply,) = build.draw(host).supplies
-    assert (supply.free, supply.choices) == (0, ())
+    (supply,) = tree.supplies(host)
+    assert (supply.free, supply.rows) == (0, ())
 
 
 def test_where_no_cells_are_known_every_policy_allows_all() -> None:
     host = scene([], topology=cells(), accelerators=ONE_EACH)
-    (supply,) = build.draw(host).supplies
-    assert [(each.cells, each.free) for each in supply.choices] == [("any", (4,) * 4)]
+    (supply,) = tree.supplies(host)
+    assert supply.rows == (("any", *("4",) * 4),)
 
 
 @pytest.mark.parametrize(
@@ -440,12 +436,10 @@ def test_for_a_guest_each_device_says_how_near_it_is(
 ) -> None:
     gpu = function(GPU, node)
     host = scene([gpu], [state(gpu)], topology=FOUR, guest=guest)
-    assert said in line(build.draw(host), GPU).details
+    assert said in line(tree.draw(host), GPU).details
 
 
 def test_a_guest_in_several_cells_is_one_row() -> None:
     host = scene([], topology=FOUR, accelerators=ONE_EACH, guest=(0, 2))
-    (supply,) = build.draw(host).supplies
-    assert [(each.cells, each.free) for each in supply.choices] == [
-        ("0+2", (2, 3, 3, 4))
-    ]
+    (supply,) = tree.supplies(host)
+    assert supply.rows == (("0+2", "2", "3", "3", "4"),)

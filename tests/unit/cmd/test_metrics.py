@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics import parser
 
-from os_acc.cmd.openmetrics import MetricFamily, MetricType, Sample, exposition
+from os_acc.cmd.metrics import exposition
 from os_acc.host import health
 from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import HostSpec, hosts
@@ -171,13 +171,12 @@ def test_a_vf_has_the_readings_of_its_pf(make_bench, tmp_path):
 
 def test_labels_may_be_any_text():
     text = 'a "quoted" \\ back\nslash'
-    family = MetricFamily("a", MetricType.GAUGE, text, (Sample(0.1, {"b": text}),))
-    (found,) = parser.text_string_to_metric_families(exposition([family]))
+    shown = exposition([("a", text, [(0.1, {"b": text})])])
+    (found,) = parser.text_string_to_metric_families(shown)
     assert found.documentation == text
     (sample,) = found.samples
     assert (sample.labels, sample.value) == ({"b": text}, 0.1)
 
 
 def test_a_metric_without_a_sample_is_left_out():
-    family = MetricFamily("a", MetricType.GAUGE, "nothing", ())
-    assert exposition([family]) == "# EOF\n"
+    assert exposition([("a", "nothing", [])]) == "# EOF\n"

@@ -21,34 +21,24 @@ from oslo_privsep import daemon
 from os_acc import exception, privsep
 from os_acc.helper import client
 from os_acc.objects.epoch import AcceptedEpochs
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
-from os_acc.privsep import binding, functions, holders, sriov
+from os_acc.privsep import binding, holders, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import uuid_of
+from os_acc.privsep.request import DEADLINE_LIMIT_MS
 from os_acc.testing.privileged import privileged_here
 from tests.expected_errors import has, raises
-from tests.unit import vendor_steps
+from tests.unit import leases, vendor_steps
 
 FIRST, SECOND = (PciAddress(0, 0x17, 0, number) for number in range(2))
 IDENTITY = PciIdentity(0x10DE, 0x2235, 0x10DE, 0x145A, 0xA1)
-LEASE = Lease(
-    uuid=uuid_of(1),
-    consumer=uuid_of(2),
-    owner=Owner.NOVA,
+LEASE = leases.lease(
+    FIRST,
     state=LeaseState.PREPARING,
-    group="1",
-    provider=uuid_of(3),
-    resource_class="CUSTOM_ACCELERATOR_GPU",
-    address=FIRST,
-    iommu_group=7,
-    numa_node=None,
     prior=tuple(
         PriorBinding(address, IDENTITY, driver, None)
         for address, driver in ((FIRST, "nouveau"), (SECOND, None))
     ),
-    request="d1ce",
-    boot_id=uuid_of(4),
     epoch=12,
 )
 PF = PciFunction(
@@ -102,7 +92,7 @@ OK = CallResult(Outcome.OK)
 
 def test_a_take_carries_numbers_alone(here, answer, deadline):
     calls = answer(binding, "take", (OK, OK))
-    here.take(LEASE, deadline)
+    here.take([LEASE], deadline)
     ((group, targets, epoch, milliseconds, lease, *plugins),) = calls
     assert (lease, plugins) == (LEASE.uuid, ["", "", ""])
     assert (group, epoch) == (7, 12)
@@ -130,17 +120,13 @@ def limit_of(call: Callable[[privsep.Step[Any]], object]) -> int:
 
 def test_a_step_of_a_plugin_has_the_time_that_is_left(here):
     deadline = time.monotonic() + 400
-    target = FIRST.parts, ((FIRST.parts, IDENTITY.numbers),), ()
-    limit = limit_of(lambda step: here.run_step(step, target, LEASE, (), deadline))
+    limit = limit_of(lambda step: here.run_step(step, LEASE, (), deadline))
     assert 1000 * here.write_timeout < limit <= 400_000
 
 
 def test_a_step_of_a_plugin_has_no_more_time_than_the_helper_accepts(here):
-    target = FIRST.parts, ((FIRST.parts, IDENTITY.numbers),), ()
-    limit = limit_of(lambda step: here.run_step(step, target, LEASE, (), math.inf))
-    assert limit == functions.DEADLINE_LIMIT_MS
-    assert functions.is_deadline(limit)
-    assert not functions.is_deadline(limit + 1)
+    limit = limit_of(lambda step: here.run_step(step, LEASE, (), math.inf))
+    assert limit == DEADLINE_LIMIT_MS
 
 
 def test_a_health_step_and_a_call_of_the_librarys_own_have_the_write_timeout(
@@ -148,7 +134,7 @@ def test_a_health_step_and_a_call_of_the_librarys_own_have_the_write_timeout(
 ):
     assert limit_of(lambda step: here.read_health(step, PF, math.inf)) == 30_000
     calls = answer(binding, "take", (OK, OK))
-    here.take(LEASE, math.inf)
+    here.take([LEASE], math.inf)
     assert calls[0][3] == 30_000
 
 
@@ -164,7 +150,7 @@ def test_what_is_to_be_restored_goes_along(here, answer, deadline):
 def test_no_call_is_made_where_no_time_is_left(here, answer):
     calls = answer(binding, "take", (OK, OK))
     with pytest.raises(exception.DeviceStuck, match="no time is left"):
-        here.take(LEASE, time.monotonic() - 1)
+        here.take([LEASE], time.monotonic() - 1)
     assert calls == []
 
 
@@ -231,7 +217,7 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
 def test_each_outcome_is_one_typed_error(here, answer, deadline, result, error, text):
     answer(binding, "take", (OK, result))
     with raises(error, match=text) as caught:
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
     assert str(SECOND) in str(caught.value)
     if isinstance(caught.value, exception.HostError):
         assert caught.value.address == str(SECOND)
@@ -243,7 +229,7 @@ def test_an_epoch_is_refused_with_those_that_are_accepted(
 ):
     answer(binding, "take", (CallResult(outcome, 0, "lock", "99 999"),) * 2)
     with pytest.raises(client.EpochRefused) as caught:
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
     assert caught.value.accepted == AcceptedEpochs(99, 999)
     assert caught.value.address == str(LEASE.address)
     assert caught.value.retryable
@@ -253,7 +239,7 @@ def test_an_epoch_is_refused_with_those_that_are_accepted(
 def test_an_answer_for_something_else_is_none(here, answer, deadline, answers):
     answer(binding, "take", answers)
     with pytest.raises(exception.HelperLost, match="unexpected answer"):
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
 
 
 def test_the_function_that_failed_is_named_not_one_that_was_left_out(
@@ -261,7 +247,7 @@ def test_the_function_that_failed_is_named_not_one_that_was_left_out(
 ):
     answer(binding, "take", (CallResult(Outcome.UNREACHED), CallResult(Outcome.GONE)))
     with pytest.raises(exception.DeviceGone, match=str(LEASE.members[1])):
-        here.take(LEASE, deadline)
+        here.take([LEASE], deadline)
 
 
 def test_a_pf_that_refuses_is_named(here, answer, deadline):
@@ -430,5 +416,5 @@ def test_a_call_without_a_helper_is_no_call(no_helper, answer, deadline):
     no_helper(raising(OSError("no sudo")))
     calls = answer(binding, "take", (OK, OK))
     with pytest.raises(exception.HelperUnavailable, match="no sudo"):
-        client.Helper(30).take(LEASE, deadline)
+        client.Helper(30).take([LEASE], deadline)
     assert calls == []

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host import attributes
+from os_acc.host.attributes import boot_id
 from tests.expected_errors import has
+from tests.unit.host.tree import Sysfs
 
 
 def test_a_missing_attribute_is_none(tmp_path: Path) -> None:
@@ -74,13 +76,6 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("0", 0), ("-1", -1), ("0x1f", 31), ("0XAB", 171)]
-)
-def test_numbers_are_read_as_the_kernel_writes_them(text: str, value: int) -> None:
-    assert attributes.number(text, "it") == value
-
-
 @given(st.text() | st.from_regex(r"-?[0-9_x]+"))
 def test_whatever_is_no_number_is_a_typed_error(text: str) -> None:
     base = 16 if text.lower().startswith("0x") else 10
@@ -91,3 +86,21 @@ def test_whatever_is_no_number_is_a_typed_error(text: str) -> None:
             HostStepFailed, check=has(reason=StepReason.REFUSED), match="it contains"
         ):
             attributes.number(text, "it")
+
+
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+
+def test_the_boot_has_a_uuid(sysfs: Sysfs) -> None:
+    sysfs.put(BOOT_ID, "0e2d3f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6")
+    assert boot_id(sysfs.root) == "0e2d3f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"
+
+
+@pytest.mark.parametrize("text", [None, "", "yesterday"])
+def test_a_boot_without_a_uuid_is_an_error(sysfs: Sysfs, text: str | None) -> None:
+    if text is not None:
+        sysfs.put(BOOT_ID, text)
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match="boot_id"
+    ):
+        boot_id(sysfs.root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import re
@@ -89,13 +88,6 @@ def test_cells_have_cpus_cores_memory_socket_and_distances(two_sockets: Sysfs) -
     assert far.socket == 1
 
 
-def test_nobody_is_told_of_guests_and_networks(two_sockets: Sysfs) -> None:
-    for cell in read_topology(two_sockets.root).cells:
-        assert (cell.cpu_usage, cell.memory_usage) == (0, 0)
-        assert not cell.pinned_cpus
-        assert not cell.network_info.physnets
-
-
 @pytest.fixture
 def without_numa(sysfs: Sysfs) -> Sysfs:
     """Add a core of two threads and one of one; one more CPU is offline."""
@@ -119,33 +111,9 @@ def test_a_kernel_without_numa_has_the_cell_that_libvirt_makes_up(
     assert (cell.mempages, cell.distances) == ((), ())
 
 
-def test_that_cell_is_of_no_socket_where_there_are_two(without_numa: Sysfs) -> None:
-    put_cpu(without_numa, 2, package=1)
-    (cell,) = read_topology(without_numa.root).cells
-    assert cell.socket is None
-
-
 def test_without_memory_to_tell_of_there_is_no_cell(without_numa: Sysfs) -> None:
     (without_numa.path / "proc/meminfo").unlink()
     assert read_topology(without_numa.root) == NUMATopology()
-
-
-def test_memory_that_cannot_be_understood_is_told(without_numa: Sysfs) -> None:
-    without_numa.put("proc/meminfo", "MemTotal: much kB")
-    with pytest.raises(
-        HostStepFailed, check=has(reason=StepReason.REFUSED), match="proc/meminfo"
-    ):
-        read_topology(without_numa.root)
-
-
-def test_numbers_of_nodes_may_have_gaps(sysfs: Sysfs) -> None:
-    put_online(sysfs, "0,8", "0-1")
-    put_node(sysfs, 0, "0", distance="10 40")
-    put_node(sysfs, 8, "1", distance="40 10")
-    topology = read_topology(sysfs.root)
-    assert [cell.id for cell in topology.cells] == [0, 8]
-    assert topology.distance(0, 8) == 40
-    assert topology.distance(8, 8) == 10
 
 
 def test_a_node_that_is_only_possible_is_no_cell(two_sockets: Sysfs) -> None:
@@ -153,26 +121,6 @@ def test_a_node_that_is_only_possible_is_no_cell(two_sockets: Sysfs) -> None:
     put_node(two_sockets, 1, "2-3,6-7", distance="10")
     (cell,) = read_topology(two_sockets.root).cells
     assert (cell.id, cell.distances) == (1, ((1, 10),))
-
-
-def test_memory_without_cpus_is_a_cell_without_a_socket(two_sockets: Sysfs) -> None:
-    two_sockets.put(f"{NODES}/online", "0-2")
-    put_node(two_sockets, 2, "", distance="14 24 10")
-    cell = read_topology(two_sockets.root).cells[2]
-    assert (cell.cpuset, cell.siblings, cell.socket) == (set(), (), None)
-    assert cell.memory == 1024
-
-
-def test_cpus_without_memory_are_a_cell_without_pages(two_sockets: Sysfs) -> None:
-    put_node(two_sockets, 1, "2-3,6-7", distance="21 10", memory_kb=0)
-    cell = read_topology(two_sockets.root).cells[1]
-    assert (cell.cpuset, cell.memory) == ({2, 3, 6, 7}, 0)
-    assert cell.mempages == (MemoryPages(SMALL_KB, 0),)
-
-
-def test_a_cell_across_packages_has_no_socket(two_sockets: Sysfs) -> None:
-    put_cpu(two_sockets, 1, package=1, siblings="1,5")
-    assert read_topology(two_sockets.root).cells[0].socket is None
 
 
 @pytest.mark.parametrize("package", [None, -1])
@@ -282,17 +230,6 @@ def test_damage_is_an_error_that_names_its_place(
         HostStepFailed, check=has(reason=StepReason.REFUSED), match=path
     ):
         read_topology(two_sockets.root)
-
-
-def test_what_cannot_be_read_is_an_error(two_sockets: Sysfs) -> None:
-    path = two_sockets.path / f"{NODES}/node1/cpulist"
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(
-        HostStepFailed, check=has(reason=StepReason.REFUSED), match="node1/cpulist"
-    ) as caught:
-        read_topology(two_sockets.root)
-    assert caught.value.errno == errno.EISDIR
 
 
 def spans(numbers: set[int]) -> str:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.exception import HostStepFailed, NotFound, ObjectKind, StepReason
-from os_acc.host import function as function_module
-from os_acc.host.pci import DriverBinding, read_binding, read_function, scan
+from os_acc.host.pci import DEVICES, read_binding, read_function, scan
+from os_acc.objects.lease import PriorBinding
 from os_acc.objects.pci import PciFunction, PciIdentity, PciRole
 from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
@@ -117,24 +117,22 @@ def test_a_serial_number_counts_only_where_everybody_may_read_it(
     assert read(sysfs).identity.serial == ""
 
 
-def test_there_is_no_function_where_there_is_none(sysfs: Sysfs) -> None:
-    assert read_function(sysfs.root, address()) is None
-    assert read_binding(sysfs.root, address()) is None
-
-
 @pytest.mark.parametrize("attribute", ["modalias", "revision"])
 def test_a_function_that_goes_while_it_is_read_is_none(
     sysfs: Sysfs, attribute: str
 ) -> None:
-    directory = sysfs.function()
-    (directory / attribute).unlink()
+    assert read_function(sysfs.root, address()) is None
+    (sysfs.function() / attribute).unlink()
     assert read_function(sysfs.root, address()) is None
     assert scan(sysfs.root).functions == {}
 
 
 def test_a_binding_is_driver_and_override(sysfs: Sysfs) -> None:
+    assert read_binding(sysfs.root, address()) is None
     directory = sysfs.function(driver="vfio-pci", driver_override="vfio-pci")
-    assert read_binding(sysfs.root, address()) == DriverBinding("vfio-pci", "vfio-pci")
+    assert read_binding(sysfs.root, address()) == PriorBinding(
+        address(), read(sysfs).identity, "vfio-pci", "vfio-pci"
+    )
     (directory / "revision").unlink()
     assert read_binding(sysfs.root, address()) is None
 
@@ -175,14 +173,6 @@ def test_a_scan_is_sorted_and_cannot_be_changed(sysfs: Sysfs) -> None:
     assert len(host.functions) == 3
     with pytest.raises(TypeError):
         del host.functions[address()]  # type: ignore[attr-defined]
-
-
-def test_two_scans_of_one_host_are_equal(sysfs: Sysfs) -> None:
-    sysfs.function(group=1, driver="idxd")
-    before = scan(sysfs.root)
-    assert scan(sysfs.root) == before
-    (sysfs.devices / PLAIN / "numa_node").write_text("1\n")
-    assert scan(sysfs.root) != before
 
 
 def test_a_host_without_pci_is_empty(tmp_path: Path) -> None:
@@ -233,7 +223,7 @@ def test_no_descriptor_is_left_open(sysfs: Sysfs) -> None:
 
 def test_the_real_host_agrees_with_its_own_listing() -> None:
     host = scan("/")
-    directory = "/" + function_module.DEVICES
+    directory = "/" + DEVICES
     listed = os.listdir(directory) if os.path.isdir(directory) else []
     assert not host.unreadable
     assert {str(found) for found in host.functions} == set(listed)

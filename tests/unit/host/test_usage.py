@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,19 @@ import pytest
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.pci import scan
 from os_acc.host.usage import read_usage
+from os_acc.objects.device import RejectReason
+from os_acc.testing import HostSpec, hosts
 from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
 NVME, OTHER = "0000:5e:00.0", "0000:5f:00.0"
+NVIDIA = (0x10DE, 0x2330, 0x10DE, 0x16C1)
+MDEV = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
+VF = "0000:3b:00.4"
 
 
 def use(sysfs: Sysfs, text: str) -> str | None:
-    return read_usage(sysfs.root, scan(sysfs.root)).of(address(text))
+    return read_usage(sysfs.root, scan(sysfs.root).functions).get(address(text))
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def test_without_mountinfo_the_source_still_tells(sysfs: Sysfs, disk: Path) -> N
     assert use(sysfs, NVME) == "block device nvme0n1p1 is mounted at /srv"
 
 
-def test_without_proc_nobody_knows_what_is_used(sysfs: Sysfs, disk: Path) -> None:
+def test_without_proc_the_uses_are_unknown(sysfs: Sysfs, disk: Path) -> None:
     (sysfs.path / "proc/self/mountinfo").unlink()
     with pytest.raises(
         HostStepFailed, check=has(reason=StepReason.REFUSED), match="mountinfo"
@@ -137,13 +143,13 @@ def test_a_multipath_disk_is_a_use_of_every_function_that_leads_to_it(
     sysfs.class_device("block", head / "nvme3n1p2", dev="259:5")
     sysfs.function(PLAIN)
     mount(sysfs, "259:5")
-    usage = read_usage(sysfs.root, scan(sysfs.root))
-    assert usage.of(address(NVME)) == usage.of(address(OTHER))
-    assert usage.of(address(NVME)) == "block device nvme3n1p2 is mounted at /srv"
-    assert usage.of(address(PLAIN)) is None
+    usage = read_usage(sysfs.root, scan(sysfs.root).functions)
+    assert usage.get(address(NVME)) == usage.get(address(OTHER))
+    assert usage.get(address(NVME)) == "block device nvme3n1p2 is mounted at /srv"
+    assert usage.get(address(PLAIN)) is None
 
 
-def test_a_disk_that_cannot_be_judged_counts_as_used(sysfs: Sysfs, disk: Path) -> None:
+def test_an_unreadable_disk_counts_as_used(sysfs: Sysfs, disk: Path) -> None:
     (disk / "dev").unlink()
     (disk / "dev").mkdir()
     sysfs.function(PLAIN)
@@ -221,8 +227,106 @@ def test_a_framebuffer_is_used_while_the_console_is_on_it(
     assert (use(sysfs, PLAIN) is not None) is used
 
 
-def test_the_real_host_can_be_judged() -> None:
+# -- parts of a device that exist on its host driver ----------------------------
+
+
+def test_a_mediated_device_is_a_use_of_its_parent(sysfs: Sysfs) -> None:
+    parent = sysfs.function(driver="i915")
+    sysfs.function("0000:3b:00.1", driver="i915")
+    (parent / MDEV).mkdir()
+    sysfs.link(f"sys/bus/mdev/devices/{MDEV}", parent / MDEV)
+    assert use(sysfs, PLAIN) == f"it has the mediated device {MDEV}"
+    assert use(sysfs, "0000:3b:00.1") is None
+
+
+def test_a_mediated_device_without_a_pci_parent_is_no_use(sysfs: Sysfs) -> None:
+    sysfs.function()
+    mdev = sysfs.path / "sys/devices/virtual/mtty/mtty" / MDEV
+    mdev.mkdir(parents=True)
+    sysfs.link(f"sys/bus/mdev/devices/{MDEV}", mdev)
+    assert use(sysfs, PLAIN) is None
+
+
+def virtual_function(sysfs: Sysfs, text: str) -> str:
+    """Add a GPU and its VF, which reports a type of vGPU; return the VF's address."""
+    sysfs.function(ids=NVIDIA, driver="nvidia")
+    sysfs.vf(PLAIN, 0, VF)
+    vf = sysfs.devices / VF
+    (vf / "modalias").write_text(
+        (sysfs.devices / PLAIN / "modalias").read_text(), encoding="ascii"
+    )
+    (vf / "nvidia").mkdir()
+    (vf / "nvidia/current_vgpu_type").write_text(f"{text}\n")
+    return VF
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0", None), ("557", "it is a vGPU of type 557")]
+)
+def test_a_vgpu_is_a_use_of_its_vf_alone(
+    sysfs: Sysfs, text: str, expected: str | None
+) -> None:
+    assert use(sysfs, virtual_function(sysfs, text)) == expected
+    assert use(sysfs, PLAIN) is None
+
+
+@pytest.fixture
+def mig(sysfs: Sysfs) -> Path:
+    """Add a GPU with MIG; return the directory of its MIG instances."""
+    sysfs.function(ids=NVIDIA, driver="nvidia")
+    text = "Model: \t\t NVIDIA H100\nIRQ:   \t\t 18\nDevice Minor: \t 3"
+    sysfs.put(f"proc/driver/nvidia/gpus/{PLAIN}/information", text)
+    directory = sysfs.path / "proc/driver/nvidia/capabilities/gpu3/mig"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def test_a_mig_instance_is_a_use(sysfs: Sysfs, mig: Path) -> None:
+    (mig / "config").touch()
+    assert use(sysfs, PLAIN) is None
+    (mig / "gi1").mkdir()
+    assert use(sysfs, PLAIN) == "it has the MIG instance gi1"
+    os.rename(mig.parent, mig.parents[1] / "gpu2")
+    assert use(sysfs, PLAIN) is None
+
+
+def test_a_gpu_that_cannot_be_read_is_not_offered_and_others_are(
+    sysfs: Sysfs, mig: Path
+) -> None:
+    """The driver of a GPU that fell off the bus answers with an error."""
+    other = "0000:af:00.0"
+    sysfs.function(other, ids=NVIDIA, driver="nvidia")
+    (mig / "gi1").mkdir()
+    information = sysfs.path / f"proc/driver/nvidia/gpus/{PLAIN}/information"
+    information.unlink()
+    information.mkdir()
+    assert "cannot determine" in (use(sysfs, PLAIN) or "")
+    assert use(sysfs, other) is None
+
+
+def test_a_vgpu_type_that_is_no_number_keeps_its_vf_alone(sysfs: Sysfs) -> None:
+    vf = virtual_function(sysfs, "")
+    assert "cannot determine" in (use(sysfs, vf) or "")
+    assert use(sysfs, PLAIN) is None
+
+
+def test_a_card_with_a_mediated_device_is_not_offered_until_it_is_removed(make_bench):
+    bench = make_bench(HostSpec(hosts.gpu("0000:17")))
+    gpu = "0000:17:00.0"
+    assert bench.provider(gpu)
+    link = Path(bench.root, "sys/bus/mdev/devices", MDEV)
+    link.symlink_to(f"../../../devices/pci0000:17/{gpu}/{MDEV}")
+    rejected = bench.rejected(gpu)
+    assert (rejected.reason, rejected.detail) == (
+        RejectReason.HOST_USES,
+        f"it has the mediated device {MDEV}",
+    )
+    link.unlink()
+    assert bench.provider(gpu)
+
+
+def test_the_real_host_can_be_checked() -> None:
     host = scan("/")
-    usage = read_usage("/", host)
-    assert set(usage.by_function) <= set(host.functions)
-    assert all(usage.of(found) for found in usage.by_function)
+    usage = read_usage("/", host.functions)
+    assert set(usage) <= set(host.functions)
+    assert all(usage.values())

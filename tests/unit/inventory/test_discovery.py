@@ -78,53 +78,6 @@ def test_providers_survive_the_loss_of_the_store(make_bench, tmp_path):
     assert bench.manager.providers() == before
 
 
-def test_providers_of_two_nodes_are_different(bench):
-    before = {provider.uuid for provider in bench.manager.providers()}
-    bench.restart(node_name="node2")
-    after = {provider.uuid for provider in bench.manager.providers()}
-    assert len(before) == len(after) == 7
-    assert before.isdisjoint(after)
-
-
-def test_a_card_with_a_serial_number_is_named_by_it_wherever_it_is(make_bench):
-    bench = make_bench(HostSpec((with_serial(hosts.fpga("0000:05"), "00-1b-21-ff"),)))
-    assert names(bench) == ["node1_accel_10ee_5000_00_1b_21_ff"]
-
-
-def test_two_ports_of_one_card_are_two_providers(make_bench):
-    """Both ports have the serial number of their card."""
-    ports = [
-        dataclasses.replace(
-            with_serial(hosts.nic("0000:05", name=f"eno{number}"), "00-1b-21-ff"),
-            address=f"0000:05:00.{number}",
-        )
-        for number in range(2)
-    ]
-    bench = make_bench(HostSpec(tuple(ports)))
-    assert names(bench) == [
-        "node1_accel_8086_1592_00_1b_21_ff",
-        "node1_accel_8086_1592_00_1b_21_ff_1",
-    ]
-
-
-def test_cards_with_the_same_serial_number_are_all_offered(make_bench):
-    cards = [with_serial(hosts.fpga(f"0000:0{n}"), "00-00-00-00") for n in (5, 6)]
-    bench = make_bench(HostSpec(tuple(cards)))
-    assert names(bench) == [
-        "node1_accel_10ee_5000_0000_05_00_0",
-        "node1_accel_10ee_5000_0000_06_00_0",
-    ]
-
-
-def test_the_vfs_of_a_card_are_the_capacity_of_one_provider(make_bench):
-    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 4}'])
-    (provider,) = bench.manager.providers()
-    assert provider.name == "node1_accel_8086_1592_0000_3b_00_0"
-    assert [str(handle.address) for handle in provider.device.handles] == [
-        f"0000:3b:02.{number}" for number in range(4)
-    ]
-
-
 def test_vfs_that_are_tagged_differently_are_different_providers(make_bench):
     bench = make_bench(
         device_spec=[
@@ -169,13 +122,4 @@ def test_the_regions_of_a_card_stand_below_it_and_others_below_the_node(make_ben
         "node1_accel_8086_0b2c_0000_af_00_1": "node1_accel_card_8086_0b2b_0000_af_00_0",
         "node1_accel_8086_0b2c_0000_af_00_2": "node1_accel_card_8086_0b2b_0000_af_00_0",
         "node1_accel_10ee_5000_0000_05_00_0": None,
-    }
-
-
-def test_two_cards_with_one_serial_number_are_two_cards(make_bench):
-    cards = [with_serial(hosts.dfl(f"0000:0{n}"), "00-00-00-00") for n in (5, 6)]
-    bench = make_bench(HostSpec(tuple(cards)))
-    assert {each.card.name for each in bench.manager.providers()} == {
-        "node1_accel_card_8086_0b2b_0000_05_00_0",
-        "node1_accel_card_8086_0b2b_0000_06_00_0",
     }

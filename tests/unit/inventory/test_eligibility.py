@@ -58,12 +58,6 @@ def test_the_denylist_can_be_switched_off(make_bench):
     assert bench.drivers("0000:3d:00.0") == ["vfio-pci"]
 
 
-def test_nothing_is_named_by_default(make_bench):
-    bench = make_bench(device_spec=[])
-    inventory = bench.manager.discover()
-    assert (inventory.providers, inventory.refused) == ({}, ())
-
-
 @pytest.mark.parametrize("named", ["0000:01:00.0", "0000:04:00.0"])
 def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
     bench = make_bench(
@@ -74,13 +68,6 @@ def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
     assert "0000:0" in refused.detail
     assert "shares its group" in refused.detail
     assert bench.manager.providers() == ()
-
-
-def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_bench):
-    bench = make_bench(hosts.shared_group_host())
-    refused = bench.rejected("0000:01:00.0")
-    assert refused.reason is RejectReason.NOT_ISOLATED
-    assert "0000:02:00.0: network interface eno1 is up" in refused.detail
 
 
 def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_bench):
@@ -121,30 +108,6 @@ def test_a_neighbour_without_a_driver_does_not_stand_in_the_way(make_bench):
     assert bench.drivers(card.address, other.address) == ["vfio-pci", None]
 
 
-def test_a_pf_whose_vfs_are_offered_is_not_offered_itself(make_bench):
-    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 2}'])
-    assert bench.rejected("0000:3b:00.0").reason is RejectReason.HAS_VFS
-    assert len(bench.provider("0000:3b:00.0").device.handles) == 2
-
-
-def test_a_device_without_reset_is_offered_where_the_operator_allows_it(make_bench):
-    spec = HostSpec((dataclasses.replace(hosts.fpga("0000:05"), reset_methods=()),))
-    bench = make_bench(
-        spec, device_spec=['{"address": "0000:05:00.0", "allow_no_reset": true}']
-    )
-    before = bench.kernel.snapshot()
-    bench.plug(1, "0000:05:00.0")
-    bench.unplug(1)
-    assert bench.kernel.snapshot() == before
-
-
-def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
-    bench.bind(FPGA, "vfio-pci")
-    refused = bench.rejected(FPGA)
-    assert refused.reason is RejectReason.UNKNOWN_STATE
-    assert "vfio-pci" in refused.detail
-
-
 def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
     """The device has no driver any more, but its last driver waits for the guest."""
     kernel = bench.kernel
@@ -156,12 +119,6 @@ def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
     kernel.let_go(FPGA)
     with pytest.raises(LookupError):
         bench.rejected(FPGA)
-
-
-def test_a_leased_device_stays_with_its_provider(bench):
-    before = bench.manager.providers()
-    bench.plug(1, GPU)
-    assert bench.manager.providers() == before
 
 
 # -- devices that Nova claims ------------------------------------------------
@@ -289,20 +246,6 @@ def catalog(make_bench):
     return lambda *beside: make_bench(HostSpec((card, other, *beside)))
 
 
-@pytest.mark.parametrize(
-    ("enabled", "detail"), [({"t-3": []}, None), ({"t-1": []}, "it offers t-1")]
-)
-def test_what_offers_a_type_without_addresses_is_refused(catalog, enabled, detail):
-    bench = catalog()
-    manager = bench.start(of_nova_s_mdevs(bench, **enabled))
-    found = {
-        str(each.address): (each.reason, each.detail)
-        for each in manager.discover().refused
-    }
-    expected = {"0000:05:00.0": (RejectReason.NOVA_CLAIMS, detail)} if detail else {}
-    assert found == expected
-
-
 def test_a_type_with_addresses_is_nova_s_only_there(catalog):
     bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
@@ -319,12 +262,6 @@ def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(catalog):
         "0000:05:00.0": RejectReason.NOVA_CLAIMS,
         "0000:07:00.0": RejectReason.NOT_ISOLATED,
     }
-
-
-def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):
-    manager = with_nova(bench, "not JSON")
-    assert manager.providers()
-    assert "not JSON" in caplog.text
 
 
 def offer(bench, address, *types):
@@ -357,14 +294,6 @@ def test_types_of_mediated_devices_come_and_go_without_a_restart(catalog):
         assert offered(manager) == left
 
 
-def test_types_that_nova_takes_none_of_change_nothing(catalog):
-    bench = catalog()
-    before = bench.manager.providers()
-    offer(bench, "0000:06:00.0", "t-9")
-    offer(bench, "0000:05:00.0")
-    assert bench.manager.providers() == before
-
-
 def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(catalog):
     bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-9": []})
@@ -384,21 +313,6 @@ def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(catalog):
 
 
 # -- changes at run time -----------------------------------------------------
-
-
-def test_a_device_that_is_pulled_out_and_put_back_is_seen_without_a_restart(bench):
-    provider = bench.provider("0000:5e:00.0")
-    spec = bench.kernel.hot_unplug("0000:5e:00.0")
-    with pytest.raises(LookupError):
-        bench.provider("0000:5e:00.0")
-    with pytest.raises(exception.DeviceGone, match=provider.uuid):
-        bench.manager.plug(
-            instance(1),
-            {"uuid": provider.uuid},
-            {f"resources:{provider.device.resource_class}": "1"},
-        )
-    bench.kernel.hot_plug(spec)
-    assert bench.provider("0000:5e:00.0") == provider
 
 
 def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(bench):

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.inventory import discovery
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
 
 GPU = "0000:17:00.0"
@@ -105,33 +104,3 @@ def test_a_scan_is_complete_or_fails_and_may_be_repeated(
     assert not wrong
     refusal.begin(0, error)
     assert offered(host) == whole
-
-
-def test_a_plug_whose_scan_lacks_descriptors_may_be_repeated(
-    host: TestHost, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    selected, specs = request(host.provider("0000:d8:00.0"))
-    scan = discovery.discover
-    now = [0]
-
-    def scanning(*args: Any, **options: Any) -> discovery.Inventory:
-        refusal.begin(now[0], errno.EMFILE)
-        try:
-            return scan(*args, **options)
-        finally:
-            refusal.begin(0, 0)
-
-    monkeypatch.setattr(discovery, "discover", scanning)
-    failures: list[exception.OsAccError] = []
-    for at in range(1, 400, 7):
-        now[0] = at
-        try:
-            assert host.manager.plug(instance(1), selected, specs)
-        except exception.OsAccError as error:
-            failures.append(error)
-        else:
-            # Few reads may fail without an effect.
-            assert host.unplug(1) == 1
-        assert host.manager.store.leases() == ()
-    assert len(failures) > 20
-    assert [each for each in failures if not each.retryable] == []

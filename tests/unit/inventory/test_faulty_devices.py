@@ -11,7 +11,6 @@ import pytest
 
 from os_acc import exception
 from os_acc.host.uevents import Recovery, Uevent
-from os_acc.inventory import monitor
 from os_acc.objects.device import Device
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base, pci
@@ -42,19 +41,14 @@ def units(bench):
     return None
 
 
-def test_it_stays_in_the_inventory_as_reserved(bench, told):
+def test_it_stays_in_the_inventory_as_reserved_and_no_guest_gets_it(bench, told):
     assert units(bench) == (1, 0)
     told(BROKEN)
     assert units(bench) == (1, 1)
-    told(MENDED)
-    assert units(bench) == (1, 0)
-
-
-def test_nobody_gets_it(bench, told):
-    told(BROKEN)
     with pytest.raises(exception.NoDeviceAvailable, match="PCIe error"):
         bench.plug(1, GPU)
     told(MENDED)
+    assert units(bench) == (1, 0)
     bench.plug(1, GPU)
     assert bench.plugged(1) == [GPU]
 
@@ -99,7 +93,3 @@ def test_a_plugin_may_say_that_a_device_is_out_of_order(hot_bench):
     assert units(hot_bench) == (1, 1)
     with pytest.raises(exception.NoDeviceAvailable, match="too hot"):
         hot_bench.plug(1, GPU)
-
-
-def test_a_service_that_does_not_watch_knows_of_none():
-    assert not monitor.FaultTracker().faults

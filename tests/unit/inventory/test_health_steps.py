@@ -99,25 +99,6 @@ def test_a_worn_drive_is_reserved_until_it_is_healthy(drives, caplog, worn, mess
     drives.plug(2, DRIVE)
 
 
-@pytest.mark.parametrize("fields", [{"warning": 0b10}, {"used": 130}, {"spare": 10}])
-def test_a_warm_or_old_drive_is_healthy(drives, fields):
-    drives.kernel.wear_out(DRIVE, **fields)
-    read(drives)
-    assert reserved(drives, DRIVE) == 0
-
-
-def test_a_single_reading_is_no_fault_but_the_first_of_a_service_is(drives):
-    read(drives)
-    drives.kernel.wear_out(DRIVE, 0b1000)
-    read(drives, 1)
-    assert reserved(drives, DRIVE) == 0
-    read(drives, 1)
-    assert reserved(drives, DRIVE) == 1
-    drives.restart()
-    read(drives, 1)
-    assert reserved(drives, DRIVE) == 1
-
-
 def test_a_drive_that_a_guest_has_is_never_read(drives, caplog):
     drives.plug(1, DRIVE)
     # A command to it would end the helper's child, and be logged.
@@ -247,38 +228,31 @@ def test_readings_are_recorded_for_commands(drives):
     }
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{", '{"boot": 1}', "[" * 90_000])
-def test_a_damaged_record_states_nothing(drives, damage):
-    read(drives)
-    Path(drives.state_path, "health").write_text(damage)
-    found = health_record.recorded(drives.state_path, drives.root)
-    assert found == health_record.HealthRecord()
-
-
 @pytest.mark.parametrize(
-    "change",
+    "damage",
     [
+        *("", "[]", "{", '{"boot": 1}', "[" * 90_000),
         {"faults": None},
         {"faults": {"no address": "x"}},
         {"readings": {DRIVE: {"used_percent": float("inf")}}},
         {"readings": {DRIVE: {"used_percent": {}}}},
+        {"faults"},
+        {"readings"},
     ],
+    ids=lambda each: str(each)[:40],
 )
-def test_a_record_with_a_wrong_value_states_nothing(drives, change):
+def test_a_damaged_record_states_nothing(drives, damage):
+    """A text replaces it, a mapping changes its values, a set names a missing key."""
     read(drives)
     place = Path(drives.state_path, "health")
-    place.write_text(json.dumps({**json.loads(place.read_text()), **change}))
-    found = health_record.recorded(drives.state_path, drives.root)
-    assert found == health_record.HealthRecord()
-
-
-@pytest.mark.parametrize("name", ["faults", "readings"])
-def test_an_incomplete_record_states_nothing(drives, name):
-    read(drives)
-    place = Path(drives.state_path, "health")
-    found = json.loads(place.read_text())
-    del found[name]
-    place.write_text(json.dumps(found))
+    if not isinstance(damage, str):
+        found = json.loads(place.read_text())
+        if isinstance(damage, dict):
+            found |= damage
+        else:
+            found = {key: found[key] for key in found.keys() - damage}
+        damage = json.dumps(found)
+    place.write_text(damage)
     recorded = health_record.recorded(drives.state_path, drives.root)
     assert recorded == health_record.HealthRecord()
 

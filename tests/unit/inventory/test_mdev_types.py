@@ -15,14 +15,14 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.attach import mdev_creation
+from os_acc.attach import devices
 from os_acc.host import mdev, pci
 from os_acc.objects.device import Provider, RejectReason
-from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.mdev import parse_address
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from tests.unit import leases
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
 SMALL, LARGE = MdevTypeSpec("nvidia-558"), MdevTypeSpec("nvidia-559", cost=2)
@@ -203,13 +203,6 @@ def test_units_whose_devices_are_to_be_made_again_are_free_for_no_other(make_hos
     assert len(mdev.read_mdevs(host.root)) == 4
 
 
-def test_units_whose_devices_exist_are_subtracted_once(make_host):
-    host = make_host()
-    plug(host, 1, f"{GPU}/nvidia-558", amount=3)
-    plug(host, 2, f"{GPU}/nvidia-558")
-    assert units(host, f"{GPU}/nvidia-558") == (4, 0)
-
-
 @pytest.mark.parametrize("end", ["started again", "deleted"])
 @pytest.mark.parametrize("how", ["reboot", "driver loaded again"])
 def test_units_of_other_types_are_reserved_until_held_devices_exist(
@@ -249,13 +242,13 @@ def test_a_plug_that_has_not_ended_reserves_no_units_of_other_types(
     make_host, monkeypatch
 ):
     host, other = make_host(), []
-    create = mdev_creation.create
+    create = devices._create_mdev
 
     def and_count(*arguments):
         other.append(units(host, f"{GPU}/nvidia-559"))
         create(*arguments)
 
-    monkeypatch.setattr(mdev_creation, "create", and_count)
+    monkeypatch.setattr(devices, "_create_mdev", and_count)
     plug(host, 1, f"{GPU}/nvidia-558")
     assert other == [(2, 0)]
 
@@ -463,20 +456,11 @@ def test_an_absent_device_of_one_vf_reserves_units_of_other_types_of_its_card(
     for vf in (f"{card}.0", f"{card}.1", f"{other}.0"):
         for name in ("nvidia-558", "nvidia-559"):
             offer(host, vf, 1, name)
-    lease = Lease(
-        uuid=uuid_of(9),
-        consumer=uuid_of(1),
-        owner=Owner.NOVA,
-        state=LeaseState.HELD,
-        group="1",
+    lease = leases.lease(
+        parse_address(f"{card}.0/nvidia-558/0"),
         provider=provider(host, f"{card}.0/nvidia-558").uuid,
         resource_class="CUSTOM_ACCELERATOR_MDEV",
-        address=parse_address(f"{card}.0/nvidia-558/0"),
         iommu_group=None,
-        numa_node=None,
-        prior=(),
-        request="d1ce",
-        boot_id=uuid_of(4),
     )
     added = host.manager.store.add([lease])
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import qat
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -198,49 +197,3 @@ def test_the_helper_configures_no_function_of_another_kind(make_bench):
     assert CallResult(*answer)[:2] == (Outcome.REFUSED, errno.EOPNOTSUPP)
     assert shown(bench) == ("up", "sym;asym")
     assert bench.kernel.writes() == []
-
-
-@pytest.mark.parametrize(("allowed", "outcome"), [("dc", "dc"), ("sym", "sym;asym")])
-def test_root_decides_on_the_services(make_bench, root_allows, allowed, outcome):
-    bench = make_bench(with_qat(), device_spec=spec("dc"))
-    root_allows(bench, *spec(allowed))
-    bench.restart()
-    assert shown(bench) == ("up", outcome)
-
-
-@pytest.fixture
-def root_allows():
-    def write(bench: TestHost, *values: str) -> None:
-        path = bench.kernel.path("etc/os-acc/privileged.conf")
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        lines = "".join(f"device_spec = {value}\n" for value in values)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"[os_acc]\n{lines}")
-        os.chmod(path, 0o600)
-
-    return write
-
-
-@pytest.mark.parametrize(
-    ("services", "message"),
-    [
-        ("sym;dcc", "no device combines"),
-        ("sym;asym;dc;decomp", "no device combines"),
-        ("crypto", "qat_services is 'crypto'"),
-        ("", "qat_services is ''"),
-    ],
-)
-def test_services_that_cannot_be_are_errors_of_the_configuration(
-    make_bench, services, message
-):
-    bench = make_bench(with_qat(), device_spec=spec(services))
-    with pytest.raises(exception.InvalidConfiguration, match=message):
-        bench.restart()
-
-
-def test_services_need_vfs(make_bench):
-    bench = make_bench(
-        with_qat(), device_spec=[f'{{"address": "{PF}", "qat_services": "dc"}}']
-    )
-    with pytest.raises(exception.InvalidConfiguration, match="without num_vfs"):
-        bench.restart()

@@ -112,16 +112,6 @@ def test_a_fault_is_logged_once(bench, caplog):
     assert f"no fault of {CARD} is read any more" in caplog.text
 
 
-def test_a_guest_keeps_a_device_that_breaks(bench):
-    entries = bench.plug(1, CARD)
-    show(bench, "current_link_width", "63")
-    assert reserved(bench) == 0
-    assert bench.plug(1, CARD) == entries
-    assert bench.unplug(1) == 1
-    read_twice(bench)
-    assert reserved(bench) == 1
-
-
 def test_a_single_reading_is_no_fault(bench):
     """The device may have been in a reset."""
     show(bench, "current_link_width", "63")

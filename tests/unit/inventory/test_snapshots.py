@@ -11,7 +11,8 @@ import pytest
 
 from os_acc import deadlines, exception
 from os_acc.inventory import snapshots
-from os_acc.objects.lease import LeaseState, RecordedState
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.recorded_state import RecordedState
 from tests.unit.placement.capacity_examples import CLASS, handle, lease, provider
 
 ONE, TWO = handle(1), handle(2)

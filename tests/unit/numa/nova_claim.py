@@ -36,16 +36,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
-from typing import Final
 
-from os_acc import exception
 from os_acc.numa.fit import cells
 from os_acc.numa.fit.networks import NO_NETWORKS, not_carried
 from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
-
-#: How many pairs of guest cell and host cell are compared at most.
-BUDGET: Final = 500_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,26 +58,22 @@ def also_matching(request: DeviceRequest) -> frozenset[str]:
     return getattr(request, "also_matching", frozenset())
 
 
-def fit_as_nova(question: Question, *, budget: int = BUDGET) -> tuple[int, ...] | None:
+def fit_as_nova(question: Question) -> tuple[int, ...] | None:
     """Return the cells that Nova 34 would choose, in the order of the guest's.
 
-    :param budget: the number of cell comparisons allowed; 4 guest cells on 8
-        host cells take at most 6,720.
     :returns: ids of host cells; None: Nova refuses the guest.
-    :raises FitUndecided: neither found nor excluded within the budget.
     """
     if not question.guest.cells:
         served = served_in_turn(question.host, (), question.pools, question.requests)
         return () if served else None
-    return _Walk(question, budget).result()
+    return _Walk(question).result()
 
 
 class _Walk:
     """Nova's search through the permutations, with its caches."""
 
-    def __init__(self, question: Question, budget: int) -> None:
+    def __init__(self, question: Question) -> None:
         self._question = question
-        self._budget = budget
         guest = question.guest.cells
         self._ids = list(range(len(guest)))
         self._guest = list(guest)
@@ -103,13 +94,6 @@ class _Walk:
 
     def _goes(self, host: NUMACell, place: int) -> bool:
         """Return whether a guest cell fits a host cell, by Nova's cache."""
-        if not self._budget:
-            raise exception.FitUndecided(
-                f"the search through the permutations of {len(self._guest)} "
-                f"of {len(self._question.host.cells)} cells, as in Nova, was "
-                "not finished"
-            )
-        self._budget -= 1
         pair = (host.id, self._ids[place])
         if pair in self._not_fitting:
             return False

@@ -97,7 +97,7 @@ def test_what_goes_to_nova_comes_back_the_same() -> None:
 def test_what_is_not_set_is_empty() -> None:
     assert convert.networks_from_nova(Versioned()) == InstanceNUMANetworks()
     assert convert.networks_from_nova(Versioned(tunneled=True)).tunneled
-    assert convert.network_info_from_nova(Versioned(physnets={"a"})).physnets == {"a"}
+    assert convert.networks_from_nova(Versioned(physnets={"a"})).physnets == {"a"}
     assert convert.host_from_nova(Versioned()) == NUMATopology()
     bare = Versioned(cells=[Versioned(id=3)])
     assert convert.host_from_nova(bare) == NUMATopology((NUMACell(3),))
@@ -107,7 +107,6 @@ def test_what_is_not_set_is_empty() -> None:
 
 def test_what_is_not_there_is_empty() -> None:
     assert convert.networks_from_nova(None) == InstanceNUMANetworks()
-    assert convert.network_info_from_nova(None) == NUMANetworkInfo()
     assert convert.host_from_nova(None) == NUMATopology()
     assert convert.guest_from_nova(None) == InstanceNUMATopology()
 

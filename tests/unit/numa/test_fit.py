@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
-from os_acc.numa.fit.search import Fit, all_served, fit_to_host
+from os_acc.numa.fit.search import Fit, fit_to_host
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,
@@ -66,19 +66,6 @@ def test_all_that_a_cell_of_the_host_refuses_is_told(seed: int) -> None:
             assert goes is ((host.id, place) not in named)
 
 
-@patient
-@given(seeds)
-def test_devices_are_short_where_halls_condition_is_not_met(seed: int) -> None:
-    dice = random.Random(seed)
-    host = cases.topology(dice)
-    pools = cases.device_pools(dice, host)
-    requests = cases.device_requests(dice, pools)
-    ids = [cell.id for cell in host.cells]
-    chosen = dice.sample(ids, dice.randint(0, len(ids)))
-    right = oracle.all_served(host, chosen, pools, requests)
-    assert all_served(host, chosen, pools, requests) is right
-
-
 # -- single guests ----------------------------------------------------------------
 
 
@@ -108,43 +95,6 @@ def guest(*cpus: int) -> InstanceNUMATopology:
 
 def physnets(*names: str) -> InstanceNUMANetworks:
     return InstanceNUMANetworks(frozenset(names))
-
-
-def test_devices_and_networks_together_decide_where_a_guest_goes() -> None:
-    question = Question(
-        host(4, a=[1, 2]),
-        guest(1),
-        networks=physnets("a"),
-        pools=(DevicePool("gpu", 2, 1), DevicePool("other", 1, 1)),
-        requests=(
-            DeviceRequest("r", 1, frozenset({"gpu"}), policy=NUMAPolicy.REQUIRED),
-        ),
-    )
-    assert fit_to_host(question).cells == (2,)
-    elsewhere = dataclasses.replace(question, networks=physnets("a", "b"))
-    assert fit_to_host(elsewhere).cells == (2,)
-    apart = dataclasses.replace(question, host=host(4, a=[1, 3]))
-    assert fit_to_host(apart) == Fit(False)
-    # A guest of two cells has the network on one, the device on the other.
-    wide = dataclasses.replace(apart, guest=guest(1, 1))
-    assert fit_to_host(wide).cells == (1, 2)
-
-
-def test_alike_requests_want_as_much_as_one_that_wants_the_sum() -> None:
-    gpu = frozenset({"few", "gpu"})
-    alike = tuple(
-        DeviceRequest(name, 1, gpu, NUMAPolicy.REQUIRED) for name in ("a", "b", "c")
-    )
-    question = Question(
-        host(3),
-        guest(1),
-        pools=(DevicePool("few", 0, 1), DevicePool("gpu", 2, 2)),
-        requests=alike[:2],
-    )
-    assert fit_to_host(question).cells == (2,)
-    assert not fit_to_host(dataclasses.replace(question, requests=alike)).fits
-    both = (dataclasses.replace(alike[0], count=2),)
-    assert fit_to_host(dataclasses.replace(question, requests=both)).cells == (2,)
 
 
 def test_each_guest_cell_has_a_host_cell_of_its_own() -> None:

@@ -12,7 +12,6 @@ from os_acc import exception
 from os_acc.host.numa import read_topology
 from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.search import fit_to_host
-from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects.numa import InstanceNUMACell, InstanceNUMATopology, NUMAPolicy
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
@@ -51,17 +50,6 @@ def test_each_policy_treats_a_device_as_one_without_a_node(
 def test_there_is_no_other_cell(host: TestHost) -> None:
     with pytest.raises(exception.InvalidInput, match="host are 0"):
         plug(host, NUMAPolicy.PREFERRED, 1)
-
-
-def test_networks_may_leave_it_there_and_nowhere_else(host: TestHost) -> None:
-    topology = read_topology(host.kernel.root)
-    there = NetworkAffinity((("foo", frozenset({0})),), frozenset({0}))
-    (cell,) = there.on(topology).cells
-    assert cell.network_info.physnets == {"foo"}
-    assert cell.network_info.tunneled
-    elsewhere = NetworkAffinity(tunnel=frozenset({1}))
-    with pytest.raises(exception.InvalidConfiguration, match="has 1"):
-        elsewhere.on(topology)
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(65536, True), (65537, False)])

@@ -106,20 +106,6 @@ def test_no_other_way_is_nearer_or_more_even(
     assert weight(given_out) == min(weight(way) for way in possible)
 
 
-@given(st.data(), guests, shelves)
-def test_taking_away_what_was_not_chosen_changes_nothing_of_the_sum(
-    data: st.DataObject, guest: GuestCells, shelves: list[EqualDevices]
-) -> None:
-    asked = data.draw(demands(len(shelves)))
-    shares = divide(asked, shelves, guest)
-    fewer = [
-        EqualDevices(shelf.node, sum(share[place] for share in shares))
-        for place, shelf in enumerate(shelves)
-    ]
-    again = divide(asked, fewer, guest)
-    assert [sum(share) for share in again] == [sum(share) for share in shares]
-
-
 def test_several_are_spread_over_the_guests_cells() -> None:
     guest = GuestCells(TOPOLOGY, (0, 2))
     shelves = [EqualDevices(0, 4), EqualDevices(2, 4)]

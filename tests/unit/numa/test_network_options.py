@@ -14,7 +14,6 @@ from oslo_config import cfg
 
 from os_acc.exception import InvalidConfiguration
 from os_acc.numa.network_options import (
-    NUMA_NODES,
     PHYSNETS,
     NetworkAffinity,
     idle_sections,
@@ -67,11 +66,6 @@ def test_the_worked_example_of_the_specification(configure: Configure) -> None:
     ]
 
 
-def test_the_rest_of_a_cell_stays_as_it_is(configure: Configure) -> None:
-    cells = NetworkAffinity.load(configure(WORKED_EXAMPLE)).on(HOST).cells
-    assert [(cell.id, cell.memory) for cell in cells] == [(0, 1024), (1, 2048)]
-
-
 def test_nothing_is_tied_to_a_node_by_default(configure: Configure) -> None:
     assert loaded(configure("")) == [NOTHING, NOTHING]
 
@@ -82,13 +76,6 @@ def test_given_and_empty_a_network_leaves_anywhere(configure: Configure) -> None
         text = f"[neutron]\nphysnets = a\n[neutron_physnet_a]\n{nodes}\n"
         assert loaded(configure(text)) == [NOTHING, NOTHING]
         assert loaded(configure(f"[neutron_tunnel]\n{nodes}")) == [NOTHING, NOTHING]
-
-
-def test_given_and_empty_by_a_program_as_well(configure: Configure) -> None:
-    conf = configure("[neutron]\nphysnets = a")
-    register(conf)
-    conf.set_override("numa_nodes", [], "neutron_physnet_a")
-    assert loaded(conf) == [NOTHING, NOTHING]
 
 
 @pytest.mark.parametrize("group", ["", "[neutron_physnet_a]\n", "[neutron_physnet_A]"])
@@ -105,12 +92,6 @@ def test_a_section_whose_network_is_not_listed_is_not_read(
     conf = configure("[neutron_physnet_a]\nnuma_nodes = 7\n[neutron_other]\nb = 1")
     assert loaded(conf) == [NOTHING, NOTHING]
     assert idle_sections(conf) == ("neutron_physnet_a",)
-
-
-def test_sections_that_are_read_are_not_idle(configure: Configure) -> None:
-    conf = configure(WORKED_EXAMPLE)
-    register(conf)
-    assert idle_sections(conf) == ()
 
 
 @pytest.mark.parametrize("value", ["2", "0,2", "-1", "4294967296"])
@@ -208,12 +189,6 @@ def test_an_option_of_that_name_and_another_type_is_refused(
     conf.register_opt(option, group=group)
     with pytest.raises(InvalidConfiguration, match=f"\\[{group}\\] {option.name}"):
         register(conf)
-
-
-def test_options_of_different_names_are_different() -> None:
-    for ours, other in zip((PHYSNETS, NUMA_NODES), reversed(novas()), strict=True):
-        assert ours != other
-        assert other != ours
 
 
 names = st.text(st.sampled_from("abcXYZ019-_."), min_size=1, max_size=12)

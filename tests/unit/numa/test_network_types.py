@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from os_acc.numa.fit.networks import Network, merged, requested
+from os_acc.numa.fit.networks import Network, requested
 from os_acc.objects.numa import InstanceNUMANetworks
 
 NOTHING = InstanceNUMANetworks()
@@ -37,10 +35,6 @@ def test_a_network_whose_physical_network_is_not_told_needs_nothing(
     assert requested([Network("vlan", name)]) == NOTHING
 
 
-def test_a_guest_without_networks_needs_nothing() -> None:
-    assert requested([]) == NOTHING
-
-
 def test_several_networks_are_one_request() -> None:
     asked = requested(
         [
@@ -52,24 +46,3 @@ def test_several_networks_are_one_request() -> None:
         ]
     )
     assert asked == InstanceNUMANetworks(frozenset({"physnet0", "physnet1"}), True)
-
-
-requests = st.lists(
-    st.builds(
-        InstanceNUMANetworks,
-        st.frozensets(st.sampled_from(["a", "b", "c"])),
-        st.booleans(),
-    )
-)
-
-
-@settings(deadline=None)
-@given(requests, requests)
-def test_requests_may_be_merged_in_any_order_and_in_parts(
-    some: list[InstanceNUMANetworks], others: list[InstanceNUMANetworks]
-) -> None:
-    whole = merged([*some, *others])
-    assert whole == merged([*reversed(others), *some])
-    assert whole == merged([merged(some), merged(others)])
-    assert whole.physnets == {name for each in some + others for name in each.physnets}
-    assert whole.tunneled == any(each.tunneled for each in some + others)

@@ -13,7 +13,7 @@ import pytest
 from os_acc.numa.fit.question import DevicePool, DeviceRequest
 from os_acc.numa.fit.search import all_served
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
-from tests.unit.numa.nova_claim import MatchingRequest, near_enough, served_in_turn
+from tests.unit.numa.nova_claim import served_in_turn
 
 REQUIRED, SOCKET = NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET
 LEGACY, PREFERRED = NUMAPolicy.LEGACY, NUMAPolicy.PREFERRED
@@ -58,18 +58,6 @@ def test_a_policy_allows_what_its_row_says(
     assert served_in_turn(HOST, cells, there, [request]) is expected
 
 
-@pytest.mark.parametrize("policy", ORDER)
-def test_a_local_pf_that_was_not_asked_for_hides_nothing_but_from_nova(
-    policy: NUMAPolicy,
-) -> None:
-    there = [DevicePool("pf", 0, 1), DevicePool("vf", 2, 1)]
-    request = MatchingRequest(
-        "r", 1, frozenset({"vf"}), policy, also_matching=frozenset({"pf"})
-    )
-    assert all_served(HOST, [0], there, [request]) is (policy is PREFERRED)
-    assert not served_in_turn(HOST, [0], there, [request])
-
-
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_cell_without_a_socket_takes_all_sockets_away(node: int) -> None:
     host = NUMATopology((*HOST.cells, NUMACell(4)))
@@ -77,53 +65,3 @@ def test_a_cell_without_a_socket_takes_all_sockets_away(node: int) -> None:
     request = DeviceRequest("r", 1, frozenset({"p0"}), SOCKET)
     for topology, allowed in ((HOST, {0, 1}), (host, {0})):
         assert all_served(topology, [0], there, [request]) is (node in allowed)
-
-
-def test_no_request_takes_what_another_depends_on() -> None:
-    there = [DevicePool("near", 0, 1), DevicePool("far", 2, 1)]
-    both = frozenset({"near", "far"})
-    anywhere = DeviceRequest("anywhere", 1, both, PREFERRED)
-    local = DeviceRequest("local", 1, both, REQUIRED)
-    for requests in ([anywhere, local], [local, anywhere]):
-        assert all_served(HOST, [0], there, requests)
-
-
-def test_all_requests_are_served_or_none_is() -> None:
-    there = [DevicePool("a", 0, 2), DevicePool("b", 0, 1), DevicePool("c", 0, 9)]
-    requests = [
-        DeviceRequest("one", 1, frozenset({"a"}), REQUIRED),
-        DeviceRequest("two", 2, frozenset({"a", "b"}), REQUIRED),
-        DeviceRequest("three", 1, frozenset({"b"}), REQUIRED),
-        DeviceRequest("alone", 9, frozenset({"c"}), REQUIRED),
-        DeviceRequest("far", 1, frozenset({"nowhere"}), REQUIRED),
-    ]
-    assert not all_served(HOST, [0], there, requests)
-    assert not all_served(HOST, [0], there, requests[:3])
-    assert all_served(HOST, [0], there, [requests[0], *requests[2:4]])
-
-
-@pytest.mark.parametrize(
-    ("policy", "wanted", "names"),
-    [
-        (REQUIRED, 1, "ad"),
-        (REQUIRED, 9, "ad"),
-        (SOCKET, 2, "ad"),
-        (SOCKET, 3, "acd"),
-        (LEGACY, 2, "ad"),
-        (LEGACY, 3, "abd"),
-        (LEGACY, 9, "abd"),
-        (PREFERRED, 2, "ad"),
-        (PREFERRED, 3, "abd"),
-        # Near devices come first; otherwise the order stays.
-        (PREFERRED, 4, "abdec"),
-    ],
-)
-def test_nova_looks_no_further_than_it_has_to(
-    policy: NUMAPolicy, wanted: int, names: str
-) -> None:
-    nodes = {"e": 2, "a": 0, "b": None, "c": 1, "d": 0}
-    there = [DevicePool(name, node, 1) for name, node in nodes.items()]
-    request = DeviceRequest("r", wanted, frozenset(nodes), policy)
-    found = near_enough(HOST, [0], there, request)
-    assert [pool.name for pool in found] == list(names)
-    assert near_enough(HOST, [], there, request) == there

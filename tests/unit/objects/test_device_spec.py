@@ -218,23 +218,12 @@ def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
 
 
 @pytest.mark.parametrize("yes", [True, "true", "Yes", "1"])
-@pytest.mark.parametrize("tag", ["prebound", "allow_no_reset", "allow_no_erase"])
+@pytest.mark.parametrize(
+    "tag", ["prebound", "allow_no_reset", "allow_no_erase", "trust_guest_contents"]
+)
 def test_booleans_may_be_text(tag: str, yes: object) -> None:
     assert tags_of({tag: yes}) == DeviceTags(**{tag: True})
     assert tags_of({tag: "false"}) == DeviceTags()
-
-
-@pytest.mark.parametrize("yes", [True, "true"])
-def test_guest_contents_are_trusted_where_the_first_match_says_so(yes: object) -> None:
-    spec = parse(
-        [
-            json.dumps({"address": str(CARD)}),
-            json.dumps({"address": "*", "trust_guest_contents": yes}),
-        ]
-    )
-    trusting = {at for at, each in HOST.items() if spec.trusts_guests(each, {}, HOST)}
-    assert trusting == {PF, VF, VMD}
-    assert spec.match(HOST[PF], {}, HOST) == DeviceTags()
 
 
 @pytest.mark.parametrize("number", [4, "4"])
@@ -246,6 +235,8 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
 
 
 # -- invalid specs -----------------------------------------------------------
+
+QAT = '{"address": "*", "num_vfs": 16, "qat_services": "%s"}'
 
 
 @pytest.mark.parametrize(
@@ -296,6 +287,11 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
         ('{"address": "*", "num_vfs": true}', "True"),
         ('{"address": "*", "num_vfs": 65536}', "65536"),
         ('{"address": "*", "num_vfs": "four"}', "four"),
+        (QAT % "sym;dcc", "no device combines"),
+        (QAT % "sym;asym;dc;decomp", "no device combines"),
+        (QAT % "crypto", "qat_services is 'crypto'"),
+        (QAT % "", "qat_services is ''"),
+        ('{"address": "*", "qat_services": "dc"}', "without num_vfs"),
         ('{"address": "*", "prebound": 1}', "prebound"),
         ('{"address": "*", "prebound": "maybe"}', "maybe"),
         ('{"address": "*", "allow_no_reset": null}', "allow_no_reset"),

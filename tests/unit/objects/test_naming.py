@@ -126,7 +126,110 @@ def test_a_serial_number_that_cannot_be_read_for_a_time_changes_no_name(
     assert look(on_record, host) == expected
 
 
-def test_who_is_named_by_its_place_stays_so_whoever_was_there_before():
+HIDDEN = ""
+FIRST, SECOND, SHARED = (
+    f"node1_accel_8086_0b2b_{serial}" for serial in ("00_1b", "00_1c", "00_00")
+)
+OTHER_MODEL = dataclasses.replace(CARD, product=0x09C4)
+BY_PLACE = {bus: f"node1_accel_8086_0b2b_0000_{bus}_00_0" for bus in ("05", "06", "07")}
+BOTH_BY_PLACE = {bus: BY_PLACE[bus] for bus in ("05", "06")}
+
+#: The steps of each history: changes of slots, and the names expected after them. A
+#: text is the serial number that the card shows.
+HISTORIES = {
+    "one-of-its-number-comes": [
+        ({"06": "00-00"}, {"06": SHARED}),
+        ({"05": "00-00"}, {"05": BY_PLACE["05"], "06": SHARED}),
+        ({"07": "00-00"}, BY_PLACE | {"06": SHARED}),
+    ],
+    "one-of-its-number-goes": [
+        ({"05": "00-00", "06": "00-00"}, BOTH_BY_PLACE),
+        ({"05": None}, {"06": BY_PLACE["06"]}),
+        ({"05": "00-00"}, BOTH_BY_PLACE),
+    ],
+    "the-first-of-its-number-goes": [
+        ({"05": "00-00"}, {"05": SHARED}),
+        ({"06": "00-00"}, {"05": SHARED, "06": BY_PLACE["06"]}),
+        ({"05": None}, {"06": BY_PLACE["06"]}),
+        ({"05": "00-00"}, {"05": SHARED, "06": BY_PLACE["06"]}),
+    ],
+    "it-moves": [
+        ({"05": "00-1b", "06": "00-00"}, {"05": FIRST, "06": SHARED}),
+        ({"05": None, "07": "00-1b"}, {"07": FIRST, "06": SHARED}),
+    ],
+    "it-is-readable-from-now-on": [
+        ({"05": HIDDEN, "06": HIDDEN}, BOTH_BY_PLACE),
+        ({"05": "00-1b", "06": "00-1c"}, BOTH_BY_PLACE),
+    ],
+    "it-is-readable-again": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": "00-1b"}, {"05": FIRST}),
+    ],
+    "another-card-has-the-same": [
+        ({"05": "00-00"}, {"05": SHARED}),
+        ({"06": "00-00"}, {"05": SHARED, "06": BY_PLACE["06"]}),
+        ({"05": HIDDEN}, {"05": SHARED, "06": BY_PLACE["06"]}),
+        ({"06": HIDDEN}, {"05": SHARED, "06": BY_PLACE["06"]}),
+        ({"05": "00-00"}, {"05": SHARED, "06": BY_PLACE["06"]}),
+    ],
+    "the-last-card-that-showed-one-counts": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": "00-1c"}, {"05": SECOND}),
+        ({"05": HIDDEN}, {"05": SECOND}),
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+    ],
+    "it-turns-up-elsewhere": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"06": "00-1b"}, {"05": BY_PLACE["05"], "06": FIRST}),
+        ({"05": "00-1c"}, {"05": BY_PLACE["05"], "06": FIRST}),
+    ],
+    "it-has-moved": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": None, "06": "00-1b"}, {"06": FIRST}),
+        ({"05": HIDDEN}, {"05": BY_PLACE["05"], "06": FIRST}),
+    ],
+    "after-one-that-was-named-by-its-place": [
+        ({"05": "00-00", "06": "00-00"}, BOTH_BY_PLACE),
+        ({"05": HIDDEN}, BOTH_BY_PLACE),
+        ({"05": "00-1b"}, {"05": FIRST, "06": BY_PLACE["06"]}),
+        ({"05": HIDDEN}, {"05": FIRST, "06": BY_PLACE["06"]}),
+        ({"05": "00-00"}, BOTH_BY_PLACE),
+        ({"05": HIDDEN}, BOTH_BY_PLACE),
+    ],
+    "another-model": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": OTHER_MODEL}, {"05": "node1_accel_8086_09c4_0000_05_00_0"}),
+    ],
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_a_provider_keeps_its_name_while_cards_come_and_go(history):
+    host: dict[PciAddress, PciIdentity] = {}
+    on_record: dict[str, naming.ProviderOrigin] = {}
+    for changes, expected in history:
+        for bus, new in changes.items():
+            place = PciAddress.parse(f"0000:{bus}:00.0")
+            host.pop(place, None)
+            if isinstance(new, str):
+                host[place] = dataclasses.replace(CARD, serial=new)
+            elif new is not None:
+                host[place] = new
+        for _ in range(2):
+            found = look(on_record, host)
+            assert {
+                f"{place.bus:02x}": name
+                for (place, of), name in found.items()
+                if of == "of_device"
+            } == expected
+
+
+def test_a_card_named_by_its_place_keeps_that_name_beside_an_earlier_card():
     """The serial number, once readable, differs from that of the earlier card."""
     slot, other = SLOTS[:2]
     before, card = (dataclasses.replace(CARD, serial=each) for each in ("1b", "1c"))

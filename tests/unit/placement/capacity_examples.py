@@ -7,12 +7,14 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects.device import AttachHandle, Device, Provider
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, RecordedState
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.published import NO_NAMES, PublishedNames
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import region_traits
 from os_acc.testing import uuid_of
+from tests.unit import leases
 
 CLASS, OTHER_CLASS = "CUSTOM_ACCELERATOR_NIC", "CUSTOM_ACCELERATOR_GPU"
 _IDENTITY = PciIdentity(0x8086, 0x1592, 0, 0, 0, "")
@@ -63,24 +65,14 @@ def lease(
     **more: object,
 ) -> Lease:
     """Return a lease on the provider with this uuid; '': adopted by hand."""
-    made = Lease(
-        uuid=uuid_of(1000 + of_handle.iommu_group),
-        consumer=uuid_of(99),
-        owner=Owner.NOVA,
-        state=state,
-        group="",
+    return leases.lease(
+        *of_handle.members,
         provider=of,
-        resource_class=CLASS if of else "",
-        address=of_handle.address,
         iommu_group=of_handle.iommu_group,
-        numa_node=None,
-        prior=tuple(
-            PriorBinding(each, _IDENTITY, "ice", None) for each in of_handle.members
-        ),
-        request="",
-        boot_id="",
+        uuid=uuid_of(1000 + of_handle.iommu_group),
+        state=state,
+        **{"resource_class": CLASS if of else "", **more},
     )
-    return dataclasses.replace(made, **more)  # type: ignore[arg-type]
 
 
 class Ledger:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.placement import sync
+from os_acc.placement import api_tree, sync
 from tests.unit.placement.placement_double import Double
 from tests.unit.placement.publishing import Clock, Service
 
@@ -33,5 +33,5 @@ def service(double):
 def clock(monkeypatch):
     """Return a clock that advances only on request."""
     made = Clock()
-    monkeypatch.setattr(sync, "_now", lambda: made.now)
+    monkeypatch.setattr(api_tree, "now", lambda: int(made.now))
     return made

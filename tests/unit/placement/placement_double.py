@@ -114,8 +114,8 @@ class Double:
         about = {
             "auth_type": "none",
             "endpoint_override": self.url,
-            "connect_retry_delay": 0,
-            "status_code_retry_delay": 0,
+            "connect_retry_delay": 0.001,
+            "status_code_retry_delay": 0.001,
             **values,
         }
         for name, value in about.items():

@@ -29,9 +29,10 @@ ONE, TWO = capacity(1), capacity(2)
 class Service:
     """A service that publishes, with its record."""
 
-    def __init__(self, double, ledger=None, named=(), **values):
+    def __init__(self, double, ledger=None, named=(), client=None, **values):
         self.ledger = ledger or Ledger()
-        self.publisher = Publisher(double.config(**values), "node1", named=named)
+        conf = double.config(**values)
+        self.publisher = Publisher(conf, "node1", client, named=named)
 
     def sync(self, *wanted, seconds=120.0) -> SyncResult:
         return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)

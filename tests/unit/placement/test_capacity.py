@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.objects.lease import LeaseState, RecordedState
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.placement.capacity import Units, capacities
 from os_acc.testing import uuid_of
 from tests.unit.placement.capacity_examples import (
@@ -33,10 +34,6 @@ def counted(*leases, providers=(NIC,), unreadable=()):
         }
         for each in found
     }
-
-
-def test_what_is_free_is_offered():
-    assert counted() == {NIC.uuid: {CLASS: (4, 0)}}
 
 
 @pytest.mark.parametrize(
@@ -86,10 +83,6 @@ def test_a_unit_that_a_damaged_record_claims_is_reserved():
     assert counted(unreadable=[place(3)]) == {NIC.uuid: {CLASS: (4, 1)}}
 
 
-def test_a_damaged_record_of_a_unit_that_is_not_there_is_nobodys():
-    assert counted(unreadable=[place(9)]) == {NIC.uuid: {CLASS: (4, 0)}}
-
-
 def test_a_unit_that_another_provider_has_leased_is_reserved_here():
     """A changed node_name, for example, gives the same device another provider."""
     other = uuid_of(2)
@@ -131,10 +124,6 @@ def test_a_group_of_functions_is_one_unit():
     assert counted(providers=[card], unreadable=[place(7, 2)]) == {
         card.uuid: {CLASS: (1, 1)}
     }
-
-
-def test_a_device_without_handles_offers_nothing():
-    assert counted(providers=[provider(2)]) == {}
 
 
 HANDLES = [handle(number) for number in range(8)]

@@ -16,66 +16,31 @@ from tests.unit.placement.nova_side import Nova
 GPU, AUDIO, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"
 
 
-class Tree:
-    """Publishes a host's devices through Nova's provider tree."""
-
-    def __init__(self, bench):
-        self._bench, self._nova = bench, Nova()
-
-    def tell(self):
-        self._nova.cycle(self._bench.manager.update_provider_tree)
-
-    def units(self, provider, name=None):
-        return self._nova.units(provider.uuid)[name or provider.device.resource_class]
-
-    def add(self, provider, name):
-        tree = self._nova.known
-        there = tree.data(provider.uuid).inventory
-        record = there[provider.device.resource_class]
-        tree.update_inventory(provider.uuid, {**there, name: record})
-
-
-class Direct:
-    """Publishes a host's devices in Placement directly."""
-
-    def __init__(self, bench, double):
-        self._bench, self._double = bench, double
-
-    def tell(self):
-        self._bench.manager.publisher = Publisher(self._double.config(), "node1")
-        assert self._bench.manager.publish().refused == ()
-
-    def units(self, provider, name=None):
-        found = self._double.providers[provider.uuid]
-        record = found.inventories[name or provider.device.resource_class]
-        return record["total"], record["reserved"]
-
-    def allocate(self, provider):
-        found = self._double.providers[provider.uuid]
-        found.allocated = {"guest": {provider.device.resource_class: 1}}
-
-    def add(self, provider, name):
-        self._double.classes.add(name)
-        there = self._double.providers[provider.uuid].inventories
-        there[name] = {**there[provider.device.resource_class]}
-
-
-@pytest.fixture(params=["tree", "direct"])
-def way(request, bench, double):
-    return Tree(bench) if request.param == "tree" else Direct(bench, double)
+@pytest.fixture
+def nova(bench):
+    """Return Nova, which has published the host's devices."""
+    found = Nova()
+    found.cycle(bench.manager.update_provider_tree)
+    return found
 
 
 @pytest.fixture
-def lost(bench, way, tmp_path):
+def lost(bench, nova, tmp_path):
     """Lose the record while a guest has the GPU; return the GPU's provider."""
     gpu = bench.provider(GPU)
     bench.plug(1, GPU)
-    way.tell()
-    if isinstance(way, Direct):
-        way.allocate(gpu)
     bench.restart(state_path=str(tmp_path / "elsewhere"))
-    way.tell()
+    nova.cycle(bench.manager.update_provider_tree)
     return gpu
+
+
+def pull_out(bench, nova, state_path):
+    """Lose the record, and remove the GPU meanwhile."""
+    bench.let_go()
+    for each in (AUDIO, GPU):
+        bench.kernel.hot_unplug(each)
+    bench.restart(state_path=str(state_path))
+    nova.cycle(bench.manager.update_provider_tree)
 
 
 def refused(bench, *providers):
@@ -87,68 +52,72 @@ def refused(bench, *providers):
     assert bench.manager.attached(None) == {}
 
 
-def test_what_is_not_offered_any_more_is_reserved(lost, way):
-    assert way.units(lost) == (1, 1)
+def test_a_lost_device_is_reserved(lost, nova):
+    assert nova.units(lost.uuid) == {lost.device.resource_class: (1, 1)}
 
 
-def test_who_was_promised_it_does_not_start_without(bench, lost):
+def test_its_next_guest_does_not_start_without_it(bench, lost):
     refused(bench, lost)
 
 
-def test_nor_with_a_part_of_what_was_promised(bench, lost):
+def test_its_next_guest_does_not_start_with_a_part(bench, lost):
     refused(bench, bench.provider(NIC), lost)
 
 
-def test_that_is_on_record_by_the_next_start(bench, lost, tmp_path):
+def test_its_next_guest_does_not_start_after_direct_publication(
+    bench, double, tmp_path
+):
+    gpu = bench.provider(GPU)
+    name = gpu.device.resource_class
+    bench.plug(1, GPU)
+    for state_path in (bench.state_path, tmp_path / "elsewhere"):
+        bench.restart(state_path=str(state_path))
+        bench.manager.publisher = Publisher(double.config(), "node1")
+        assert bench.manager.publish().refused == ()
+        double.providers[gpu.uuid].allocated = {"guest": {name: 1}}
+    record = double.providers[gpu.uuid].inventories[name]
+    assert (record["total"], record["reserved"]) == (1, 1)
+    refused(bench, gpu)
+
+
+def test_the_provider_is_on_record_by_the_next_start(bench, lost, tmp_path):
     bench.manager.discover()
     bench.restart(state_path=str(tmp_path / "elsewhere"))
     refused(bench, lost)
 
 
 def test_a_card_that_was_pulled_out_meanwhile_is_as_good_as_leased(
-    bench, way, tmp_path
+    bench, nova, tmp_path
 ):
     gpu = bench.provider(GPU)
-    way.tell()
-    bench.let_go()
-    for each in (AUDIO, GPU):
-        bench.kernel.hot_unplug(each)
-    bench.restart(state_path=str(tmp_path / "elsewhere"))
-    way.tell()
-    assert way.units(gpu) == (1, 1)
+    pull_out(bench, nova, tmp_path / "elsewhere")
+    assert nova.units(gpu.uuid) == {gpu.device.resource_class: (1, 1)}
     refused(bench, gpu)
 
 
 def test_all_of_its_classes_stay_and_are_reserved_cycle_after_cycle(
-    bench, way, tmp_path
+    bench, nova, tmp_path
 ):
     """Units of either class may be allocated; Nova could not remove those."""
     gpu = bench.provider(GPU)
-    way.tell()
-    way.add(gpu, "CUSTOM_ACCELERATOR_AAA")
-    bench.let_go()
-    for each in (AUDIO, GPU):
-        bench.kernel.hot_unplug(each)
-    bench.restart(state_path=str(tmp_path / "elsewhere"))
+    other, name = "CUSTOM_ACCELERATOR_AAA", gpu.device.resource_class
+    record = nova.known.data(gpu.uuid).inventory[name]
+    nova.known.update_inventory(gpu.uuid, {name: record, other: record})
+    pull_out(bench, nova, tmp_path / "elsewhere")
     for _ in range(3):
-        way.tell()
-        assert way.units(gpu) == (1, 1)
-        assert way.units(gpu, "CUSTOM_ACCELERATOR_AAA") == (1, 1)
+        assert nova.units(gpu.uuid) == {name: (1, 1), other: (1, 1)}
         # The same holds once the record has the provider again.
         bench.manager.discover()
+        nova.cycle(bench.manager.update_provider_tree)
 
 
 def test_a_class_that_a_device_had_before_is_not_offered_beside_the_new_one(
-    bench, way, tmp_path
+    bench, nova, tmp_path
 ):
     gpu = bench.provider(GPU)
-    way.tell()
-    before = gpu.device.resource_class
-    if isinstance(way, Direct):
-        way.allocate(gpu)
     named = json.dumps({"address": "0000:17:00.*", "resource_class": "CUSTOM_MINE"})
     bench.restart(state_path=str(tmp_path / "elsewhere"), device_spec=[named])
     for _ in range(2):
-        way.tell()
-        assert way.units(gpu, "CUSTOM_MINE") == (1, 0)
-        assert way.units(gpu, before) == (1, 1)
+        nova.cycle(bench.manager.update_provider_tree)
+        expected = {"CUSTOM_MINE": (1, 0), gpu.device.resource_class: (1, 1)}
+        assert nova.units(gpu.uuid) == expected

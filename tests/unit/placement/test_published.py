@@ -23,9 +23,9 @@ def test_a_removed_trait_that_comes_back_is_foreign():
     after = capacity_examples.provider(1, capacity_examples.handle(1), traits=())
 
     def cycle(provider):
-        memory.tell([provider], ledger)
+        memory.record([provider], ledger)
         wanted = [Capacity(provider.uuid, provider, {CLASS: Units(1, 0)})]
-        nova.cycle(lambda tree, name: writer.write(tree, name, wanted, {}))
+        nova.cycle(lambda tree, name: writer.write(tree, name, wanted))
 
     cycle(before)
     removed = PublishedNames(

@@ -83,13 +83,13 @@ def test_a_placement_that_is_too_old_is_told(double, service, version):
     assert double.writes() == []
 
 
-@pytest.mark.parametrize("version", ["1.26", "1.36", "1.37", "1.99"])
+@pytest.mark.parametrize("version", ["1.26", "1.99"])
 def test_versions_that_will_do(double, service, version):
     double.version = version
     assert service.sync(ONE).refused == ()
 
 
-@pytest.mark.parametrize(("version", "moves"), [("1.36", 0), ("1.37", 1)])
+@pytest.mark.parametrize(("version", "moves"), [("1.36", False), ("1.37", True)])
 def test_a_provider_is_put_below_its_card_where_placement_can(
     double, service, version, moves
 ):
@@ -99,7 +99,8 @@ def test_a_provider_is_put_below_its_card_where_placement_can(
     card = CardProvider(naming.uuid_of(name), name)
     provider = dataclasses.replace(ONE.provider, card=card)
     found = service.sync(dataclasses.replace(ONE, provider=provider))
-    assert len(found.done) == 1 + moves
+    # A card without regions is not created.
+    assert len(found.done) == 2 * moves
     parent = card.uuid if moves else NODE
     assert double.providers[ONE.uuid].parent == parent
 
@@ -175,13 +176,15 @@ def test_a_change_that_fails_blocks_no_other(double, service, status):
     assert double.providers[ONE.uuid].inventories.keys() == {CLASS}
 
 
-@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize(("status", "done"), [(500, True), (500, False), (None, True)])
 @pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 @pytest.mark.share(4)
-def test_a_change_that_fails_once_is_made_up_for(double, service, method, path, done):
+def test_a_change_that_fails_once_is_made_up_for(
+    double, service, method, path, status, done
+):
     """The result is the same whether the failed request was carried out or not."""
-    double.trouble(method, path, 500, done=done)
+    double.trouble(method, path, status, done=done)
     assert service.sync(ONE, TWO).refused == ()
     assert service.sync(ONE, TWO) == SyncResult((), (), 1, 0)
 
@@ -202,17 +205,6 @@ def test_what_passes_soon_is_asked_again(double, service, status):
     double.trouble("GET", "in_tree", status, times=2)
     assert service.sync(ONE, TWO).refused == ()
     assert double.providers[ONE.uuid].inventories.keys() == {CLASS}
-
-
-@pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-@pytest.mark.share(3)
-def test_an_answer_that_is_lost_is_made_up_for(double, service, method, path):
-    """The request was carried out, but the response was lost."""
-    double.trouble(method, path, done=True)
-    assert service.sync(ONE, TWO).refused == ()
-    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4
-    assert service.sync(ONE, TWO) == SyncResult((), (), 1, 0)
 
 
 def test_nobody_who_answers_is_told(double, service):
@@ -239,13 +231,7 @@ def test_one_who_never_answers_is_waited_for_until_the_deadline(double):
     assert time.monotonic() - began < 60
 
 
-def test_what_is_no_placement_is_told(double, service, monkeypatch):
-    monkeypatch.setattr(double, "_answered", lambda *_: (200, {"hello": "world"}))
-    with pytest.raises(exception.InvalidConfiguration, match="version"):
-        service.sync(ONE)
-
-
-@pytest.mark.parametrize("answer", [None, [], "x", {"versions": []}])
+@pytest.mark.parametrize("answer", [None, [], "x", {"versions": []}, {"hello": 1}])
 def test_what_answers_elsewhere_is_told_as_a_wrong_endpoint(
     double, service, monkeypatch, answer
 ):
@@ -254,24 +240,6 @@ def test_what_answers_elsewhere_is_told_as_a_wrong_endpoint(
     with pytest.raises(exception.InvalidConfiguration) as error:
         service.sync(ONE)
     assert "endpoint_override" in error.value.hint
-
-
-def test_a_list_where_placement_has_a_mapping_is_an_error(double, monkeypatch):
-    client = Client(double.config())
-    client.version(time.monotonic() + 60)
-    monkeypatch.setattr(double, "_answered", lambda *_: (200, {"allocations": []}))
-    with pytest.raises(exception.InvalidConfiguration, match="not from Placement"):
-        client.allocated(ONE.uuid, time.monotonic() + 60)
-
-
-def test_a_generation_that_is_no_number_is_an_error(double, monkeypatch):
-    client = Client(double.config())
-    client.version(time.monotonic() + 60)
-    # Python's JSON parser accepts infinity.
-    body = {"resource_provider_generation": float("inf"), "traits": []}
-    monkeypatch.setattr(double, "_answered", lambda *_: (200, body))
-    with pytest.raises(exception.InvalidConfiguration, match="not from Placement"):
-        client.traits(ONE.uuid, time.monotonic() + 60)
 
 
 def test_what_was_begun_goes_on_after_a_restart(double, service):
@@ -318,6 +286,6 @@ def test_what_another_service_has_just_made_is_in_no_other_tree(double, service)
             Service(double, service.ledger).sync(ONE)
             return found
 
-    service.publisher._client = Late(double.config())
-    assert service.sync(ONE).refused == ()
+    late = Service(double, service.ledger, client=Late(double.config()))
+    assert late.sync(ONE).refused == ()
     assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4

@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
-from os_acc.placement import sync
+from os_acc.placement.api_tree import KEPT_SECONDS
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import SyncResult
 from os_acc.testing import uuid_of
@@ -145,7 +145,7 @@ def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
         assert each.plan(*without).steps == ()
     double.providers[NODE].traits.clear()
     assert service.sync(*without).writes == 0
-    clock.pass_by(sync.KEPT_SECONDS)
+    clock.pass_by(KEPT_SECONDS)
     found = Service(double, service.ledger).sync(*without)
     assert [str(each) for each in found.done] == [
         "delete trait CUSTOM_FAST, unless others use it"
@@ -162,7 +162,7 @@ def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(
     writes = []
     for _ in range(6):
         writes.append(service.sync(capacity(1, traits=())).writes)
-        clock.pass_by(sync.KEPT_SECONDS / 2)
+        clock.pass_by(KEPT_SECONDS / 2)
     # The first sync also removes the trait from the provider.
     assert writes == [2, 0, 1, 0, 1, 0]
 
@@ -172,7 +172,7 @@ def test_a_clock_that_is_put_back_keeps_no_name(double, service, clock):
     double.providers[NODE].traits.add("CUSTOM_FAST")
     service.sync(capacity(1, traits=()))
     double.providers[NODE].traits.clear()
-    clock.pass_by(-10.0 * sync.KEPT_SECONDS)
+    clock.pass_by(-10.0 * KEPT_SECONDS)
     service.sync(capacity(1, traits=()))
     assert "CUSTOM_FAST" not in double.traits
 
@@ -192,6 +192,6 @@ def test_a_standard_trait_is_asked_for_again_in_a_while(double, service, clock):
     service.sync(young)
     double.traits.add("HW_YOUNGER")
     assert len(service.sync(young).refused) == 1
-    clock.pass_by(sync.KEPT_SECONDS)
+    clock.pass_by(KEPT_SECONDS)
     assert service.sync(young).refused == ()
     assert double.providers[young.uuid].traits == {"HW_YOUNGER"}

@@ -14,7 +14,7 @@ from concurrent import futures
 import pytest
 
 import os_acc
-from os_acc import deadlines, exception, service
+from os_acc import deadlines, exception, inspection, service
 from os_acc.attach import operations
 from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
@@ -63,10 +63,6 @@ def test_the_tree_holds_what_is_offered(bench, nova):
     for each in offered:
         assert nova.units(each.uuid) == {each.device.resource_class: (1, 0)}
         assert nova.known.data(each.uuid).traits == each.device.traits
-
-
-def test_the_vfs_of_a_card_are_its_units(card):
-    assert units(Nova(), card, card.provider(NIC)) == (4, 0)
 
 
 def test_plug_and_unplug_change_nothing(bench, nova):
@@ -149,15 +145,6 @@ def test_a_free_device_that_has_vanished_is_reserved_until_it_is_back(bench, nov
         bench.kernel.hot_plug(function)
     seen(bench)
     assert units(nova, bench, gpu) == (1, 0)
-
-
-def test_of_a_card_that_has_vanished_what_is_leased_stays(card):
-    nova, nic = Nova(), card.provider(NIC)
-    card.plug(1, NIC, amount=3)
-    nova.cycle(card.manager.update_provider_tree)
-    card.kernel.hot_unplug(NIC)
-    seen(card)
-    assert units(nova, card, nic) == (3, 0)
 
 
 def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):
@@ -247,7 +234,7 @@ def held_by_another_process(state_path):
 
 
 def test_a_process_that_has_the_store_keeps_nobody(make_bench, looks, monkeypatch):
-    monkeypatch.setattr(service, "STORE_SECONDS", 10.0 * SECONDS)
+    monkeypatch.setattr(inspection, "STORE_SECONDS", 10.0 * SECONDS)
     bench, nova = make_bench(), Nova()
     bench.restart()
     with held_by_another_process(bench.state_path):

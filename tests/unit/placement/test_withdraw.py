@@ -152,19 +152,6 @@ def test_entries_that_may_not_reach_a_guest_are_not_bound(bench, failed):
     assert (entry["state"], found["state"]) == ("Bound", "UnbindFailed")
 
 
-def test_a_host_without_a_store_has_no_leases(bench, failed):
-    config = bench.config(state_path=str(bench.directory / "none"))
-    assert os_acc.recorded(config) == {}
-    assert not (bench.directory / "none").exists()
-
-
-def test_a_store_that_cannot_be_read_is_an_error(bench, failed, tmp_path):
-    (tmp_path / "file").touch()
-    config = bench.config(state_path=str(tmp_path / "file" / "state"))
-    with pytest.raises(exception.StateUnavailable):
-        os_acc.recorded(config)
-
-
 def test_a_damaged_record_is_in_the_log(bench, failed, caplog):
     execute(file_in(bench.state_path), "UPDATE leases SET payload = '{}'")
     assert os_acc.recorded(failed) == {}
@@ -182,4 +169,4 @@ def test_reading_starts_neither_plugins_nor_a_scan(bench, failed, monkeypatch):
         module, _, attribute = name.partition(".")
         monkeypatch.setattr(getattr(service, module), attribute, fail)
     assert list(os_acc.recorded(failed)) == [uuid_of(1)]
-    assert readonly.read(bench.state_path, 1.0).leases
+    assert readonly.read(bench.state_path).leases

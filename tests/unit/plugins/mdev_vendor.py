@@ -58,7 +58,7 @@ class Vendor(base.PluginBase):
             yield device(self, offered)
 
     def prepare(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
-        """Do nothing; a plugin with a method of its own owes the release."""
+        """Do nothing; a plugin with a method of its own has to release."""
 
     def release(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> None:
         """Do nothing."""
@@ -131,16 +131,8 @@ class TakesNone(Vendor):
         return ()
 
 
-# -- planted bugs ----------------------------------------------------------------
-
-
 class Planted(Vendor):
-    """Describes the first type wrongly, and the others as it should.
-
-    :cvar changes: the wrong values of the device.
-    """
-
-    changes: ClassVar[dict[str, Any]] = {}
+    """Describes the first type wrongly, and the others as it should."""
 
     def discover(self, candidates: base.Candidates) -> Iterable[Any]:
         for offered in candidates.mdev_types:
@@ -151,115 +143,11 @@ class Planted(Vendor):
                 yield right
 
     def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield dataclasses.replace(right, **self.changes)
+        """Yield the wrong devices; a test replaces it."""
+        raise NotImplementedError
 
     def erase(self, handle: base.AttachHandle, steps: base.PrivilegedSteps) -> float:
         return 1.0
-
-
-def with_first(right: base.Device, **changes: Any) -> base.Device:
-    first, *others = right.handles
-    first = dataclasses.replace(first, **changes)
-    return dataclasses.replace(right, handles=(first, *others))
-
-
-class TypeIsText(Planted):
-    changes: ClassVar[dict[str, Any]] = {"address": TYPES[0]}
-
-
-class TypeOfAnotherParent(Planted):
-    changes: ClassVar[dict[str, Any]] = {"address": base.MdevType("mdpy", "mtty-1")}
-
-
-class NamedAfterFunction(Planted):
-    changes: ClassVar[dict[str, Any]] = {"address": base.PciAddress.parse(GPU)}
-
-
-class IdentityOfVirtual(Planted):
-    changes: ClassVar[dict[str, Any]] = {
-        "identity": base.PciIdentity(0x10DE, 0x2235, 0, 0, 0)
-    }
-
-
-class NoSlots(Planted):
-    changes: ClassVar[dict[str, Any]] = {"handles": ()}
-
-
-class ErasesSlots(Planted):
-    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.PLUGIN}
-
-
-class ResetsSlots(Planted):
-    changes: ClassVar[dict[str, Any]] = {"erasure": base.Erasure.RESET}
-
-
-class ClassOfNova(Planted):
-    changes: ClassVar[dict[str, Any]] = {"resource_class": "VGPU"}
-
-
-class RegionOfType(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        card = base.PciAddress.parse(GPU)
-        identity = base.PciIdentity(0x10DE, 0x2235, 0, 0, 0)
-        region = base.Region(card, identity, 0, None, None)
-        yield dataclasses.replace(right, region=region)
-
-
-class SlotsOfSibling(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        sibling = candidates.mdev_types[-1]
-        yield dataclasses.replace(right, handles=sibling.handles)
-
-
-class SlotBeyond(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        slot = base.MdevSlot(candidates.mdev_types[1].type, 99)
-        yield with_first(right, address=slot, members=(slot,))
-
-
-class SlotTwice(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield dataclasses.replace(right, handles=right.handles * 2)
-
-
-class SlotWithGroup(Planted):
-    """States the IOMMU group, which the kernel makes with the mediated device."""
-
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield with_first(right, iommu_group=7)
-
-
-class FaultIsMissing(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield with_first(right, fault=None)
-
-
-class TwoDevices(Planted):
-    """Offers each half of a type as a device of its own."""
-
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield dataclasses.replace(right, handles=right.handles[:12])
-        yield dataclasses.replace(right, handles=right.handles[12:])
-
-
-class RejectedAndOffered(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield right
-        yield base.RejectedDevice(right.address, base.RejectReason.UNSUPPORTED)
-
-
-class RejectsStranger(Planted):
-    """Rejects a type that it was not given, and offers all of its own."""
-
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        stranger = base.MdevType("mdpy", "mdpy-hd")
-        yield base.RejectedDevice(stranger, base.RejectReason.UNSUPPORTED)
-        yield right
-
-
-class ReasonOfTheLibrary(Planted):
-    def wrong(self, right: base.Device, candidates: base.Candidates) -> Iterable[Any]:
-        yield base.RejectedDevice(right.address, base.RejectReason.NO_MDEV_TYPE)
 
 
 # -- hosts -----------------------------------------------------------------------

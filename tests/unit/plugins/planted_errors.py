@@ -96,15 +96,15 @@ class TextReason(str, base.VendorReason):
 
 
 class RejectsWithText(Planted):
+    reason: ClassVar[base.VendorReason] = TextReason.OLD
+
     def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
         reason = base.RejectReason.UNSUPPORTED
-        yield base.RejectedDevice(right.address, reason, "", TextReason.OLD)
+        yield base.RejectedDevice(right.address, reason, "", self.reason)
 
 
-class RejectsWithoutHash(Planted):
-    def wrong(self, right: base.Device, usable: base.UsableFunction) -> Iterable[Any]:
-        reason = base.RejectReason.NOT_ISOLATED
-        yield base.RejectedDevice(right.address, reason, "", Comparing.HOT)
+class RejectsWithoutHash(RejectsWithText):
+    reason: ClassVar[base.VendorReason] = Comparing.HOT
 
 
 class _Lazy(type(base.PluginBase)):  # type: ignore[misc]

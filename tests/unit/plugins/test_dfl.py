@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,7 @@ def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
         fpgas.plug(1, function_id=GZIP)
-    for file in Path(fpgas.state_path).glob("*.sqlite*"):
-        file.unlink()
+    shutil.rmtree(fpgas.state_path)
     fpgas.restart()
     assert not is_unknown(fpgas)
     assert fpgas.provider(CARD).device.region.function_id is None

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from stevedore import ExtensionManager, _cache
 
-from os_acc import conf, exception, plugins
+from os_acc import conf, plugins
 from os_acc.plugins import entry_points
 from os_acc.testing import TestHost
-from os_acc.testing.test_host import config_of
 from tests.unit import acme
 from tests.unit.cmd.console import Console
 
@@ -125,9 +124,3 @@ def test_an_enabled_plugin_that_hangs_costs_its_options_alone(
     assert {"os_acc_other", "os_acc"} <= {
         group if isinstance(group, str) else group.name for group, _ in conf.list_opts()
     }
-
-
-def test_an_enabled_plugin_that_is_not_installed_is_an_error(install: Install) -> None:
-    install("acme", acme=ACME)
-    with pytest.raises(exception.InvalidConfiguration, match="'acmee'"):
-        plugins.load(config_of(), "/", ["acmee"])

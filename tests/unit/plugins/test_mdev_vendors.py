@@ -18,6 +18,7 @@ from os_acc.attach import operations
 from os_acc.cmd import arguments
 from os_acc.objects.device import Provider, RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import base
 from os_acc.testing import HostSpec, TestHost, instance, request
 from os_acc.testing.mdevs import mtty
 from tests.unit.plugins import mdev_vendor
@@ -275,64 +276,120 @@ def test_a_release_that_fails_while_the_parent_is_there_is_owed(stepping, monkey
 
 # -- planted bugs --------------------------------------------------------------
 
+
+def with_(**changes):
+    """Return a device with wrong values."""
+    return lambda right, candidates: [dataclasses.replace(right, **changes)]
+
+
+def with_slot(**changes):
+    """Return a device with an altered first handle."""
+    return lambda right, candidates: [
+        dataclasses.replace(
+            right,
+            handles=(
+                dataclasses.replace(right.handles[0], **changes),
+                *right.handles[1:],
+            ),
+        )
+    ]
+
+
+CARD, IDENTITY = (
+    base.PciAddress.parse(GPU),
+    base.PciIdentity(0x10DE, 0x2235, 0, 0, 0),
+)
+#: Each rule for types alone, with an answer that breaks it; functions have the others.
 RULES = {
-    "TypeIsText": f"Device.address is '{TYPES[0]}', not a PciAddress",
-    "TypeOfAnotherParent": "Device.address mdpy/mtty-1 is not among mdev_types",
-    "NamedAfterFunction": f"Device.address {GPU} is not a type of its handles",
-    "IdentityOfVirtual": "but that of mtty is None",
-    "NoSlots": "Device.handles is empty",
-    "ErasesSlots": "Device.erasure is PLUGIN, for mediated devices",
-    "ResetsSlots": "Device.erasure is RESET, for mediated devices",
-    "ClassOfNova": "Device.resource_class is VGPU, a class of Nova or Neutron",
-    "RegionOfType": "Device.region is not for mediated devices",
-    "SlotsOfSibling": f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}",
-    "SlotBeyond": f"AttachHandle.address {TYPES[0]}/99 is not a usable candidate",
-    "SlotTwice": "Device.handles has one handle twice",
-    "SlotWithGroup": f"the handle of {TYPES[0]}/0 was altered",
-    "FaultIsMissing": "AttachHandle.fault is None, not a str",
-    "ReasonOfTheLibrary": "is NO_MDEV_TYPE, which is not for plugins",
+    "Device.address mdpy/mtty-1 is not among mdev_types": with_(
+        address=base.MdevType("mdpy", "mtty-1")
+    ),
+    f"Device.address {GPU} is not a type of its handles": with_(address=CARD),
+    "but that of mtty is None": with_(identity=IDENTITY),
+    "Device.erasure is PLUGIN, for mediated devices": with_(
+        erasure=base.Erasure.PLUGIN
+    ),
+    "Device.erasure is RESET, for mediated devices": with_(erasure=base.Erasure.RESET),
+    "Device.region is not for mediated devices": with_(
+        region=base.Region(CARD, IDENTITY, 0, None, None)
+    ),
+    "Device.handles is empty": with_(handles=()),
+    f"{TYPES[0]}/99 is not a usable candidate": with_slot(
+        address=base.MdevSlot(base.MdevType(*TYPES[0].split("/")), 99)
+    ),
+    f"the handle of {TYPES[0]}/0 was altered": with_slot(iommu_group=7),
+    "is NO_MDEV_TYPE, which is not for plugins": lambda right, candidates: [
+        base.RejectedDevice(right.address, base.RejectReason.NO_MDEV_TYPE)
+    ],
+    f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}": lambda right, candidates: [
+        dataclasses.replace(right, handles=candidates.mdev_types[-1].handles)
+    ],
 }
 
 
-@pytest.mark.parametrize("plugin", RULES)
-def test_a_type_that_breaks_a_rule_is_rejected_alone(vendors, plugin):
-    host = vendors(plugin)
+@pytest.fixture
+def planted(vendors, monkeypatch):
+    """Return a function that builds a host with a wrong answer for the first type."""
+
+    def make(wrong) -> TestHost:
+        monkeypatch.setattr(
+            mdev_vendor.Planted, "wrong", lambda self, *args: wrong(*args)
+        )
+        return vendors("Planted")
+
+    return make
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_type_that_breaks_a_rule_is_rejected_alone(planted, rule):
+    host = planted(RULES[rule])
 
     assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
     found = host.manager.discover(float("inf"))
-    (broken,) = found.broken_rules
-    assert RULES[plugin] in broken.rule
-    assert [str(each) for each in broken.addresses] == [TYPES[0]]
     (refused,) = found.refused
-    assert refused.reason is RejectReason.INVALID
-    assert refused.detail == f"vendor: {broken.rule}"
+    assert (str(refused.address), refused.reason) == (TYPES[0], RejectReason.INVALID)
+    assert refused.detail.startswith("vendor: ")
+    assert rule in refused.detail
     assert found.set_aside == ()
     host.manager.plug(instance(1), *request(provider(host, TYPES[1])))
     assert host.manager.unplug(instance(1)) == 1
 
 
-def test_of_two_devices_of_one_type_the_first_is_offered(vendors):
-    host = vendors("TwoDevices")
+def test_of_two_devices_of_one_type_the_first_is_offered(planted):
+    def halves(right, candidates):
+        """Offer each half of a type as a device of its own."""
+        for slots in (right.handles[:12], right.handles[12:]):
+            yield dataclasses.replace(right, handles=slots)
+
+    host = planted(halves)
 
     assert offered(host) == dict.fromkeys(TYPES, "vendor")
     assert len(provider(host, TYPES[0]).device.handles) == 12
-    (broken,) = host.manager.discover(float("inf")).broken_rules
-    assert broken.rule.startswith(f"Device.address {TYPES[0]} is that of two devices")
+    (rule,) = host.manager.discover(float("inf")).broken_rules
+    assert f"Device.address {TYPES[0]} is that of two devices" in rule
 
 
-def test_a_type_that_is_offered_and_rejected_is_rejected(vendors):
-    host = vendors("RejectedAndOffered")
+def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
+    host = planted(
+        lambda right, candidates: (
+            right,
+            base.RejectedDevice(right.address, base.RejectReason.UNSUPPORTED),
+        )
+    )
 
     assert offered(host) == dict.fromkeys(TYPES[1:], "vendor")
     found = host.manager.discover(float("inf"))
     assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
-    (broken,) = found.broken_rules
-    assert broken.rule == f"{TYPES[0]} is offered, and rejected as well"
+    (rule,) = found.broken_rules
+    assert rule == f"vendor: {TYPES[0]} is offered, and rejected as well"
 
 
-def test_a_rejection_of_another_type_costs_no_device(vendors):
-    host = vendors("RejectsStranger")
+def test_a_rejection_of_another_type_costs_no_device(planted):
+    stranger = base.RejectedDevice(
+        base.MdevType("mdpy", "mdpy-hd"), base.RejectReason.UNSUPPORTED
+    )
+    host = planted(lambda right, candidates: (stranger, right))
 
     assert offered(host) == dict.fromkeys(TYPES, "vendor")
-    (broken,) = host.manager.discover(float("inf")).broken_rules
-    assert "RejectedDevice.address mdpy/mdpy-hd is not a usable" in broken.rule
+    (rule,) = host.manager.discover(float("inf")).broken_rules
+    assert "RejectedDevice.address mdpy/mdpy-hd is not a usable candidate" in rule

@@ -91,24 +91,18 @@ def test_the_vgpu_of_a_lost_lease_is_deleted(host: TestHost) -> None:
     assert host.manager.store.leases() == ()
 
 
-def test_the_vgpu_of_an_adopted_lease_is_deleted(host: TestHost) -> None:
-    host.plug(1, VFS[0])
-    lose_store(host)
-    operations.adopt_device(host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None)
-    assert host.unplug(1) == 1
-    assert type_of(host, VFS[0]) == 0
-
-
 def test_an_adopted_vgpu_keeps_its_type(host: TestHost) -> None:
     host.plug(1, VFS[0])
     lose_store(host)
     adopted = operations.adopt_device(
         host.manager, PciAddress.parse(VFS[0]), uuid_of(1), None
     )
-    assert (adopted.vgpu_type, adopted.driver) == (HALF, "nvidia")
+    assert (adopted.handle.vgpu_type, adopted.driver) == (HALF, "nvidia")
     host.kernel.reboot()
     host.restart(device_spec=tagged(*VFS, kind=WHOLE)).plug(instance(1), None, None)
     assert type_of(host, VFS[0]) == HALF
+    assert host.unplug(1) == 1
+    assert type_of(host, VFS[0]) == 0
 
 
 def lose_marks(host: TestHost) -> None:

@@ -35,20 +35,14 @@ from os_acc.testing.nvme_specs import (
     VIRTUALIZES,
     NvmeSpec,
 )
+from tests.unit.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
-DRIVE = "0000:d9:00.0"
 #: The VFs of a drive, which is another one.
 PF, FIRST, SECOND = "0000:41:00.0", "0000:41:00.1", "0000:41:00.2"
-DATA = b"data of a guest." * 512
 ZEROES = bytes(1 << 16)
 KEPT = json.dumps({"address": DRIVE, "allow_no_erase": True})
 NOTHING = {"os_acc_nvme": {"erase_methods": []}}
 TWO_VFS = [json.dumps({"address": PF, "num_vfs": 2})]
-
-
-def host_with(directory: Path, spec: NvmeSpec, **options: Any) -> TestHost:
-    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
-    return TestHost(directory, HostSpec((drive,)), **options)
 
 
 @pytest.fixture
@@ -81,12 +75,7 @@ def binding(host: TestHost, address: str) -> tuple[str | None, str | None]:
 
 
 def erasing(host: TestHost) -> list[LeaseState]:
-    return [each.state for each in host.manager.store.leases() if each.is_over]
-
-
-def advance(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
+    return [each.state for each in host.manager.store.leases() if each.erasure]
 
 
 def test_a_drive_is_erased_by_default(host: TestHost) -> None:
@@ -229,20 +218,6 @@ def test_the_check_starts_the_helper_where_drives_are_offered(host: TestHost) ->
     assert findings() == []
 
 
-def test_a_drive_is_marked_while_a_guest_has_it(host: TestHost) -> None:
-    host.plug(1, DRIVE)
-    assert is_marked(host)
-
-
-def test_a_drive_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
-    spec = NvmeSpec(sanicap=BLOCK, cmic=SEVERAL, oacs=0)
-    with host_with(tmp_path, spec) as host:
-        with pytest.raises(exception.HostStepFailed, match="may have other controll"):
-            host.plug(1, DRIVE)
-        assert host.drivers(DRIVE) == ["nvme"]
-        assert not is_marked(host)
-
-
 def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
     with host_with_vfs(tmp_path, fna=0b110) as host:
         with pytest.raises(exception.HostStepFailed, match=r"all namespaces .* \(FNA"):
@@ -376,7 +351,7 @@ def test_a_disk_that_the_host_uses_is_named(host: TestHost) -> None:
     before = mounts.read_text()
     mounts.write_text(f"{before}/dev/nvme1n1 /srv ext4 rw 0 0\n")
     advance(host)
-    (lease,) = [each for each in host.manager.store.leases() if each.is_over]
+    (lease,) = [each for each in host.manager.store.leases() if each.erasure]
     assert lease.state is LeaseState.ERASING
     assert "the host uses nvme1n1 (unmount it" in lease.reason
     assert DATA in host.kernel.read_medium(DRIVE, 1)

@@ -14,11 +14,12 @@ import pytest
 from os_acc import exception
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import LeaseState
 from os_acc.privsep.nvme import steps
 from os_acc.testing import HostSpec, TestHost, hosts
+from tests.unit.plugins.nvme_drive import DRIVE, advance
+from tests.unit.plugins.nvme_drive import lease_of as lease
 
-DRIVE = "0000:d9:00.0"
 QEMU = r"held by qemu-system-x86 \(pid 4711\)"
 
 
@@ -35,16 +36,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
     host.bind(DRIVE, "vfio-pci")
     with host:
         yield host
-
-
-def lease(host: TestHost) -> Lease:
-    (found,) = host.manager.store.leases()
-    return found
-
-
-def advance(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
 
 
 def test_an_erasure_waits_for_a_process_that_has_the_drive_open(

@@ -225,7 +225,7 @@ def test_an_erasure_goes_on_after_a_reboot_that_moves_its_drive(
 ) -> None:
     host.unplug(4)
     reboot(host)
-    (lease,) = [each for each in host.manager.store.leases() if each.is_over]
+    (lease,) = [each for each in host.manager.store.leases() if each.erasure]
     assert lease.state is LeaseState.ERASING
     advance(host)
     assert data_at(host, PLACES[4]) == []

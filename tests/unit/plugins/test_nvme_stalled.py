@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +12,17 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import erasure, operations
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record
-from os_acc.testing import HostSpec, TestHost, hosts
+from os_acc.testing import TestHost
 from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from tests.unit.plugins.nvme_drive import DRIVE, advance, host_with
+from tests.unit.plugins.nvme_drive import lease_of as lease
 
-DRIVE = "0000:d9:00.0"
 ADDRESS = PciAddress.parse(DRIVE)
 HOUR, TIME_NS = 3600, time.time_ns
 STALLED = "its erasure has stood at 50.0% for 6 hours"
-
-
-def host_with(directory: Path, spec: NvmeSpec) -> TestHost:
-    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
-    return TestHost(directory, HostSpec((drive,)))
 
 
 @pytest.fixture
@@ -42,16 +37,6 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
         host.manager.store.delete(host.manager.store.leases())
         record.remove(ADDRESS)
-
-
-def advance(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
-
-
-def lease(host: TestHost) -> Lease:
-    (found,) = host.manager.store.leases()
-    return found
 
 
 def pass_hours(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:

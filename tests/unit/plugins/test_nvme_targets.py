@@ -15,17 +15,11 @@ from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import record
 from os_acc.privsep.nvme import notes
-from os_acc.testing import HostSpec, TestHost, hosts, instance, request
+from os_acc.testing import TestHost, instance, request
 from os_acc.testing.nvme_specs import NvmeSpec
+from tests.unit.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
-DRIVE = "0000:d9:00.0"
-DATA = b"data of a guest." * 512
 TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])
-
-
-def host_with(directory: Path, spec: NvmeSpec) -> TestHost:
-    drive = dataclasses.replace(hosts.nvme_disk("0000:d9", 1), nvme=spec)
-    return TestHost(directory, HostSpec((drive,)))
 
 
 @pytest.fixture
@@ -40,11 +34,6 @@ def plug(host: TestHost, target: str) -> None:
     host.manager.plug(instance(1), selected, specs)
 
 
-def advance(host: TestHost) -> None:
-    for attempt in host.manager.retrier.continue_erasures():
-        attempt.result(60)
-
-
 @TARGETS
 def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -> None:
     with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
@@ -52,6 +41,7 @@ def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
             plug(host, target)
         assert host.kernel.snapshot() == before
+        assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
         assert (host.manager.store.leases(), record.claimed()) == ((), ())
 
 

@@ -9,8 +9,10 @@ import time
 import pytest
 
 from os_acc import exception, service
+from os_acc.attach import plugin_steps
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.plugins import Plugins
 from tests.unit.plugins.planted_errors import HERE
 
 CARDS = "0000:5e:00.0", "0000:e3:00.0"
@@ -53,6 +55,38 @@ def test_an_incomplete_error_of_a_release_quarantines_the_device_alone(
     assert service.get().store.leases() == (lease,)
     host.restart()
     assert len(host.plug(2, CARDS[1])) == 1
+
+
+class InProcess(Plugins):
+    """Calls a plugin without a thread."""
+
+    def __init__(self) -> None:
+        super().__init__({}, (), {})
+
+    def call(self, plugin, seconds, function, *args):
+        return function(*args)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("hint", None, "OsAccError.hint is None, not a str"),
+        ("message", "model \udcff", "OsAccError.message is .*, not plain Unicode text"),
+        ("fault", "host", "OsAccError.fault is 'host', not a Fault"),
+        ("retryable", 1, "OsAccError.retryable is 1, not a bool"),
+        ("elsewhere", None, "OsAccError.elsewhere is None, not a bool"),
+        ("reason", "too hot", "OsAccError.reason is 'too hot', not an ErrorReason"),
+    ],
+)
+def test_an_error_with_an_attribute_of_another_type_is_not_raised(name, value, rule):
+    error = exception.OsAccError("busy")
+    setattr(error, name, value)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(ValueError, match=rule):
+        plugin_steps.call(InProcess(), None, float("inf"), fail)
 
 
 def test_an_incomplete_error_of_a_preparation_undoes_the_plug(make_host):

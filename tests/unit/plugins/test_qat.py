@@ -13,8 +13,6 @@ import pytest
 from os_acc.testing import (
     HostSpec,
     hosts,
-    instance,
-    uuid_of,
 )
 from os_acc.testing.qat import attributes
 
@@ -70,18 +68,6 @@ def test_a_pf_that_goes_down_reserves_its_vfs_until_it_is_up(make_bench):
     assert bench.manager.providers() == (before,)
 
 
-def test_a_pf_in_a_state_of_a_later_kernel_reserves_its_vfs(make_bench):
-    bench = make_bench(HostSpec((CARD,)), device_spec=[ALL])
-    bench.manager.providers()
-    place = Path(bench.root, "sys/bus/pci/devices", PF, "qat/state")
-    place.unlink()
-    place.write_text("resetting\n")
-    (provider,) = bench.manager.providers()
-    assert {each.fault for each in provider.device.handles} == {
-        f"its PF {PF} is resetting (qat/state)"
-    }
-
-
 def test_a_pf_that_cannot_be_read_reserves_its_vfs(make_bench):
     bench = make_bench(HostSpec((CARD,)), device_spec=[ALL])
     bench.manager.providers()
@@ -100,21 +86,3 @@ def test_a_card_without_services_in_sysfs_is_offered_without_their_traits(make_b
     (provider,) = bench.manager.providers()
     assert provider.device.traits == {"CUSTOM_PCI_8086_37C9", "CUSTOM_NUMA_CELL_0"}
     assert [each.fault for each in provider.device.handles] == [""] * 16
-
-
-def test_a_card_that_vfio_pci_refuses_is_still_rejected(make_bench):
-    bench = make_bench(hosts.denylist_host())
-    assert bench.rejected("0000:3d:00.0").reason.name == "DENYLISTED"
-
-
-def test_providers_stay_when_the_plugin_takes_over_from_pci(make_bench):
-    bench = make_bench(HostSpec((CARD,)), device_spec=[ALL], enabled_plugins=["pci"])
-    (before,) = bench.manager.providers()
-    (entry,) = bench.plug(1, PF)
-    bench.restart(enabled_plugins=["pci", "qat"])
-    (after,) = bench.manager.providers()
-    assert (after.uuid, after.name) == (before.uuid, before.name)
-    assert after.device.resource_class == before.device.resource_class
-    assert after.device.handles == before.device.handles
-    assert bench.manager.attached(instance(1))[uuid_of(1)] == [entry]
-    assert bench.unplug(1) == 1

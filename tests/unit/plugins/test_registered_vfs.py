@@ -99,7 +99,7 @@ def test_a_guest_keeps_a_vgpu_that_has_no_vfio_dev(registered: TestHost) -> None
     (before,) = registered.manager.store.leases()
     registered.restart().plug({"uuid": before.consumer}, None, None)
     (lease,) = registered.manager.store.leases()
-    assert (lease.state, lease.vgpu_type) == (LeaseState.HELD, HALF)
+    assert (lease.state, lease.handle.vgpu_type) == (LeaseState.HELD, HALF)
     lose_store(registered)
     operations.release_device(registered.manager, PLACE, None)
     assert type_of(registered, VFS[0]) == 0

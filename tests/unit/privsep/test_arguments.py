@@ -72,8 +72,10 @@ def take(
     epoch=EPOCH,
     milliseconds=SECOND,
     lease=LEASE,
+    eraser="",
+    node="",
 ):
-    return binding.take(group, targets, epoch, milliseconds, lease)
+    return binding.take(group, targets, epoch, milliseconds, lease, eraser, "", node)
 
 
 def reserve(
@@ -132,8 +134,7 @@ def program(
             identity,
             number,
             interface_id,
-            algorithm,
-            digest,
+            (algorithm, digest),
             offset,
             size,
             epoch,
@@ -143,38 +144,13 @@ def program(
     )
 
 
-def load(
-    parts=PLACE,
-    identity=CARD,
-    number=1,
-    interface_id=INTERFACE,
-    algorithm="sha512",
-    digest=DIGEST,
-    epoch=EPOCH,
-    milliseconds=SECOND,
-    signature=UNSIGNED,
-):
-    return (
-        xrt.program(
-            parts,
-            identity,
-            number,
-            interface_id,
-            algorithm,
-            digest,
-            epoch,
-            milliseconds,
-            signature,
-        ),
-    )
+def load(number=1):
+    call = (PLACE, CARD, number, INTERFACE, ("sha512", DIGEST), 0, 1, EPOCH, SECOND)
+    return (xrt.program(*call, UNSIGNED),)
 
 
-def release(parts=PLACE, identity=CARD, count=1, epoch=EPOCH, milliseconds=SECOND):
-    return (fpga.release_ports(parts, identity, count, epoch, milliseconds),)
-
-
-def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
-    return (fpga.assign_ports(parts, identity, epoch, milliseconds),)
+def set_ports(parts=PLACE, identity=CARD, count=1, epoch=EPOCH, milliseconds=SECOND):
+    return (fpga.set_ports(parts, identity, count, epoch, milliseconds),)
 
 
 @pytest.mark.parametrize("value", WRONG, ids=kind)
@@ -185,29 +161,11 @@ def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
         (take, "targets"),
         (take, "epoch"),
         (take, "milliseconds"),
-        (give_back, "group"),
-        (give_back, "targets"),
-        (give_back, "epoch"),
-        (give_back, "milliseconds"),
         (set_num_vfs, "parts"),
         (set_num_vfs, "identity"),
         (set_num_vfs, "count"),
-        (set_num_vfs, "epoch"),
-        (set_num_vfs, "milliseconds"),
-        (set_services, "parts"),
-        (set_services, "identity"),
         (set_services, "services"),
-        (set_services, "epoch"),
-        (set_services, "milliseconds"),
-        (load, "parts"),
-        (load, "identity"),
         (load, "number"),
-        (load, "interface_id"),
-        (load, "algorithm"),
-        (load, "digest"),
-        (load, "epoch"),
-        (load, "milliseconds"),
-        (load, "signature"),
         (program, "parts"),
         (program, "identity"),
         (program, "number"),
@@ -219,15 +177,7 @@ def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
         (program, "epoch"),
         (program, "milliseconds"),
         (program, "signature"),
-        (release, "parts"),
-        (release, "identity"),
-        (release, "count"),
-        (release, "epoch"),
-        (release, "milliseconds"),
-        (assign, "parts"),
-        (assign, "identity"),
-        (assign, "epoch"),
-        (assign, "milliseconds"),
+        (set_ports, "count"),
     ],
 )
 def test_each_argument_has_one_type_and_a_range(untouchable, call, name, value):
@@ -241,8 +191,7 @@ def test_proof_is_yes_or_no(untouchable, value):
 
 @pytest.mark.parametrize("milliseconds", [0, 600_001])
 def test_no_call_waits_for_ever(untouchable, milliseconds):
-    calls = (take, give_back, set_num_vfs, set_services, program, load, release, assign)
-    for call in calls:
+    for call in (take, set_num_vfs, program):
         assert is_refused(call(milliseconds=milliseconds))
 
 
@@ -266,11 +215,8 @@ def test_no_call_waits_for_ever(untouchable, milliseconds):
 )
 def test_an_address_is_four_numbers_in_their_ranges(untouchable, place):
     assert is_refused(take(targets=((place, CARD),)))
-    assert is_refused(give_back(targets=((place, CARD, "", ""),)))
     assert is_refused(set_num_vfs(parts=place))
-    assert is_refused(program(parts=place))
-    assert is_refused(release(parts=place))
-    assert is_refused(assign(parts=place))
+    assert is_refused(forget(places=(place,)))
     assert holders.holders((place,))[0] == Outcome.INVALID
 
 
@@ -284,6 +230,12 @@ def test_a_driver_is_the_name_of_one_never_a_path(untouchable, name):
     assert not is_driver_name(name)
     assert is_refused(give_back(targets=((PLACE, CARD, name, ""),)))
     assert is_refused(give_back(targets=((PLACE, CARD, "", name),)))
+    assert is_refused(take(eraser=name))
+
+
+@pytest.mark.parametrize("node", ["x" * 201, "a\n", None, 1, b"a"])
+def test_a_node_is_printable_text(untouchable, node):
+    assert is_refused(take(node=node))
 
 
 def test_what_shows_itself_as_something_else_is_not_taken(untouchable):
@@ -376,13 +328,25 @@ def test_services_that_no_device_combines_are_refused(untouchable, services):
     [
         ((PLACE, CARD), (PLACE, CARD)),
         ((PLACE, CARD), None),
-        ((PLACE, CARD, "nvme", ""),),
+        ((PLACE, CARD, "nvme", "", "", ""),),
         ((PLACE,),),
         (PLACE, CARD),
     ],
 )
 def test_one_wrong_target_refuses_all(untouchable, targets):
     assert is_refused(take(targets=targets))
+
+
+NAMED = (PLACE, CARD, "nvme", "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "counts"),
+    [(take, (1, 4, 6)), (reserve, (1, 3, 4, 6)), (give_back, (2, 3, 6))],
+)
+def test_a_target_has_the_fields_of_its_call(untouchable, call, counts):
+    for count in counts:
+        assert is_refused(call(targets=(NAMED[:count],)))
 
 
 JSON = st.recursive(
@@ -411,10 +375,7 @@ def test_whatever_is_passed_is_answered(untouchable, arguments):
     assert is_refused(binding.reserve(*arguments))
     assert is_refused(binding.forget(*arguments[:4]))
     assert sriov.set_num_vfs(*arguments[:5])[0] == Outcome.INVALID
-    assert fpga.program(*arguments[:5], *arguments[:5], UNSIGNED)[0] == Outcome.INVALID
-    assert xrt.program(*arguments[:5], *arguments[:3], UNSIGNED)[0] == Outcome.INVALID
-    assert fpga.release_ports(*arguments[:5])[0] == Outcome.INVALID
-    assert fpga.assign_ports(*arguments[:4])[0] == Outcome.INVALID
+    assert fpga.program(*arguments, *arguments[:2], UNSIGNED)[0] == Outcome.INVALID
 
 
 @settings(
@@ -449,7 +410,7 @@ def test_well_formed_strangers_change_nothing(
         Outcome.GONE,
         Outcome.CHANGED,
     )
-    assert fpga.release_ports(place, identity, 1, 1, 30_000)[0] in (
+    assert fpga.set_ports(place, identity, 1, 1, 30_000)[0] in (
         Outcome.GONE,
         Outcome.CHANGED,
     )

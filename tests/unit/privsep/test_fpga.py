@@ -59,19 +59,19 @@ def test_one_port_is_programmed_and_the_other_left_alone(host: FpgaHost):
 @pytest.mark.parametrize("algorithm", ["sha256", "sha3_512", "blake2b"])
 def test_the_image_says_how_it_is_hashed(host: FpgaHost, algorithm: str):
     digest = host.add(HEAD + PAYLOAD + TAIL, algorithm)
-    assert host.program(algorithm=algorithm, digest=digest.value) == DONE
+    assert host.program(digest=digest) == DONE
 
 
 def test_the_whole_image_can_be_the_payload(host: FpgaHost):
     digest = host.add(PAYLOAD)
-    assert host.program(digest=digest.value, offset=0) == DONE
+    assert host.program(digest=digest, offset=0) == DONE
     assert host.ioctls() == [PROGRAMMED]
 
 
 def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
     digest = host.add(PAYLOAD)
     size = len(PAYLOAD)
-    answer = host.program(digest=digest.value, offset=0, size=size + 1)
+    answer = host.program(digest=digest, offset=0, size=size + 1)
     assert answer == CallResult(Outcome.REFUSED, errno.ERANGE, "image", str(size))
     assert is_untouched(host)
 
@@ -300,7 +300,7 @@ def test_a_function_that_cannot_be_read_back_is_no_success(
     host: FpgaHost, monkeypatch: pytest.MonkeyPatch
 ):
     digest = host.add(HEAD + bytes(len(PAYLOAD)))
-    answer = host.program(digest=digest.value)
+    answer = host.program(digest=digest)
     assert answer == CallResult(Outcome.NO_EFFECT, 0, "programming")
 
 

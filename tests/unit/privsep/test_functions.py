@@ -20,7 +20,7 @@ def test_what_is_pulled_out_while_it_is_read_is_gone(fake, monkeypatch, error):
     read = fake.read
 
     def pulled_out(path):
-        if path.endswith("/vendor"):
+        if path.endswith("/modalias"):
             raise OSError(error, "pulled out", path)
         return read(path)
 

@@ -20,7 +20,7 @@ from os_acc.bitstreams import shared_options
 from os_acc.objects.digest import Digest
 from os_acc.privsep import images
 from os_acc.privsep.images import Images
-from os_acc.privsep.outcome import ImageUnfit
+from os_acc.privsep.outcome import CallRefused, CallResult
 
 DATA = b"what is to be programmed" * 100
 DIGEST = Digest("sha512", hashlib.sha512(DATA).hexdigest())
@@ -36,10 +36,10 @@ def sealed(cache: Path, digest: Digest = DIGEST, seconds: float = 60):
     return Images(str(cache)).sealed(digest, time.monotonic() + seconds)
 
 
-def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> ImageUnfit:
-    with pytest.raises(ImageUnfit) as caught, sealed(cache, digest, seconds):
+def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> CallResult:
+    with pytest.raises(CallRefused) as caught, sealed(cache, digest, seconds):
         raise AssertionError("it was taken")
-    return caught.value
+    return caught.value.result
 
 
 def test_what_was_hashed_is_what_is_held(cache: Path):
@@ -128,9 +128,12 @@ def test_what_cannot_be_sealed_in_time_is_not_programmed(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     BusyKernel(monkeypatch, seconds=61)
-    with pytest.raises(ImageUnfit) as caught, Images(str(cache)).sealed(DIGEST, 60):
+    with pytest.raises(CallRefused) as caught, Images(str(cache)).sealed(DIGEST, 60):
         raise AssertionError("it was taken")
-    assert (caught.value.errno, caught.value.step) == (errno.EBUSY, "image")
+    assert (caught.value.result.errno, caught.value.result.step) == (
+        errno.EBUSY,
+        "image",
+    )
 
 
 def test_it_is_given_up_after_use(cache: Path):
@@ -217,7 +220,7 @@ def test_the_helper_knows_the_directory_by_itself(configured, tmp_path: Path):
 @pytest.mark.parametrize("text", ["", "relative/path", "$none_such/x"])
 def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
     configured(text)
-    with pytest.raises(ImageUnfit):
+    with pytest.raises(CallRefused):
         Images().directory()
 
 

@@ -47,11 +47,11 @@ def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
 def create(
     kind: str = "mtty-1", uuid: str = LEASE, parent: str = "mtty", epoch: int = 1
 ) -> CallResult:
-    return CallResult(*mdev.create(parent, kind, 0, uuid, epoch, 30_000))
+    return CallResult(*mdev.create((parent, kind, 0), uuid, epoch, 30_000))
 
 
 def remove(uuid: str = LEASE, parent: str = "mtty") -> CallResult:
-    return CallResult(*mdev.remove(parent, "mtty-1", 0, uuid, 1, 30_000))
+    return CallResult(*mdev.remove((parent, "mtty-1", 0), uuid, 1, 30_000))
 
 
 def existing(kernel: FakeKernel) -> list[str]:
@@ -118,7 +118,8 @@ def test_an_open_one_is_not_removed(kernel):
 
 
 #: A call for a slot.
-CALL = ("mtty", "mtty-1", 0, LEASE, 1, 30_000)
+CALL = (("mtty", "mtty-1", 0), LEASE, 1, 30_000)
+ON_GPU = (GPU, "mtty-1", 0)
 #: The calls for one that the plugin acme has to release.
 MAKE, OWED = (*CALL, "acme"), (*CALL, True)
 SLOT = MdevSlot(MdevType("mtty", "mtty-1"), 0)
@@ -152,9 +153,9 @@ def test_a_removal_records_no_slot(kernel):
 
 def test_the_record_of_a_slot_ends_without_its_parent_as_well(kernel):
     slot = MdevSlot(MdevType(GPU, "mtty-1"), 0)
-    assert CallResult(*mdev.create(GPU, *MAKE[1:])) == OK
+    assert CallResult(*mdev.create(ON_GPU, *MAKE[1:])) == OK
     kernel.hot_unplug(GPU)
-    assert CallResult(*mdev.remove(GPU, *OWED[1:])) == OK
+    assert CallResult(*mdev.remove(ON_GPU, *OWED[1:])) == OK
     assert record.exists(slot)
     assert remove(parent=GPU) == OK
     assert not record.exists(slot)
@@ -162,7 +163,7 @@ def test_the_record_of_a_slot_ends_without_its_parent_as_well(kernel):
 
 @pytest.mark.parametrize("parent", ["mtty", GPU])
 def test_a_recorded_slot_is_listed(kernel, parent):
-    assert CallResult(*mdev.create(parent, *MAKE[1:])) == OK
+    assert CallResult(*mdev.create((parent, "mtty-1", 0), *MAKE[1:])) == OK
     (found,) = (HelperRecord.of(*each) for each in record.claimed())
     slot = MdevSlot(MdevType(parent, "mtty-1"), 0)
     assert found == HelperRecord(slot, LEASE, releaser="acme")
@@ -183,7 +184,7 @@ def test_a_recorded_slot_is_created_for_no_other_lease(kernel):
 @pytest.mark.parametrize("purpose", StepPurpose)
 def test_a_step_leaves_the_slot_of_another_lease_alone(kernel, purpose):
     def step(lease: str) -> CallResult:
-        call = (CALL[:3], (), (), 1, 30_000, lease, (), str(purpose), "acme")
+        call = (CALL[0], (), (), 1, 30_000, lease, (), str(purpose), "acme")
         return CallResult(*vendor.describe(*call))
 
     assert CallResult(*mdev.create(*MAKE)) == OK
@@ -215,7 +216,7 @@ def test_a_damaged_record_is_of_no_lease_until_it_is_replaced(kernel):
     # It may be another lease's: only an operator's call replaces it.
     assert remove() == OK
     assert mdev.holder_of(SLOT) == record.UNREADABLE
-    call = ("mtty", "mtty-1", 0, OTHER, 1, 30_000)
+    call = (CALL[0], OTHER, 1, 30_000)
     assert CallResult(*mdev.repair_record(*call, "acme")) == OK
     assert mdev.holder_of(SLOT) == OTHER
     assert CallResult(*mdev.repair_record(*CALL, "acme")) == OK
@@ -225,12 +226,12 @@ def test_a_damaged_record_is_of_no_lease_until_it_is_replaced(kernel):
 @pytest.mark.parametrize("pulled", [False, True])
 def test_a_damaged_record_of_no_plugin_or_no_parent_is_removed(kernel, pulled):
     slot = MdevSlot(MdevType(GPU, "mtty-1"), 0)
-    assert CallResult(*mdev.create(GPU, *MAKE[1:])) == OK
+    assert CallResult(*mdev.create(ON_GPU, *MAKE[1:])) == OK
     damage(kernel, slot)
     if pulled:
         kernel.hot_unplug(GPU)
     releaser = "acme" if pulled else ""
-    assert CallResult(*mdev.repair_record(GPU, *CALL[1:], releaser)) == OK
+    assert CallResult(*mdev.repair_record(ON_GPU, *CALL[1:], releaser)) == OK
     assert not record.exists(slot)
 
 
@@ -240,7 +241,7 @@ def test_a_slot_without_a_record_gets_none(kernel):
 
 
 def test_the_record_of_a_replaced_parent_claims_nothing(kernel):
-    assert CallResult(*mdev.create(GPU, *MAKE[1:])) == OK
+    assert CallResult(*mdev.create(ON_GPU, *MAKE[1:])) == OK
     card = kernel.hot_unplug(GPU)
     kernel.hot_plug(dataclasses.replace(card, subsystem_product=0x1234))
     assert record.claimed() == ()
@@ -261,7 +262,7 @@ def test_an_earlier_call_comes_too_late(kernel):
 
 def test_calls_for_other_slots_have_epochs_of_their_own(kernel):
     create(epoch=5)
-    answer = mdev.create("mtty", "mtty-1", 1, OTHER, 4, 30_000)
+    answer = mdev.create(("mtty", "mtty-1", 1), OTHER, 4, 30_000)
     assert CallResult(*answer) == OK
     assert existing(kernel) == [LEASE, OTHER]
 
@@ -307,16 +308,16 @@ def test_one_of_another_type_or_parent_is_not_removed(kernel):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("../mtty", "mtty-1", 0, LEASE, 1, 1000),
-        ("mtty", "a/b", 0, LEASE, 1, 1000),
-        ("mtty", "mtty-1", 0, LEASE.upper() + "x", 1, 1000),
-        ("mtty", "mtty-1", 0, LEASE, -1, 1000),
-        ("mtty", "mtty-1", 0, LEASE, 1, 0),
-        (b"mtty", "mtty-1", 0, LEASE, 1, 1000),
-        (".", "mtty-1", 0, LEASE, 1, 1000),
-        ("mtty", "mtty-1", -1, LEASE, 1, 1000),
-        ("mtty", "mtty-1", True, LEASE, 1, 1000),
-        ("m" * 97, "mtty-1", 0, LEASE, 1, 1000),
+        (("../mtty", "mtty-1", 0), LEASE, 1, 1000),
+        (("mtty", "a/b", 0), LEASE, 1, 1000),
+        (("mtty", "mtty-1", 0), LEASE.upper() + "x", 1, 1000),
+        (("mtty", "mtty-1", 0), LEASE, -1, 1000),
+        (("mtty", "mtty-1", 0), LEASE, 1, 0),
+        ((b"mtty", "mtty-1", 0), LEASE, 1, 1000),
+        ((".", "mtty-1", 0), LEASE, 1, 1000),
+        (("mtty", "mtty-1", -1), LEASE, 1, 1000),
+        (("mtty", "mtty-1", True), LEASE, 1, 1000),
+        (("m" * 97, "mtty-1", 0), LEASE, 1, 1000),
     ],
 )
 def test_invalid_arguments_reach_no_file(kernel, arguments):

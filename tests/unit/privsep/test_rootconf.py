@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import logging
 import os
 import re
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -331,13 +333,36 @@ def test_no_image_is_read_for_a_card_that_is_not_named(fake, write, monkeypatch)
     monkeypatch.setattr(images.current, "sealed", lambda *given: read.append(given))
     write(named(UP))
     card, image = (GPU.parts, functions.identity(GPU)), ("sha512", "0" * 128)
-    rest = (1, 60_000, ("",) * 4)
-    for answer in (
-        fpga.program(*card, 0, LEASE, *image, 0, 1, *rest),
-        xrt.program(*card, 1, LEASE, *image, *rest),
-    ):
+    rest = (LEASE, image, 0, 1, 1, 60_000, ("",) * 4)
+    for answer in (fpga.program(*card, 0, *rest), xrt.program(*card, 1, *rest)):
         assert CallResult(*answer).outcome == DENIED
     assert read == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Path.unlink, lambda file: file.chmod(0o666)],
+    ids=["removed", "writable for others"],
+)
+@pytest.mark.parametrize(
+    ("entrypoint", "number"), [(fpga.program, 0), (xrt.program, 1)]
+)
+def test_a_change_while_an_image_is_read_skips_no_signature(
+    fake, write, monkeypatch, entrypoint, number, change
+):
+    requires = "[os_acc_bitstreams]\nsignature = required\ncertificates = /signers\n"
+    file = write(named(GPU), more=requires)
+
+    @contextlib.contextmanager
+    def read(*_given: object) -> Iterator[images.Sealed]:
+        change(file)
+        with tempfile.TemporaryFile() as image:
+            yield images.Sealed(image.fileno(), 1)
+
+    monkeypatch.setattr(images.current, "sealed", read)
+    call = (GPU.parts, functions.identity(GPU), number, LEASE, ("sha512", "0" * 128))
+    answer = CallResult(*entrypoint(*call, 0, 1, 1, 60_000, ("",) * 4))
+    assert (answer.outcome, answer.step) == (Outcome.REFUSED, "signature")
 
 
 def test_a_card_that_is_named_is_programmed(host: FpgaHost):

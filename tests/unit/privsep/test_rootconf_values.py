@@ -65,7 +65,7 @@ def vfs(count: int) -> CallResult:
 
 
 def create_mdev(kind: str) -> CallResult:
-    return CallResult(*mdev.create(str(GPU), kind, 0, LEASE, *REST))
+    return CallResult(*mdev.create((str(GPU), kind, 0), LEASE, *REST))
 
 
 def prepare_slot(kind: str) -> CallResult:
@@ -163,6 +163,7 @@ OF_THE_SERVICE = {
     "prebound": "the service asks before it offers a device; a take changes nothing",
     "allow_no_reset": "the service asks before it offers a device; a step resets it",
     "allow_no_erase": "the service asks before it offers a device",
+    "trust_guest_contents": "for the function that the service publishes",
     "numa_policy": "for the choice of a device",
     "physical_network": "for the entry of a device",
     "function": "for the entry of a device",

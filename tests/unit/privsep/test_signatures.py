@@ -190,7 +190,7 @@ def test_a_confined_helper_has_what_it_needs_to_verify(host, trust, kind):
             kind_of_answer, answer, *more = client.call(
                 "os_acc.privsep.fpga.program",
                 *(place.parts, host.identity(CARD), 0, DFL_INTERFACE),
-                *(host.digest.algorithm, host.digest.value, len(HEAD), len(PAYLOAD)),
+                *((host.digest.algorithm, host.digest.value), len(HEAD), len(PAYLOAD)),
                 *(1, 60_000, given),
             )
             assert kind_of_answer == RETURNED, (answer, more)

@@ -36,14 +36,14 @@ def call(
     *arguments: object,
     device: object = GPU.parts,
     members: object = None,
-    card: object = (),
+    cards: object = (),
     epoch: object = 1,
     milliseconds: object = 30_000,
     lease: object = LEASE,
     more: tuple[object, ...] = (),
 ) -> CallResult:
     members = targets(GPU) if members is None else members
-    answer = step(device, members, card, epoch, milliseconds, lease, arguments, *more)
+    answer = step(device, members, cards, epoch, milliseconds, lease, arguments, *more)
     return CallResult(*answer)
 
 
@@ -95,8 +95,7 @@ def test_a_step_gets_the_sorted_functions_of_its_lease():
 @pytest.mark.parametrize("is_leased", [False, True])
 def test_a_step_of_a_programming_gets_the_card_too(is_leased):
     members = targets(GPU, NIC) if is_leased else targets(GPU)
-    (card,) = targets(NIC)
-    answer = call(vendor.describe, members=members, card=card)
+    answer = call(vendor.describe, members=members, cards=targets(NIC))
     assert steps.decode(answer.observed)[3] == str(NIC)
 
 
@@ -167,13 +166,25 @@ def test_a_wrong_number_of_arguments_is_rejected():
         {"members": SOME * 2},
         {"members": ((GPU.parts,),)},
         {"members": ((GPU.parts, (1, 2)),)},
-        {"card": (GPU.parts,)},
-        {"card": "card"},
+        {"members": ((*SOME[0], "nvme"),)},
+        {"members": ((*SOME[0], "nvme", ""),)},
+        {"cards": ((GPU.parts,),)},
+        {"cards": ((*SOME[0], "nvme"),)},
+        {"cards": ((*SOME[0], "", "", "serial"),)},
+        {"cards": "card"},
+        {"cards": (*SOME, (NIC.parts, (1, 2, 3, 4, 5)))},
         {"device": ("mtty", "mtty-1", 0)},
     ],
 )
 def test_malformed_calls_are_rejected(wrong):
     answer = call(vendor.set_node, 1, **{"members": SOME, **wrong})
+    assert answer.outcome == Outcome.INVALID
+
+
+@REJECTED
+@pytest.mark.parametrize("more", [("nvme",), ("", ""), ("", "", "serial")])
+def test_a_health_step_takes_no_names(more):
+    answer = CallResult(*vendor.users((*SOME[0], *more), 30_000, ()))
     assert answer.outcome == Outcome.INVALID
 
 
@@ -191,8 +202,8 @@ def test_another_device_at_the_address_is_left_alone():
 
 
 def test_another_card_at_the_address_is_left_alone():
-    card = (NIC.parts, (1, 2, 3, 4, 5))
-    assert call(vendor.set_node, 1, card=card).outcome == Outcome.CHANGED
+    cards = ((NIC.parts, (1, 2, 3, 4, 5)),)
+    assert call(vendor.set_node, 1, cards=cards).outcome == Outcome.CHANGED
 
 
 def test_a_device_of_another_lease_is_left_alone():
@@ -212,8 +223,7 @@ def test_a_late_step_of_an_earlier_operation_is_refused():
 
 
 def test_a_later_step_of_the_card_stops_earlier_ones():
-    (card,) = targets(NIC)
-    assert call(vendor.set_node, 1, card=card, epoch=5).outcome == Outcome.OK
+    assert call(vendor.set_node, 1, cards=targets(NIC), epoch=5).outcome == Outcome.OK
     other = call(vendor.set_node, 1, device=NIC.parts, members=targets(NIC), epoch=4)
     assert other.outcome == Outcome.STALE
 
@@ -330,10 +340,12 @@ def test_a_call_without_a_debt_records_nothing():
 
 
 def test_a_program_step_is_never_exempt(write):
-    (card,) = targets(NIC)
     write(named(GPU))
     assert call(vendor.set_node, 1, more=PREPARE).outcome == Outcome.OK
-    assert call(vendor.set_node, 0, card=card, more=RETURN).outcome == Outcome.DENIED
+    assert (
+        call(vendor.set_node, 0, cards=targets(NIC), more=RETURN).outcome
+        == Outcome.DENIED
+    )
 
 
 @REJECTED
@@ -357,11 +369,10 @@ def test_a_return_that_root_denies_records_no_debt(write):
 
 
 def test_roots_configuration_limits_the_cards(write):
-    (card,) = targets(NIC)
     write(named(GPU))
-    assert call(vendor.set_node, 1, card=card).outcome == Outcome.DENIED
+    assert call(vendor.set_node, 1, cards=targets(NIC)).outcome == Outcome.DENIED
     write(named(GPU), named(NIC))
-    assert call(vendor.set_node, 1, card=card).outcome == Outcome.OK
+    assert call(vendor.set_node, 1, cards=targets(NIC)).outcome == Outcome.OK
 
 
 @REJECTED

@@ -13,7 +13,8 @@ from oslo_config import cfg
 
 from os_acc.bitstreams.shared_options import XRT_GROUP, XRT_TOOLS
 from os_acc.plugins.xrt import XrtPlugin
-from os_acc.privsep import tools
+from os_acc.privsep import rootconf, tools
+from os_acc.privsep.outcome import CallRefused
 from os_acc.testing.test_host import config_of
 
 
@@ -32,16 +33,16 @@ def put(place: Path, name: str, mode: int = 0o755) -> str:
 
 
 def missing(*names: str) -> tuple[int, str]:
-    with pytest.raises(tools.ToolMissing) as error:
+    with pytest.raises(CallRefused) as error:
         tools.find(*names)
-    return error.value.errno, error.value.path
+    return error.value.result.errno, error.value.result.observed
 
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> cfg.ConfigOpts:
     """Return an empty configuration, in the place of the helper's."""
     config = config_of()
-    monkeypatch.setattr(tools.cfg, "CONF", config)
+    monkeypatch.setattr(rootconf.cfg, "CONF", config)
     return config
 
 
@@ -55,7 +56,7 @@ def test_the_helper_s_own_configuration_says_where_they_are(configured):
 def test_a_place_that_is_none_is_not_looked_at(configured, path):
     configured.register_opt(XRT_TOOLS, group=XRT_GROUP)
     configured.set_override("tools", path, group=XRT_GROUP)
-    with pytest.raises(tools.ToolMissing):
+    with pytest.raises(CallRefused):
         tools.Tools().directory()
 
 

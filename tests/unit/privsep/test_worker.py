@@ -176,6 +176,18 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
     assert os.listdir("/proc/self/fd") == before
 
 
+@pytest.mark.parametrize("step", ["_fork", "_collect"])
+def test_an_error_beside_the_child_leaves_no_descriptor_open(fake, monkeypatch, step):
+    def fail(*_arguments):
+        raise MemoryError
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(worker, step, fail)
+    with pytest.raises(MemoryError):
+        worker.run([FIRST], 1, 30, lambda index: OK)
+    assert os.listdir("/proc/self/fd") == before
+
+
 @pytest.mark.parametrize(
     ("raised", "reported"),
     [

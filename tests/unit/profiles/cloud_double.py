@@ -74,8 +74,8 @@ class Cloud:
         """Return the credentials of a user of this cloud."""
         return {
             **keystone_double.credentials(self.url, "secret"),
-            "connect_retry_delay": 0,
-            "status_code_retry_delay": 0,
+            "connect_retry_delay": 0.001,
+            "status_code_retry_delay": 0.001,
         }
 
     # -- responses --------------------------------------------------------------

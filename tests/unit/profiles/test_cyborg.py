@@ -66,8 +66,8 @@ def test_a_profile_that_nobody_can_serve_hides_none(
     assert source.profile("fpga-dp1", soon()).name == "fpga-dp1"
     with pytest.raises(exception.InvalidProfile, match="typo"):
         source.profile("bad", soon())
-    judged = [each for _where, each in source.judged(soon())]
-    assert [type(each).__name__ for each in judged] == [
+    checked = [each for _where, each in source.checked(soon())]
+    assert [type(each).__name__ for each in checked] == [
         "InvalidProfile",
         "InvalidProfile",
         "DeviceProfile",
@@ -112,7 +112,7 @@ def test_what_passes_is_waited_for(
 def test_an_answer_that_may_be_another_one_later(
     cloud: Cloud, source: Cyborg, code: int
 ) -> None:
-    cloud.statuses = [code]
+    cloud.statuses = [code] * 9
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.ACCELERATOR),
@@ -121,6 +121,7 @@ def test_an_answer_that_may_be_another_one_later(
         source.profile("fpga-dp1", soon())
     assert error.value.retryable
     assert error.value.__cause__ is not None
+    cloud.statuses = []
     assert source.profile("fpga-dp1", soon()).uuid == UUID
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import math
@@ -41,7 +42,7 @@ def results(path):
     """Return (name, None) or (None, error) of each entry."""
     return [
         (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
-        for _where, each in ProfileFiles(str(path)).judged(FOREVER)
+        for _where, each in ProfileFiles(str(path)).checked(FOREVER)
     ]
 
 
@@ -150,7 +151,7 @@ def test_thousands_of_one_name_are_told_in_one_line(place):
     assert caught.value.message == f"there are 3000 device profiles a: in {place}"
 
 
-@pytest.mark.parametrize("name", [["a"], {"a": 1}, 7, None, "", "\ud800"])
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, None, "", "\ud800"])
 def test_a_name_that_is_none_hides_none_of_the_others(place, name):
     write(place, profile(name), profile("good"))
     assert [name for name, _wrong in results(place)] == [None, "good"]
@@ -165,41 +166,6 @@ def test_a_key_that_is_there_twice_is_told(place):
     assert name is None
     assert "'resources:FPGA' a second time" in wrong
     assert "line 4" in wrong
-
-
-def test_groups_may_share_what_yaml_can_share(place):
-    place.write_text(
-        "- name: a\n"
-        "  groups:\n"
-        "  - &one {resources:FPGA: 1, trait:CUSTOM_A: required}\n"
-        "  - &two\n"
-        "    <<: *one\n"
-        "    trait:CUSTOM_A: forbidden\n"
-        "- <<: {groups: [*two]}\n"
-        "  name: b\n"
-    )
-    assert results(place) == [("a", None), ("b", None)]
-    groups = ProfileFiles(str(place)).profile("a", FOREVER).groups
-    assert [each.request.required for each in groups] == [{"CUSTOM_A"}, frozenset()]
-    assert [each.request.forbidden for each in groups] == [frozenset(), {"CUSTOM_A"}]
-
-
-def test_merges_of_merges_are_told_before_they_fill_the_host(place):
-    """The merges would expand to 9 to the power of 20 pairs."""
-    levels = [
-        f"- &l{n} {{<<: [{', '.join(9 * [f'*l{n - 1}'])}]}}" for n in range(1, 20)
-    ]
-    place.write_text("\n".join(["- &l0 {a: 1}", *levels]))
-    ((name, wrong),) = results(place)
-    assert name is None
-    assert "its aliases expand to more than 262144 nodes" in wrong
-
-
-def aliases(size):
-    """Return a catalogue of one profile and references to it."""
-    rest = "".join(f", 'trait:CUSTOM_{n}': required" for n in range(size // 60))
-    first = f"- &a {{name: a, groups: [{{'resources:FPGA': 1{rest}}}]}}\n"
-    return first + "- *a\n" * ((size - len(first)) // 5)
 
 
 def profiles(size):
@@ -222,11 +188,6 @@ def traits(size):
     return "- name: a\n  groups:\n  - resources:FPGA: 1\n" + "".join(lines)
 
 
-def merges(size):
-    rest = ", ".join(f"k{n}: 1" for n in range(size // 40))
-    return f"- &a {{{rest}}}\n" + "- {<<: *a}\n" * (size // 22)
-
-
 def names(size):
     return "- {name: a, groups: [{'resources:FPGA': 1}]}\n" * (size // 46)
 
@@ -242,7 +203,7 @@ def calls_of(place, text):
 
     sys.setprofile(count)
     try:
-        list(ProfileFiles(str(place)).judged(FOREVER))
+        list(ProfileFiles(str(place)).checked(FOREVER))
         with contextlib.suppress(exception.OsAccError):
             ProfileFiles(str(place)).profile("a", FOREVER)
     finally:
@@ -255,28 +216,11 @@ def calls_of(place, text):
     [
         *((profiles, 2**12), (lists, 2**12), (groups, 2**12), (traits, 2**12)),
         (names, 2**12),
-        # The following expand beyond the limit of a file.
-        *((aliases, 2**14), (merges, 2**14)),
     ],
 )
 def test_reading_costs_in_proportion_to_the_size(place, shape, size):
     once, twice = (calls_of(place, shape(each)) for each in (size, 2 * size))
     assert twice < 2.5 * once
-
-
-def test_aliases_that_multiply_a_file_are_told(place):
-    """The file has 13,000 references to a profile of 1,000 traits."""
-    place.write_text(aliases(2**17))
-    ((name, wrong),) = results(place)
-    assert name is None
-    assert "its aliases expand to more than 262144 nodes" in wrong
-
-
-def test_an_alias_inside_of_what_it_stands_for_is_told(place):
-    place.write_text("- &a [*a]\n")
-    ((name, wrong),) = results(place)
-    assert name is None
-    assert "an alias inside of its own anchor" in wrong
 
 
 def test_a_deadline_holds_within_a_file(place, monkeypatch):
@@ -297,17 +241,19 @@ def test_a_deadline_holds_within_a_file(place, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
-        ("? [1, 2]\n: 3", "line 1: found unhashable key"),
+        ("? [1, 2]\n: 3", "line 1: found a key that is no text"),
         ("", "no list of device profiles"),
         ("7", "no list of device profiles"),
         ("profiles: []", "start the list with 'device_profiles:'"),
         ("a: b: c", "as YAML"),
-        ("!!python/object/apply:os.system ['false']", "could not determine"),
+        ("!!python/object/apply:os.system ['false']", "is not a device profile"),
         ("\x00", "as YAML"),
         ("[" * 5000, "as YAML"),
     ],
 )
 def test_what_is_no_catalogue_is_told(place, text, phrase):
+    # A deep recursion leaves no room for the finalizers of earlier tests' objects.
+    gc.collect()
     place.write_text(text)
     ((name, wrong),) = results(place)
     assert name is None
@@ -357,7 +303,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, made, phrase):
     found = []
     # A daemon thread: if it blocks, the test fails and the run continues.
     reader = threading.Thread(
-        target=lambda: found.extend(catalogue.judged(FOREVER)), daemon=True
+        target=lambda: found.extend(catalogue.checked(FOREVER)), daemon=True
     )
     reader.start()
     reader.join(30)

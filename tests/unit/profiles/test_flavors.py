@@ -172,7 +172,7 @@ def test_a_removal_whose_answer_is_lost_has_happened(
 def test_a_nova_that_cannot_answer_now(
     cloud: Cloud, flavors: Flavors, code: int
 ) -> None:
-    cloud.statuses = [code]
+    cloud.statuses = 4 * [code]
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.COMPUTE),

@@ -46,7 +46,7 @@ def fold(**given):
 
 
 def test_where_nobody_has_said_it_a_profile_is_left_unread(default):
-    assert fold() == expansion.ExpandedFlavor(NAMED, unread="fpga-dp1")
+    assert fold() == expansion.ExpandedFlavor(NAMED, unreadable="fpga-dp1")
 
 
 def test_a_catalogue_in_the_default_place_is_read(default):

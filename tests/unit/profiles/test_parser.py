@@ -123,7 +123,7 @@ def test_what_is_no_profile_is_refused_by_name(wrong, excerpt):
                 "accel:bitstream_id": BITSTREAM,
                 "accel:function_id": BITSTREAM,
             },
-            "also requests bitstream_id",
+            "contradicts another key",
         ),
     ],
 )

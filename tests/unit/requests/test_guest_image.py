@@ -71,15 +71,6 @@ def test_a_binding_need_not_name_an_image(fpgas, book, image):
     assert held(fpgas) == POWER_ON
 
 
-def test_an_image_that_contradicts_the_profile_fails_the_requests(fpgas, book):
-    (one,) = book.create("gzip")
-    image = vm_image(fpgas, CRYPTO)
-    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
-        book.bind({one.uuid: binding(fpgas, image_id=image)})
-    assert [each.state for each in book.find()] == [RequestState.BIND_FAILED]
-    assert fpgas.programmings() == []
-
-
 def test_the_same_bindings_with_another_image_are_a_rebuild(fpgas, book):
     (one,) = book.create("one")
     for function in (GZIP, CRYPTO):

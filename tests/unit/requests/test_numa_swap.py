@@ -82,20 +82,6 @@ def test_a_replaced_device_is_unbound_with_its_request(bench, book, made):
     assert [each["uuid"] for each in swap(bench)] == [other.uuid]
 
 
-def test_an_unplug_unbinds_a_request_with_a_replaced_device(bench, book, made):
-    assert bench.unplug(1) == 2
-    assert states(book) == [UNBOUND, UNBOUND]
-    bind(bench, book, *made, number=2, place=CARD)
-    assert states(book) == [BOUND, BOUND]
-
-
-def test_a_request_with_a_replaced_device_follows_its_instance(bench, book, made):
-    assert bench.manager.rekey(uuid_of(1), uuid_of(2)) == 2
-    assert {each.instance for each in book.find()} == {uuid_of(2)}
-    assert book.delete(instance=uuid_of(2)) == 2
-    assert bench.drivers(*VF_NODES) == ["iavf"] * 4
-
-
 def test_a_device_that_cannot_be_released_is_none_of_the_request(bench, book):
     made = book.create("two-near")
     bind(bench, book, *made, place=CARD)

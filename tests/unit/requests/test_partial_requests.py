@@ -201,20 +201,6 @@ def test_requests_of_two_creations_are_not_one_profile(bench, book):
     is_refused(bench, book, both, "created together")
 
 
-def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tmp_path):
-    def catalogue(**more):
-        groups = [{f"resources:{GPUS}": "2", **more}]
-        text = yaml.safe_dump([{"name": "pair", "groups": groups}])
-        (tmp_path / "profiles.yaml").write_text(text)
-        return book.create("pair")
-
-    old = catalogue(**{"accel:attach_target": "none"})
-    new = catalogue()
-    asked = binding(bench, GPU)
-    for pair in ((old[0], new[1]), (new[0], old[1])):
-        is_refused(bench, book, {each.uuid: asked for each in pair}, "created together")
-
-
 def test_a_request_is_named_once_however_it_is_spelt(bench, book, one):
     asked = {
         each: binding(bench, GPU, number)

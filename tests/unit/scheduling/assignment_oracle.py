@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from os_acc.objects.request import GroupPolicy, RequestGroup
-from os_acc.scheduling.assignment import ProviderAllocation, Served
+from os_acc.scheduling.assignment import ProviderAllocation
 
 #: The provider for each (suffix, resource class).
 Way: TypeAlias = dict[tuple[str, str], ProviderAllocation]
@@ -24,15 +24,15 @@ def every_assignment(
     groups: Sequence[RequestGroup],
     policy: GroupPolicy | None,
     allocated: Sequence[ProviderAllocation],
-) -> set[tuple[Served, ...]]:
-    """Return all assignments that follow the rules; unknown traits match."""
-    return {
-        tuple(sorted(Served(*part, by.provider) for part, by in way.items()))
+) -> list[dict[tuple[str, str], str]]:
+    """Return all assignments that follow the rules."""
+    return [
+        {part: by.provider for part, by in way.items()}
         for way in _ways(groups, allocated)
         if _adds_up(way, groups, allocated)
         and all(_has_its_traits(way, group) for group in groups)
         and (policy is not GroupPolicy.ISOLATE or _is_isolated(way, groups))
-    }
+    ]
 
 
 def _ways(
@@ -74,12 +74,11 @@ def _adds_up(
 def _has_its_traits(way: Way, group: RequestGroup) -> bool:
     serving = [by for (suffix, _name), by in way.items() if suffix == group.suffix]
     for trait in group.forbidden:
-        if any(trait in by.traits for by in serving):
+        if any(trait in by.violates for by in serving):
             return False
     needed = any if not group.suffix else all
     return all(
-        needed(trait in by.traits or trait in (by.unsure or ()) for by in serving)
-        for trait in group.required
+        needed(trait in by.satisfies for by in serving) for trait in group.required
     )
 
 

@@ -22,25 +22,6 @@ own_like = st.builds(
 values = st.sampled_from((IMAGE, "required", "VM", "legacy", "")) | st.text()
 
 
-@pytest.mark.parametrize("namespace", accel_keys.NAMESPACES)
-@pytest.mark.parametrize("suffix", ["", "1", "_fast", "a" * 64])
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("bitstream_id", IMAGE),
-        ("bitstream_name", "gzip v2"),
-        ("function_id", "gzip"),
-        ("function_name", "gzip"),
-        ("numa_policy", "socket"),
-        ("attach_target", "host"),
-    ],
-)
-def test_a_known_key_with_a_value_that_it_can_have_is_right(
-    namespace: str, suffix: str, name: str, value: str
-) -> None:
-    accel_keys.check(f"{namespace}{suffix}:{name}", value)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "hint"),
     [

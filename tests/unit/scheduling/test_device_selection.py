@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
@@ -30,23 +32,6 @@ from tests.unit.placement import capacity_examples
 #: Two sockets of two cells each.
 HOST = NUMATopology(tuple(NUMACell(id=cell, socket=cell // 2) for cell in range(4)))
 NODELESS = None
-#: Results of nova.pci.stats (Nova 34, run) for a guest in these cells, devices
-#: on these nodes and a requested number: required, legacy, preferred, socket.
-NOVAS_ANSWERS = (
-    ((0,), (0,), 1, "yes yes yes yes"),
-    ((0,), (1,), 1, "no no yes yes"),
-    ((0,), (2,), 1, "no no yes no"),
-    ((0,), (NODELESS,), 1, "no yes yes no"),
-    ((0,), (NODELESS, 2, 2), 2, "no no yes no"),
-    ((0,), (0, NODELESS), 2, "no yes yes no"),
-    ((0, 2), (2,), 1, "yes yes yes yes"),
-)
-IN_ORDER = (
-    NUMAPolicy.REQUIRED,
-    NUMAPolicy.LEGACY,
-    NUMAPolicy.PREFERRED,
-    NUMAPolicy.SOCKET,
-)
 
 
 def card(
@@ -76,61 +61,42 @@ def want(
     )
 
 
+IN_CELL_0 = GuestCells(HOST, (0,))
+
+
 def choose(
     wanted: Sequence[GroupAllocation],
     *providers: Provider,
-    cells: tuple[int, ...] = (0,),
-    topology: NUMATopology = HOST,
-    taken: frozenset[PciAddress] = frozenset(),
-    policies: Policies | None = None,
+    guest: GuestCells = IN_CELL_0,
+    taken: Sequence[PciAddress] = (),
+    policies: Policies = NOTHING_SAID,
+    reaching: Reaching = MappingProxyType({}),
 ) -> tuple[SelectedDevice, ...]:
-    chooser = DeviceSelector(GuestCells(topology, cells), policies or Policies())
-    return chooser.choose(wanted, {each.uuid: each for each in providers}, taken)
+    selector = DeviceSelector(guest, policies, reaching)
+    by_uuid = {each.uuid: each for each in providers}
+    return selector.choose(wanted, by_uuid, frozenset(taken))
+
+
+def refused(
+    wanted: Sequence[GroupAllocation],
+    *providers: Provider,
+    reason: exception.NoDeviceReason = exception.NoDeviceReason.NUMA_POLICY,
+    **options: Any,
+) -> str:
+    """Return the message of the error."""
+    with pytest.raises(exception.NoDeviceAvailable, check=has(reason=reason)) as caught:
+        choose(wanted, *providers, **options)
+    return str(caught.value)
 
 
 def nodes(chosen: Sequence[SelectedDevice]) -> list[int | None]:
     return [each.handle.numa_node for each in chosen]
 
 
-@pytest.mark.parametrize(
-    ("cells", "there", "amount", "policy", "answer"),
-    [
-        (cells, there, amount, policy, answer)
-        for cells, there, amount, answers in NOVAS_ANSWERS
-        for policy, answer in zip(IN_ORDER, answers.split(), strict=True)
-    ],
-)
-def test_a_policy_chooses_and_refuses_as_novas(
-    cells: tuple[int, ...],
-    there: tuple[int | None, ...],
-    amount: int,
-    policy: NUMAPolicy,
-    answer: str,
-) -> None:
-    provider = card(*there)
-    wanted = [want(provider, amount, policy)]
-    if answer == "yes":
-        assert len(choose(wanted, provider, cells=cells)) == amount
-        return
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-    ) as caught:
-        choose(wanted, provider, cells=cells)
-    assert policy.value in str(caught.value)
-    for handle in provider.device.handles:
-        assert str(handle.address) in str(caught.value)
-
-
 def test_without_a_word_of_anybody_it_is_legacy() -> None:
     provider = card(2, NODELESS)
     assert nodes(choose([want(provider)], provider)) == [NODELESS]
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-        match="legacy",
-    ):
-        choose([want(provider, 2)], provider)
+    assert "legacy" in refused([want(provider, 2)], provider)
 
 
 @pytest.mark.parametrize("amount", range(1, 5))
@@ -155,60 +121,20 @@ def test_how_far_each_is_away_is_said() -> None:
 def test_of_a_guest_anywhere_nothing_is_said_and_no_policy_counts() -> None:
     provider = card(3, NODELESS)
     wanted = [want(provider, 2, NUMAPolicy.REQUIRED)]
-    chosen = choose(wanted, provider, cells=())
+    chosen = choose(wanted, provider, guest=ANYWHERE)
     assert [each.affinity for each in chosen] == [None, None]
     assert nodes(chosen) == [3, NODELESS]
     assert DeviceSelector().guest is ANYWHERE
 
 
-def test_a_greedy_group_leaves_another_what_only_it_can_have() -> None:
-    provider = card(0, 3)
-    anything = want(provider, 1, NUMAPolicy.PREFERRED, "1")
-    only_local = want(provider, 1, NUMAPolicy.REQUIRED, "2")
-    assert nodes(choose([anything, only_local], provider)) == [3, 0]
-
-
-def test_several_are_spread_over_the_guests_cells() -> None:
-    one, other = card(0, 0, 1, number=1), card(0, 0, number=2)
-    wanted = [want(one, 1, group="1"), want(other, 1, group="2")]
-    assert nodes(choose(wanted, one, other, cells=(0, 1))) == [1, 0]
-
-
-def test_where_one_cell_has_no_socket_no_socket_is_shared() -> None:
-    odd = NUMATopology((*HOST.cells, NUMACell(id=4)))
-    provider = card(1)
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-        match="socket",
-    ):
-        choose([want(provider, 1, NUMAPolicy.SOCKET)], provider, topology=odd)
-
-
-def test_a_device_has_a_policy_where_the_request_has_none() -> None:
-    strict = card(2, policy=NUMAPolicy.REQUIRED)
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-        match="required",
-    ):
-        choose([want(strict)], strict)
-    lenient = card(2, policy=NUMAPolicy.PREFERRED)
-    assert nodes(choose([want(lenient)], lenient)) == [2]
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-        match="required",
-    ):
-        choose([want(lenient)], lenient, policies=Policies(guest=NUMAPolicy.REQUIRED))
-
-
 def test_too_few_are_too_few_whatever_the_policy() -> None:
     provider = card(0, 0)
-    taken = frozenset(provider.device.handles[0].members)
-    with pytest.raises(exception.NoDeviceAvailable) as caught:
-        choose([want(provider, 2)], provider, taken=taken)
-    assert caught.value.reason is exception.NoDeviceReason.NOT_FREE
+    refused(
+        [want(provider, 2)],
+        provider,
+        taken=provider.device.handles[0].members,
+        reason=exception.NoDeviceReason.NOT_FREE,
+    )
 
 
 def reaching(provider: Provider, **places: Sequence[int]) -> Reaching:
@@ -226,44 +152,39 @@ def addresses(provider: Provider, *places: int) -> list[PciAddress]:
     return [provider.device.handles[place].address for place in places]
 
 
-@pytest.mark.parametrize("guest", [ANYWHERE, GuestCells(HOST, (0,))])
+@pytest.mark.parametrize("guest", [ANYWHERE, IN_CELL_0])
 def test_a_group_gets_a_function_that_reaches_what_it_requests(
     guest: GuestCells,
 ) -> None:
     provider = card(0, 0, 0)
-    selector = DeviceSelector(guest, reaching=reaching(provider, g1=[1, 2], g2=[1]))
     wanted = [want(provider, group=each) for each in ("0", "1", "2")]
-    chosen = selector.choose(wanted, {provider.uuid: provider}, frozenset())
+    places = reaching(provider, g1=[1, 2], g2=[1])
+    chosen = choose(wanted, provider, guest=guest, reaching=places)
     assert [each.handle.address for each in chosen] == addresses(provider, 0, 2, 1)
 
 
-@pytest.mark.parametrize("guest", [ANYWHERE, GuestCells(HOST, (0,))])
+@pytest.mark.parametrize("guest", [ANYWHERE, IN_CELL_0])
 def test_the_error_names_the_functions_that_reach_what_is_requested(
     guest: GuestCells,
 ) -> None:
     provider = card(0, 0, 0)
     (taken,) = addresses(provider, 1)
-    selector = DeviceSelector(guest, reaching=reaching(provider, g1=[1]))
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NOT_FREE),
-        match=f"1 requested, 0 available; {taken} reach it",
-    ):
-        selector.choose([want(provider)], {provider.uuid: provider}, frozenset({taken}))
+    message = refused(
+        [want(provider)],
+        provider,
+        guest=guest,
+        taken=[taken],
+        reaching=reaching(provider, g1=[1]),
+        reason=exception.NoDeviceReason.NOT_FREE,
+    )
+    assert f"1 requested, 0 available; {taken} reach it" in message
 
 
 def test_a_function_that_reaches_it_may_be_too_far_away() -> None:
     provider = card(0, 2)
-    selector = DeviceSelector(
-        GuestCells(HOST, (0,)),
-        Policies(guest=NUMAPolicy.REQUIRED),
-        reaching(provider, g1=[1]),
-    )
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-    ):
-        selector.choose([want(provider)], {provider.uuid: provider}, frozenset())
+    policies = Policies(guest=NUMAPolicy.REQUIRED)
+    places = reaching(provider, g1=[1])
+    refused([want(provider)], provider, policies=policies, reaching=places)
 
 
 def test_the_first_of_those_that_are_as_near() -> None:
@@ -274,28 +195,17 @@ def test_the_first_of_those_that_are_as_near() -> None:
 
 def test_the_error_says_what_other_groups_have_got_of_what_would_do() -> None:
     provider = card(0, 2)
-    wanted = [
-        want(provider, 1, NUMAPolicy.REQUIRED, "1"),
-        want(provider, 1, NUMAPolicy.REQUIRED, "2"),
-    ]
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-    ) as caught:
-        choose(wanted, provider)
-    assert "1 requested, 0 available (1 of 1 go to other groups)" in str(caught.value)
+    wanted = [want(provider, 1, NUMAPolicy.REQUIRED, group) for group in "12"]
+    message = refused(wanted, provider)
+    assert "1 requested, 0 available (1 of 1 go to other groups)" in message
 
 
 def test_the_error_of_a_card_with_many_vfs_can_be_read() -> None:
     provider = card(*[2] * 20, NODELESS)
-    with pytest.raises(
-        exception.NoDeviceAvailable,
-        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
-    ) as caught:
-        choose([want(provider, 2)], provider)
-    assert "20 in cell 2 (remote): " in str(caught.value)
-    assert "and 16 more; 1 in no known cell: " in str(caught.value)
-    assert str(caught.value).count("0000:3b:") == 5
+    message = refused([want(provider, 2)], provider)
+    assert "20 in cell 2 (remote): " in message
+    assert "and 16 more; 1 in no known cell: " in message
+    assert message.count("0000:3b:") == 5
 
 
 # -- random cases ------------------------------------------------------------
@@ -411,7 +321,7 @@ def test_no_policy_is_broken_and_none_refused_that_can_be_met(
     possible = can_be_served(wanted, there, at, host, guest)
     try:
         chosen = choose(
-            wanted, *there, cells=at, topology=host, policies=Policies(guest=guest)
+            wanted, *there, guest=GuestCells(host, at), policies=Policies(guest=guest)
         )
     except exception.NoDeviceAvailable as error:
         if error.reason is not exception.NoDeviceReason.NUMA_POLICY:
@@ -427,32 +337,3 @@ def test_no_policy_is_broken_and_none_refused_that_can_be_met(
         assert may_have(policy, each.handle.numa_node, at, host)
         assert each.handle in each.provider.device.handles
         assert each.provider.uuid == each.wanted.provider_uuid
-
-
-@given(st.data(), cards(), st.sampled_from([(0,), (0, 2), (3, 1)]))
-def test_what_was_not_chosen_does_not_matter(
-    data: st.DataObject, there: tuple[Provider, ...], cells: tuple[int, ...]
-) -> None:
-    wanted = data.draw(requests(there))
-    try:
-        chosen = choose(wanted, *there, cells=cells)
-    except exception.NoDeviceAvailable as error:
-        if error.reason is not exception.NoDeviceReason.NUMA_POLICY:
-            raise
-        return
-    used = {each.handle.address for each in chosen}
-    free = {each.address for card in there for each in card.device.handles} - used
-    gone = data.draw(st.sets(st.sampled_from(sorted(free)))) if free else set()
-    again = choose(wanted, *there, cells=cells, taken=frozenset(gone))
-    assert far(again, cells) == far(chosen, cells)
-    assert choose(wanted, *reversed(there), cells=cells) == chosen
-
-
-def far(
-    chosen: Sequence[SelectedDevice], cells: tuple[int, ...]
-) -> list[tuple[str, int]]:
-    """Return the sorted affinities and distances of the selected devices."""
-    guest = GuestCells(HOST, cells)
-    return sorted(
-        (str(each.affinity), guest.distance(each.handle.numa_node)) for each in chosen
-    )

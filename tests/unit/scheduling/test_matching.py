@@ -12,8 +12,8 @@ from os_acc import exception
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Allocations, GroupAllocation, SingleProvider
 from os_acc.scheduling import extra_specs
-from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.scheduling.matching import match_groups
+from os_acc.scheduling.unmapped import TraitView
 from tests.expected_errors import has
 
 NODE = "00000000-0000-4000-8000-000000000000"
@@ -102,11 +102,6 @@ def test_isolated_groups_cannot_share_a_provider(
         match_groups(flavor("isolate", g1=1, g2=1), selection, OURS)
 
 
-def test_isolation_says_nothing_of_the_unnumbered_group() -> None:
-    request = flavor("isolate", g=1, g1=1)
-    assert len(match_groups(request, SingleProvider(GPU_A), OURS)) == 2
-
-
 # -- allocations with mappings -----------------------------------------------
 
 
@@ -135,14 +130,6 @@ def test_the_unnumbered_group_may_have_several_providers() -> None:
     assert match_groups(request, selection, OURS) == (
         GroupAllocation("", GPU_A, GPU, 2),
         GroupAllocation("", CARD, FPGA, 1),
-    )
-
-
-def test_a_shared_provider_is_divided_by_what_its_groups_ask_for() -> None:
-    selection = allocated((GPU_A, GPU, 3), mappings={"": [NODE], **BOTH_ON_A})
-    assert match_groups(flavor(g1=1, g2=2), selection, OURS) == (
-        GroupAllocation("1", GPU_A, GPU, 1),
-        GroupAllocation("2", GPU_A, GPU, 2),
     )
 
 
@@ -227,71 +214,12 @@ def test_a_class_that_our_provider_does_not_have_is_an_error(
         match_groups(flavor(g1=1), selection, OURS)
 
 
-def test_without_mappings_the_resource_class_tells_the_group() -> None:
-    selection = allocated((GPU_A, GPU, 2), (CARD, FPGA, 1))
-    assert match_groups(flavor(g1=(FPGA, 1), g=2), selection, OURS) == (
-        GroupAllocation("", GPU_A, GPU, 2),
-        GroupAllocation("1", CARD, FPGA, 1),
-    )
-
-
 def test_without_mappings_and_flavor_the_allocations_decide() -> None:
     selection = allocated((GPU_A, GPU, 2), (GPU_B, GPU, 1))
     assert match_groups(FlavorRequest(), selection, OURS) == (
         GroupAllocation("", GPU_A, GPU, 2),
         GroupAllocation("", GPU_B, GPU, 1),
     )
-
-
-def test_without_mappings_groups_that_are_alike_get_a_provider_each() -> None:
-    selection = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1))
-    assert match_groups(flavor("isolate", g1=1, g2=1), selection, OURS) == (
-        GroupAllocation("1", GPU_A, GPU, 1),
-        GroupAllocation("2", GPU_B, GPU, 1),
-    )
-
-
-def test_without_mappings_amounts_tell_the_groups() -> None:
-    selection = allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3))
-    assert match_groups(flavor(g1=1, g2=2, g3=3), selection, OURS) == (
-        GroupAllocation("1", GPU_B, GPU, 1),
-        GroupAllocation("2", GPU_B, GPU, 2),
-        GroupAllocation("3", GPU_A, GPU, 3),
-    )
-
-
-@pytest.mark.parametrize(
-    ("request_", "selection", "wording"),
-    [
-        (
-            flavor(g1=1, g2=1),
-            allocated((GPU_A, GPU, 1)),
-            "request 2 .*, but 1 are allocated",
-        ),
-        (flavor(g1=2), allocated((GPU_A, GPU, 1)), f"'1' requests 2 .* only 1 {GPU}"),
-        (flavor(), allocated((GPU_A, GPU, 1)), "no group requests any"),
-        (
-            flavor(g1=1, g2=3),
-            allocated((GPU_A, GPU, 2), (GPU_B, GPU, 2)),
-            "'2' requests 3 .* only 2",
-        ),
-        (
-            flavor(g1=2, g2=2, g3=2),
-            allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3)),
-            f"3 {GPU} are allocated on provider {GPU_A}, but no groups .* exactly that",
-        ),
-    ],
-)
-def test_without_mappings_what_cannot_be_is_told(
-    request_: FlavorRequest, selection: Allocations, wording: str
-) -> None:
-    with pytest.raises(
-        exception.InvalidAllocation,
-        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match=wording,
-    ) as caught:
-        match_groups(request_, selection, OURS)
-    assert caught.value.hint
 
 
 def test_without_mappings_another_service_may_have_the_same_class() -> None:
@@ -389,7 +317,7 @@ def test_what_a_device_is_can_be_no_mistake_of_the_schedulers() -> None:
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match=f"right traits|{FAST}",
+        match=f"can serve them|{FAST}",
     ):
         served(rules(g1=FAST, g2=FAST), TraitView(own=OWN, heard=heard))
 

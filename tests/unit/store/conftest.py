@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.store import Store
+from tests.unit import leases
 from tests.unit.forked_processes import in_child, paused_child
 from tests.unit.store.store_files import file_in, reopened
 
@@ -46,27 +47,19 @@ def make_lease() -> Callable[..., Lease]:
         consumer: str = INSTANCE,
         functions: int = 1,
         state: LeaseState = LeaseState.PREPARING,
-        instance_name: str = "",
+        name: str = "",
     ) -> Lease:
         members = [PciAddress(0, 0x3B, slot, number) for number in range(functions)]
-        return Lease(
+        return leases.lease(
+            *members,
+            group="1",
+            resource_class="CUSTOM_ACCELERATOR_SSD",
+            iommu_group=slot,
+            driver="nvme",
+            name=name,
             uuid=f"22222222-2222-4222-8222-{slot:012d}",
             consumer=consumer,
-            owner=Owner.NOVA,
             state=state,
-            group="1",
-            provider="33333333-3333-4333-8333-333333333333",
-            resource_class="CUSTOM_ACCELERATOR_SSD",
-            address=members[0],
-            iommu_group=slot,
-            numa_node=None,
-            prior=tuple(
-                PriorBinding(member, _IDENTITY, "nvme", None) for member in members
-            ),
-            request="d1ce",
-            boot_id="44444444-4444-4444-8444-444444444444",
-            plugin="pci",
-            instance_name=instance_name,
         )
 
     return make

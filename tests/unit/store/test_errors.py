@@ -8,28 +8,28 @@ import errno
 import os
 import pathlib
 import sqlite3
+import stat
+from typing import Any
 
 import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.store import Store, errors, owner_of
+from os_acc.store import Store, errors, owner_of, schema
 from tests.expected_errors import has
+from tests.unit.store.store_files import execute
 
 NOBODY = 65534
 
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Return a function after which no file of SQLite can grow."""
-    connect = sqlite3.connect
+    """Return a function after which no file can grow."""
 
-    def connect_and_limit(*arguments, **options):
-        connection = connect(*arguments, **options)
-        connection.execute("PRAGMA max_page_count = 1")
-        return connection
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    return lambda: monkeypatch.setattr(sqlite3, "connect", connect_and_limit)
+    return lambda: monkeypatch.setattr(os, "fsync", refuse)
 
 
 def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
@@ -69,6 +69,77 @@ def test_a_damaged_store_stays_until_there_is_space_for_another(
     ):
         Store.open(state_path, busy_timeout=30)
     monkeypatch.undo()
+    store = Store.open(state_path, busy_timeout=30)
+    assert store.leases() == added
+    assert len(store.damaged) == 1
+
+
+#: Errors of SQLite that the contents of the store do not cause, and places in which it
+#: reads the store: in a transaction, and in the recovery of a damaged one.
+PASSING = [
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_FULL),
+    sqlite3.SQLITE_INTERRUPT,
+]
+READS = [
+    *("PRAGMA application_id", "SELECT rowid, store", "PRAGMA integrity_check(1)"),
+    "SELECT rowid, address, lease, digest FROM claims",
+]
+RESCUES = [
+    *("SELECT rowid, uuid, consumer", "SELECT rowid, address, lease FROM claims"),
+    "SELECT rowid, store, epoch, version, digest FROM meta NOT INDEXED",
+    *("PRAGMA integrity_check(regions)", "SELECT rowid, key", "UPDATE meta SET epoch"),
+]
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, code: int, statement: str) -> None:
+    """Let SQLite fail with a code at the statements that begin like this one."""
+
+    class Lacking(sqlite3.Connection):
+        def execute(self, sql: str, /, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith(statement):
+                error = sqlite3.OperationalError("refused")
+                error.sqlite_errorcode = code
+                raise error
+            return super().execute(sql, *arguments)
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None, factory=Lacking)
+        schema.add_functions(connection)
+        return connection
+
+    monkeypatch.setattr(schema, "_in_memory", connect)
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("statement", READS)
+def test_an_error_that_is_no_damage_condemns_no_store(
+    store, state_path, file, make_lease, monkeypatch, code, statement
+):
+    added = store.add([make_lease(1, state=LeaseState.HELD)])
+    before = file.read_bytes()
+    with monkeypatch.context() as patch:
+        lacking(patch, code, statement)
+        with pytest.raises(exception.StateUnavailable, check=has(retryable=True)):
+            Store.open(state_path, busy_timeout=30)
+    assert file.read_bytes() == before
+    assert Store.open(state_path, busy_timeout=30).leases() == added
+    assert store.damaged == ()
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("statement", RESCUES)
+def test_a_damaged_store_is_not_replaced_by_a_part_of_what_can_be_read(
+    store, state_path, file, make_lease, monkeypatch, code, statement
+):
+    added = store.add([make_lease(1, state=LeaseState.HELD)])
+    execute(file, "DROP TABLE events")
+    before = file.read_bytes()
+    with monkeypatch.context() as patch:
+        lacking(patch, code, statement)
+        with pytest.raises(exception.StateUnavailable, check=has(retryable=True)):
+            Store.open(state_path, busy_timeout=30)
+    assert file.read_bytes() == before
+    assert store.damaged == ()
     store = Store.open(state_path, busy_timeout=30)
     assert store.leases() == added
     assert len(store.damaged) == 1
@@ -128,33 +199,64 @@ def test_system_calls_that_fail(number, error):
     assert "/state" in refusal.message
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (sqlite3.SQLITE_BUSY, exception.StateReason.BUSY),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, exception.StateReason.BUSY),
-        (sqlite3.SQLITE_FULL, exception.StateReason.FULL),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, exception.StateReason.UNUSABLE),
-        (sqlite3.SQLITE_CANTOPEN, exception.StateReason.UNUSABLE),
-        (sqlite3.SQLITE_IOERR_READ, exception.StateReason.FAILED),
-        (None, exception.StateReason.FAILED),
-    ],
-)
-def test_operations_of_sqlite_that_fail(tmp_path, code, error):
-    failure = sqlite3.OperationalError("refused")
-    if code is not None:
-        failure.sqlite_errorcode = code
-    refusal = errors.from_sqlite(failure, str(tmp_path / "os_acc.sqlite"))
-    assert type(refusal) is exception.StateUnavailable
-    assert refusal.reason is error
-    assert refusal.hint or refusal.retryable
+def test_the_file_stays_that_of_its_owner(store, file, make_lease):
+    """A commit replaces the file: its owner and its permissions are those of before."""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    # Root can give a file away.
+    owner = (os.geteuid() or NOBODY, os.getegid() or NOBODY)
+    os.chown(file, *owner)
+    file.chmod(0o600)
+    store.add([make_lease(1)])
+    state = file.stat()
+    assert (state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)) == (*owner, 0o600)
+    execute(file, "DROP TABLE events")
+    assert Store.open(os.path.dirname(file), busy_timeout=30).damaged
+    state = file.stat()
+    assert (state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)) == (*owner, 0o600)
 
 
-def test_an_input_output_error_on_a_full_disk_is_a_full_disk(monkeypatch):
-    state = os.statvfs("/")
-    full = os.statvfs_result((*state[:4], 0, *state[5:]))
-    monkeypatch.setattr(os, "statvfs", lambda path: full)
-    failure = sqlite3.OperationalError("disk I/O error")
-    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-    refusal = errors.from_sqlite(failure, "/state/os_acc.sqlite")
-    assert refusal.reason is exception.StateReason.FULL
+def test_a_store_whose_owner_cannot_be_kept_stays(store, file, make_lease, monkeypatch):
+    """Another user who may write in the directory does not take the file over."""
+
+    def refuse(*_arguments: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(exception.StateUnavailable, match="not permitted"):
+        store.add([make_lease(1)])
+    assert file.read_bytes() == before
+    assert not os.path.lexists(f"{file}.new")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_in_the_place_of_the_new_file_is_not_followed(
+    tmp_path, store, state_path, file, make_lease, is_there
+):
+    target = tmp_path / "target"
+    if is_there:
+        target.write_bytes(b"of another")
+    os.symlink(target, f"{file}.new")
+    added = store.add([make_lease(1)])
+    assert not file.is_symlink()
+    assert Store.open(state_path, busy_timeout=30).leases() == added
+    assert target.exists() == is_there
+    assert not is_there or target.read_bytes() == b"of another"
+
+
+def test_the_rest_of_a_commit_costs_nothing(tmp_path, store, file, make_lease):
+    """An interrupted commit may leave its file, which others may have linked."""
+    rest, other = pathlib.Path(f"{file}.new"), tmp_path / "other"
+    rest.write_bytes(b"half")
+    os.link(rest, other)
+    rest.chmod(0o644)
+    store.add([make_lease(1)])
+    assert other.read_bytes() == b"half"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_directory_in_the_place_of_the_new_file_is_reported(store, file, make_lease):
+    os.mkdir(f"{file}.new")
+    with pytest.raises(exception.StateUnavailable, match="cannot be used"):
+        store.add([make_lease(1)])
+    assert store.leases() == ()

@@ -17,16 +17,11 @@ ALL = PublishedNames(
 )
 
 
-def test_a_new_store_has_no_published_names(store):
-    assert store.published_names() == NO_NAMES
-    assert not store.published_names()
-
-
 def test_published_names_survive_a_restart(store, state_path):
     store.change_published_names(ALL)
     store.change_published_names(ALL)
     assert reopened(state_path).published_names() == ALL
-    assert readonly.read(state_path, 1).published_names == ALL
+    assert readonly.read(state_path).published_names == ALL
 
 
 def test_a_class_and_a_trait_of_one_name_are_distinct(store):
@@ -40,7 +35,7 @@ def test_the_last_refused_deletion_of_a_name_is_recorded(store, state_path):
     for at in (5, 7):
         store.change_published_names(PublishedNames(in_use_at={FAST: at}))
         assert store.published_names().in_use_at == {FAST: at}
-    assert readonly.read(state_path, 1).published_names.in_use_at == {FAST: 7}
+    assert readonly.read(state_path).published_names.in_use_at == {FAST: 7}
     store.change_published_names(NO_NAMES, PublishedNames(created=frozenset({FAST})))
     assert store.published_names().in_use_at == {}
 

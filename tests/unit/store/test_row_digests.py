@@ -79,7 +79,7 @@ def test_a_changed_row_is_damage_to_a_snapshot(store, state_path, file, make_lea
     execute(file, "UPDATE provider_origins SET key = CAST(key AS BLOB)")
     before = file.read_bytes()
     with pytest.raises(StoreDamaged, match="a row of provider_origins"):
-        readonly.read(state_path, 1)
+        readonly.read(state_path)
     assert file.read_bytes() == before
 
 

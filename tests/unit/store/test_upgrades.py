@@ -4,17 +4,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from os_acc import exception
-from os_acc.store import Store, StoreDamaged, readonly, schema
+from os_acc.store import Store, StoreDamaged, readonly
 from tests.expected_errors import has
 from tests.unit.store.store_files import STEP, execute, fill, reopened, rows, set_steps
 
@@ -88,7 +86,7 @@ def test_an_upgraded_store_is_refused_by_an_older_os_acc(
     files = snapshot(state_path)
     assert is_refused(filled.leases)
     assert is_refused(lambda: reopened(state_path))
-    assert is_refused(lambda: readonly.read(state_path, 1))
+    assert is_refused(lambda: readonly.read(state_path))
     assert snapshot(state_path) == files
     set_steps(monkeypatch, STEP)
     assert contents(reopened(state_path)) == before
@@ -97,10 +95,10 @@ def test_an_upgraded_store_is_refused_by_an_older_os_acc(
 def test_a_newer_reader_reads_an_older_store_and_leaves_it(
     filled, state_path, monkeypatch
 ):
-    before, files = readonly.read(state_path, 1), snapshot(state_path)
+    before, files = readonly.read(state_path), snapshot(state_path)
     assert before.leases == filled.leases()
     set_steps(monkeypatch, STEP)
-    assert readonly.read(state_path, 1) == before
+    assert readonly.read(state_path) == before
     assert snapshot(state_path) == files
 
 
@@ -159,7 +157,7 @@ def test_a_damaged_store_is_set_aside_before_any_step(
     damage(file)
     content = file.read_bytes()
     with pytest.raises(StoreDamaged):
-        readonly.read(state_path, 1)
+        readonly.read(state_path)
     assert file.read_bytes() == content
     with pytest.raises(StoreDamaged) as caught:
         filled.leases()
@@ -180,61 +178,3 @@ def test_processes_that_open_the_store_together_upgrade_it_once(
         outcomes = list(pool.map(in_child, [opened] * 4))
     assert outcomes == ["1"] * 4
     assert rows(file, "SELECT count(*) FROM upgrades") == [(1,)]
-
-
-@contextlib.contextmanager
-def connected(file: pathlib.Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        schema.add_functions(connection)
-        yield connection
-
-
-@pytest.fixture
-def upgrade_behind_another(
-    filled: Store, file: pathlib.Path
-) -> Callable[[Callable[[], None]], None]:
-    """Return a function that upgrades the store after another process has done so.
-
-    The other process upgrades after this one has read the version.
-    """
-
-    def upgrade(other: Callable[[], None]) -> None:
-        begun = []
-
-        def before(statement: str) -> None:
-            if statement == "BEGIN IMMEDIATE" and not begun:
-                begun.append(statement)
-                other()
-
-        with connected(file) as connection:
-            connection.set_trace_callback(before)
-            schema.upgrade(connection, str(file))
-        assert begun
-
-    return upgrade
-
-
-def upgrade_alone(file: pathlib.Path) -> None:
-    with connected(file) as connection:
-        schema.upgrade(connection, str(file))
-
-
-def test_no_step_runs_again_after_another_process_has_upgraded(
-    upgrade_behind_another, file, upgraded
-):
-    upgrade_behind_another(lambda: upgrade_alone(file))
-    assert rows(file, "SELECT count(*) FROM upgrades") == [(1,)]
-    assert rows(file, "PRAGMA user_version") == [(2,)]
-
-
-def test_no_step_runs_after_a_newer_os_acc_has_upgraded(
-    upgrade_behind_another, file, monkeypatch, upgraded
-):
-    def newer() -> None:
-        with monkeypatch.context() as still_newer:
-            set_steps(still_newer, ("CREATE TABLE third (text TEXT)",))
-            upgrade_alone(file)
-
-    assert is_refused(lambda: upgrade_behind_another(newer))
-    assert rows(file, "PRAGMA user_version") == [(3,)]
-    assert rows(file, "SELECT version FROM meta") == [(3,)]

@@ -25,7 +25,7 @@ from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record
-from os_acc.store import records, schema
+from os_acc.store import records
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nvme_specs import NvmeSpec
@@ -157,7 +157,8 @@ def _rewrite(host: TestHost, lease: Lease, fields: dict[str, Any]) -> None:
     execute(
         file_in(host.state_path),
         f"UPDATE leases SET payload = '{payload}',"
-        f" digest = '{schema.digest(payload)}' WHERE uuid = '{lease.uuid}'",
+        f" digest = row_digest('leases', uuid, consumer, epoch, '{payload}')"
+        f" WHERE uuid = '{lease.uuid}'",
     )
 
 

@@ -22,14 +22,6 @@ def override(kernel: FakeKernel) -> str | None:
     return kernel.state(FPGA).driver_override
 
 
-def test_a_write_fails_once_without_effect(kernel, sysfs):
-    kernel.fail(FPGA, "driver_override", errno.EBUSY)
-    assert refusal(sysfs.set, FPGA, "driver_override", "x") == errno.EBUSY
-    assert override(kernel) is None
-    sysfs.set(FPGA, "driver_override", "x")
-    assert override(kernel) == "x"
-
-
 def test_a_write_fails_from_the_nth_on(kernel, sysfs):
     kernel.fail(FPGA, "driver_override", errno.EIO, nth=2, times=2)
     sysfs.set(FPGA, "driver_override", "1")
@@ -37,15 +29,6 @@ def test_a_write_fails_from_the_nth_on(kernel, sysfs):
         assert refusal(sysfs.set, FPGA, "driver_override", "2") == errno.EIO
     sysfs.set(FPGA, "driver_override", "4")
     assert override(kernel) == "4"
-
-
-def test_a_write_fails_for_ever_until_lifted(kernel, sysfs):
-    kernel.fail(FPGA, "driver_override", errno.EIO, times=None)
-    for _ in range(5):
-        assert refusal(sysfs.set, FPGA, "driver_override", "x") == errno.EIO
-    kernel.lift()
-    sysfs.set(FPGA, "driver_override", "x")
-    assert override(kernel) == "x"
 
 
 def test_a_fault_strikes_only_what_it_is_for(kernel, sysfs):
@@ -68,21 +51,6 @@ def test_what_is_written_to_bus_and_driver_is_about_a_function(
     assert refusal(write) == errno.EIO
 
 
-def test_a_fault_may_be_for_any_write(kernel, sysfs):
-    kernel.fail(None, "", errno.EIO, nth=3)
-    sysfs.set(OTHER, "driver_override", "x")
-    sysfs.set(FPGA, "reset", "1")
-    assert refusal(sysfs.probe, FPGA) == errno.EIO
-
-
-def test_lifting_can_be_choosy(kernel, sysfs):
-    kernel.fail(FPGA, "driver_override", errno.EIO)
-    kernel.fail(OTHER, "driver_override", errno.EIO)
-    kernel.lift(FPGA)
-    sysfs.set(FPGA, "driver_override", "x")
-    assert refusal(sysfs.set, OTHER, "driver_override", "x") == errno.EIO
-
-
 def test_a_write_succeeds_without_effect(kernel, sysfs):
     kernel.ignore(FPGA, "driver_override")
     sysfs.set(FPGA, "driver_override", "x")
@@ -97,16 +65,6 @@ def test_the_writer_dies_before_or_after_the_effect(kernel, sysfs, after, left):
     assert died == -signal.SIGKILL
     assert override(kernel) == left
     assert in_child(lambda: sysfs.set(FPGA, "driver_override", "y")) == 0
-
-
-def test_a_write_hangs_until_lifted(kernel, sysfs):
-    kernel.hang(FPGA, "driver_override")
-    writer = start(lambda: sysfs.set(FPGA, "driver_override", "x"))
-    kernel.wait_until_blocked()
-    assert override(kernel) is None
-    kernel.lift()
-    assert end_of(writer) == 0
-    assert override(kernel) == "x"
 
 
 def test_who_hangs_can_be_killed_and_leaves_nothing_locked(kernel, sysfs):

@@ -69,22 +69,11 @@ def test_a_kernel_without_numa_has_a_cpu_and_memory(tmp_path):
     assert not os.path.exists(kernel.path("sys/devices/system/node"))
 
 
-def test_the_memory_of_the_host_is_that_of_its_nodes(root):
-    meminfo = Path(root, "proc/meminfo").read_text(encoding="ascii")
-    total = sum(node.memory for node in SPECS) * 1024
-    assert meminfo.splitlines()[0].split() == ["MemTotal:", str(total), "kB"]
-
-
 def test_nodes_are_there_again_after_a_reboot(tmp_path):
     kernel = FakeKernel.build(tmp_path, HostSpec(nodes=SPECS))
     before = read_topology(kernel.root)
     kernel.reboot()
     assert read_topology(kernel.root) == before
-
-
-def test_hosts_have_two_sockets_unless_told_otherwise(tmp_path):
-    kernel = FakeKernel.build(tmp_path, hosts.two_socket_host())
-    assert [cell.socket for cell in read_topology(kernel.root).cells] == [0, 1]
 
 
 GPU = "0000:17:00.0"

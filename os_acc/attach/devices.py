@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The device of a lease: prepared for its user, and given back.
+
+Each step of :meth:`Devices.prepare` stands beside the step that undoes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from oslo_log import log
+
+from os_acc import deadlines, exception
+from os_acc.attach import erasure, own_drivers, plugin_steps, verification
+from os_acc.attach.services import Services
+from os_acc.helper import client
+from os_acc.host import mdev
+from os_acc.objects.lease import Action, Lease, LeaseState
+from os_acc.objects.mdev import MdevSlot, MdevType
+
+LOG = log.getLogger(__name__)
+_WORKERS = 8
+
+
+class Devices:
+    """Change the host for leases; the caller holds the consumers' locks."""
+
+    def __init__(self, services: Services, eraser: erasure.Eraser) -> None:
+        self._root, self._state_path = services.root, services.state_path
+        self._store = services.store
+        self._helper = services.helper
+        self._plugins = services.plugins
+        self._eraser = eraser
+
+    def prepare(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        """Prepare devices for use: steps 3 to 6 of :meth:`.Lifecycle.establish`.
+
+        :raises OsAccError: the error of the step that failed.
+        """
+        # 3. Check again after a programming that no process holds them.
+        again = [
+            each
+            for each in leases
+            if each.is_the_guests
+            and (each.programming or each.state is not LeaseState.PREPARING)
+        ]
+        own_drivers.check_free(self._root, self._helper, again, deadline)
+        # 4. Call the plugins. Undo: their ``release``.
+        prepared = self._side_by_side(leases, self._prepare, deadline)
+        # 5. Check that they are undivided, and take them. Undo: :meth:`restore`.
+        guests = [each for each in prepared if each.is_the_guests]
+        for each in guests:
+            verification.check_undivided(self._root, each, deadline)
+        slots = [each for each in guests if each.slot is not None]
+        taken = (
+            *self._take([each for each in guests if each.slot is None], deadline),
+            *self._side_by_side(slots, self._create, deadline),
+        )
+        # 6. Verify their IOMMU groups.
+        for each in taken:
+            verification.check_viable(self._root, each)
+        renewed = {each.uuid: each for each in taken}
+        return tuple(renewed.get(each.uuid, each) for each in prepared)
+
+    def _prepare(self, lease: Lease, deadline: float) -> Lease:
+        if not lease.is_the_guests:
+            return self._prepare_for_host(lease, deadline)
+        lease = self._prepare_by_plugin(lease, deadline)
+        if (region := lease.guest_writable) is not None:
+            # Recorded before the guest can write: a crash may follow at any time.
+            self._store.until(deadline).mark_region_guest_writable(region.key)
+        return lease
+
+    def _prepare_for_host(self, lease: Lease, deadline: float) -> Lease:
+        if lease.slot is not None:
+            return lease
+        verification.check_driven(self._root, lease)
+        if lease.needs_erase and lease.state is LeaseState.PREPARING:
+            # After a reboot the host may use it already.
+            lease = self._prepare_by_plugin(lease, deadline)
+        return self.with_epoch(self._helper.reserve, lease, deadline)
+
+    def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
+        def prepare(lease: Lease, deadline: float) -> None:
+            where = self._state_path, self._root
+            plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
+            if erasure.lacks_number(lease):
+                # Without its erasure, as it may be the device of another guest.
+                self._helper.reserve(lease.without(Action.ERASE), deadline)
+
+        lease = self.with_epoch(prepare, lease, deadline)
+        return self._eraser.numbered(lease, deadline)
+
+    def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
+        """Bind functions to their VFIO drivers, with one call of the helper."""
+        for _ in leases:
+            try:
+                self._helper.take(leases, deadline)
+                return leases
+            except client.EpochRefused as error:
+                leases = self.accepted(leases, error, deadline)
+        if leases:
+            self._helper.take(leases, deadline)
+        return leases
+
+    def _create(self, lease: Lease, deadline: float) -> Lease:
+        def create(lease: Lease, deadline: float) -> None:
+            assert lease.slot is not None
+            _create_mdev(self._root, self._helper, lease, lease.slot, deadline)
+
+        return self.with_epoch(create, lease, deadline)
+
+    def try_give_back(
+        self, leases: Sequence[Lease], deadline: float, plugs: Container[str] = ()
+    ) -> list[tuple[Lease, exception.OsAccError | None]]:
+        """Give devices back; return the leases, each with the error of its failure.
+
+        :param plugs: the UUIDs of leases whose plug in this boot is rolled back.
+        """
+        restored = self._restore_several(leases, deadline)
+
+        def give_back(lease: Lease) -> tuple[Lease, exception.OsAccError | None]:
+            if (failed := restored.get(lease.uuid)) is not None:
+                return lease, failed
+            kind = lease.uuid in plugs, lease.uuid in restored
+            try:
+                try:
+                    self.give_back(lease, deadline, *kind)
+                except client.EpochRefused as error:
+                    (lease,) = self.accepted([lease], error, deadline)
+                    self.give_back(lease, deadline, *kind)
+            except exception.OsAccError as error:
+                return lease, error
+            return lease, None
+
+        return deadlines.side_by_side(leases, give_back, _WORKERS)
+
+    def _restore_several(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> Mapping[str, exception.OsAccError | None]:
+        """Restore functions of several leases with one call, where they are present.
+
+        :returns: as :meth:`.Helper.give_back_several`.
+        """
+        present = [
+            each
+            for each in leases
+            if len(leases) > 1
+            and (each.is_the_guests and each.slot is None)
+            and verification.remaining(self._root, each) == each
+            and not verification.given_back_by_reboot(self._root, each, deadline)
+        ]
+        try:
+            return self._helper.give_back_several(present, deadline) if present else {}
+        except exception.OsAccError as error:
+            # The helper has not answered, and may still restore them.
+            return {each.uuid: error for each in present}
+
+    def give_back(
+        self, lease: Lease, deadline: float, is_plug: bool, is_restored: bool
+    ) -> None:
+        """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
+        if not lease.is_the_guests and not self._is_rebound(lease, deadline):
+            if lease.needs_release and lease.slot is None:
+                self._release_by_plugin(lease, deadline, is_plug)
+            if not lease.needs_erase and lease.slot is None:
+                self._forget(lease, deadline)
+            return
+        has_records = is_restored or (
+            not verification.given_back_by_reboot(self._root, lease, deadline)
+            and self._restore_or_skip(lease, deadline, is_plug)
+        )
+        if not lease.is_the_guests:
+            return
+        self._release_by_plugin(lease, deadline, is_plug)
+        # The record permits the steps of the release. A reboot leaves its copy.
+        if lease.needs_release and not lease.needs_erase:
+            if has_records or lease.slot is None:
+                self._forget(lease, deadline)
+        elif lease.needs_release and has_records:
+            self.restore(lease.without(Action.RELEASE), deadline)
+
+    def _restore_or_skip(self, lease: Lease, deadline: float, is_plug: bool) -> bool:
+        """Restore the functions; return whether the helper had records of them."""
+        try:
+            self.restore(lease, deadline)
+        except exception.DeviceInUse:
+            if not is_plug or lease.programming or lease.slot is not None:
+                raise
+            # Its epoch has ended the plug. Without a record nothing has changed.
+            recorded = {each.lease for each in self._helper.recorded(deadline)}
+            if verification.moved(self._root, lease) or lease.uuid in recorded:
+                raise
+            return False
+        return True
+
+    def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
+        plugin_steps.release(
+            self._plugins, self._helper, lease, deadline, self._root, is_plug=is_plug
+        )
+
+    def _forget(self, lease: Lease, deadline: float) -> None:
+        if lease.slot is None:
+            self._helper.forget(lease.uuid, lease.functions, lease.epoch, deadline)
+        else:
+            self._helper.forget_mdev(lease, lease.slot, deadline)
+
+    def _is_rebound(self, lease: Lease, deadline: float) -> bool:
+        """Return whether programming may have left a host's card between drivers."""
+        if lease.programming is None or lease.is_half_programmed:
+            return lease.is_half_programmed
+        unverified = self._store.until(deadline).recorded_state().unverified_regions
+        return lease.programming.region in unverified and not verification.moved(
+            self._root, lease
+        )
+
+    def restore(self, lease: Lease, deadline: float) -> None:
+        """Restore the functions that are present and have not been exchanged.
+
+        Of a mediated device: remove it.
+        """
+        if lease.slot is not None:
+            self._helper.remove_mdev(lease, lease.slot, deadline)
+            return
+        for remaining_attempts in reversed(range(len(lease.prior) + 1)):
+            rest = verification.remaining(self._root, lease)
+            gone = set(lease.functions).difference(rest.functions)
+            try:
+                if gone and not lease.needs_erase:
+                    self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
+                if rest.prior:
+                    self._helper.give_back(rest, deadline)
+                return
+            except (exception.DeviceGone, exception.DeviceChanged) as error:
+                # A function was removed just now; restore the others.
+                if not remaining_attempts:
+                    raise
+                LOG.warning("skipping the restore of a removed function: %s", error)
+
+    # -- steps of both directions ------------------------------------------
+
+    def _side_by_side(
+        self,
+        leases: Sequence[Lease],
+        step: Callable[[Lease, float], Lease],
+        deadline: float,
+    ) -> list[Lease]:
+        return deadlines.side_by_side(
+            leases, lambda each: step(each, deadline), _WORKERS
+        )
+
+    def with_epoch(
+        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
+    ) -> Lease:
+        """Run a privileged step; repeat it once if its epoch is refused."""
+        try:
+            step(lease, deadline)
+        except client.EpochRefused as error:
+            (lease,) = self.accepted([lease], error, deadline)
+            step(lease, deadline)
+        return lease
+
+    def accepted(
+        self, leases: Sequence[Lease], error: client.EpochRefused, deadline: float
+    ) -> tuple[Lease, ...]:
+        """Return the leases, those of the refusing device with an accepted epoch.
+
+        After the loss of a store, epochs continue above those that the helper has
+        seen; epochs issued while the clock was ahead come back to the present.
+        """
+        found = [each for each in leases if verification.is_about(each, error.address)]
+        fresh = self._store.until(deadline).replace(found or leases, error.accepted)
+        renewed = {lease.uuid: lease for lease in fresh}
+        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
+
+
+def _create_mdev(
+    root: str, helper: client.Helper, lease: Lease, slot: MdevSlot, deadline: float
+) -> None:
+    """Create the mediated device of a lease.
+
+    The scan has found capacity for it, which another tool may have used since. The
+    error number of a parent without capacity is its driver's own: ENOSPC (mtty), EUSERS
+    (mdpy).
+
+    :raises HostStepFailed: NO_CAPACITY: its parent has no capacity left.
+    :raises HostError: the host refused it.
+    """
+    try:
+        helper.create_mdev(lease, slot, deadline)
+    except exception.HostStepFailed as error:
+        is_refused = error.reason is exception.StepReason.REFUSED
+        if not is_refused or _has_capacity(root, slot.type):
+            raise
+        raise exception.HostStepFailed(
+            f"cannot create {slot}: {slot.type.parent} has no capacity left for "
+            f"{slot.type.name}",
+            address=str(slot),
+            errno=error.errno,
+            reason=exception.StepReason.NO_CAPACITY,
+        ) from error
+
+
+def _has_capacity(root: str, kind: MdevType) -> bool:
+    """Return whether a parent has capacity for a type; also if it cannot be read."""
+    try:
+        found = mdev.read_type(root, kind)
+    except exception.HostStepFailed:
+        return True
+    return found is None or found.available > 0

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The tree of a host, independent of its output format."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from os_acc.cmd.device_states import DeviceStatus
+from os_acc.cmd.drawing import labels
+from os_acc.cmd.drawing.labels import POLICIES
+from os_acc.cmd.drawing.snapshot import HostSnapshot
+from os_acc.numa.affinity import GuestCells, allows
+from os_acc.objects.mdev import function_of
+from os_acc.objects.numa import NUMACell
+from os_acc.objects.pci import PciAddress
+
+# Up to this number, each instance has a line of its own below a card.
+_HOLDERS = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """One line, and the lines below it.
+
+    :ivar state: a state of ``os-acc device list``, or ``host``; empty for places.
+    :ivar functions: the functions of the line, without those below.
+    """
+
+    label: str
+    details: tuple[str, ...] = ()
+    state: str = ""
+    functions: tuple[PciAddress, ...] = ()
+    below: tuple[Line, ...] = ()
+
+    def all(self) -> Iterator[Line]:
+        """Yield this line and all below it, from the top."""
+        yield self
+        for line in self.below:
+            yield from line.all()
+
+    @property
+    def depth(self) -> int:
+        """The maximum number of nested lines."""
+        return 1 + max((line.depth for line in self.below), default=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Supply:
+    """The free accelerators of one resource class.
+
+    :ivar rows: cells with equal numbers, and the free accelerators for a guest in
+        them by each of ``POLICIES``; cells of one guest as ``0+1``.
+    """
+
+    resource_class: str
+    free: int
+    rows: tuple[tuple[str, ...], ...]
+
+
+def supplies(snapshot: HostSnapshot) -> tuple[Supply, ...]:
+    """Return the supplies for a guest in each cell, or for the given guest."""
+    free: dict[str, list[int | None]] = {}
+    for each in snapshot.accelerators:
+        nodes = free.setdefault(each.resource_class, [])
+        if each.is_free:
+            nodes.append(each.numa_node)
+    return tuple(
+        Supply(labels.plain(name), len(nodes), tuple(_rows(snapshot, nodes)))
+        for name, nodes in sorted(free.items())
+    )
+
+
+def _rows(
+    snapshot: HostSnapshot, nodes: Sequence[int | None]
+) -> Iterator[tuple[str, ...]]:
+    topology, guest = snapshot.topology, snapshot.guest
+    if not nodes:
+        return
+    if guest is not None:
+        yield ("+".join(map(str, guest.cells)), *_free(guest, nodes))
+    elif not topology.cells:
+        yield ("any", *_free(GuestCells(topology), nodes))
+    else:
+        found = [
+            (_free(GuestCells(topology, (cell.id,)), nodes), cell.id)
+            for cell in topology.cells
+        ]
+        for free, alike in itertools.groupby(found, lambda row: row[0]):
+            yield (labels.numbers(number for _free, number in alike), *free)
+
+
+def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[str, ...]:
+    return tuple(
+        str(sum(allows(policy, guest.affinity(node)) for node in nodes))
+        for policy in POLICIES
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionTrees:
+    """The functions of a host as trees, each in one NUMA node; all sorted.
+
+    :ivar above: the parent of a function; missing for those at the top.
+    :ivar below: the children of a function.
+    :ivar tops: functions without a parent, by node.
+    :ivar others: functions that are not drawn, by node.
+    """
+
+    above: Mapping[PciAddress, PciAddress]
+    below: Mapping[PciAddress, list[PciAddress]]
+    tops: Mapping[int | None, list[PciAddress]]
+    others: Mapping[int | None, list[PciAddress]]
+
+
+def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
+    """Arrange every function of the host in trees.
+
+    Functions that os_acc may use are drawn, with their parents.
+
+    :param everything: draw all functions.
+    """
+    drawn: dict[PciAddress, PciAddress | None] = {}
+    for address in snapshot.functions if everything else snapshot.states:
+        # A mediated device is drawn as a part of its parent.
+        place = function_of(address)
+        while place and place in snapshot.functions and place not in drawn:
+            drawn[place] = above = _above(snapshot, place)
+            place = above
+    above_of = {one: other for one, other in drawn.items() if other}
+    below: defaultdict[PciAddress, list[PciAddress]] = defaultdict(list)
+    tops: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
+    others: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
+    for address, function in sorted(snapshot.functions.items()):
+        if address not in drawn:
+            others[function.numa_node].append(address)
+        elif address in above_of:
+            below[above_of[address]].append(address)
+        else:
+            tops[function.numa_node].append(address)
+    return FunctionTrees(above_of, below, tops, others)
+
+
+def _above(snapshot: HostSnapshot, address: PciAddress) -> PciAddress | None:
+    """Return the PF, or the next bridge, of the same node.
+
+    The kernel gives a function the node of its bus, but firmware, quirks and
+    writes to ``numa_node`` may override this.
+    """
+    function = snapshot.functions[address]
+    above = function.physfn or snapshot.parents.get(address)
+    while above is not None:
+        other = snapshot.functions.get(above)
+        if other is not None and other.numa_node == function.numa_node:
+            return above
+        above = snapshot.parents.get(above)
+    return None
+
+
+def draw(snapshot: HostSnapshot, *, long: bool = False) -> Line:
+    """Draw the host as a tree.
+
+    :param long: draw each function as a separate line, including functions
+        that os_acc does not use.
+    """
+    return _Artist(snapshot, long).host()
+
+
+class _Artist:
+    def __init__(self, snapshot: HostSnapshot, long: bool) -> None:
+        self._snapshot = snapshot
+        self._long = long
+        self._trees = plant(snapshot, everything=long)
+
+    def host(self) -> Line:
+        nodes = {*self._trees.tops, *self._trees.others}
+        if self._snapshot.topology.cells:
+            below = (*self._sockets(), *self._unlisted(nodes))
+        else:
+            below = tuple(self._node(*nodes))
+        return Line(
+            f"host {labels.plain(self._snapshot.name)}",
+            tuple(self._summary()),
+            below=(*below, *self._missing()),
+        )
+
+    def _summary(self) -> Iterator[str]:
+        if not self._snapshot.topology.cells:
+            yield "NUMA cells unknown"
+        if self._snapshot.guest:
+            yield f"for a guest in {labels.cells(self._snapshot.guest.cells)}"
+        counted = Counter(each.state for each in self._snapshot.states.values())
+        yield f"functions: {len(self._snapshot.functions)}"
+        for state in DeviceStatus:
+            if counted[state]:
+                yield f"{state.value}: {counted[state]}"
+
+    def _sockets(self) -> Iterator[Line]:
+        cells = self._snapshot.topology.cells
+        for socket in sorted({each.socket for each in cells}, key=_none_last):
+            lines = tuple(self._cell(each) for each in cells if each.socket == socket)
+            if socket is None:
+                yield from lines
+            else:
+                yield Line(f"socket {socket}", below=lines)
+
+    def _cell(self, cell: NUMACell) -> Line:
+        return Line(
+            f"cell {cell.id}",
+            (*labels.affinity(self._snapshot, cell.id), *labels.cell(cell)),
+            below=tuple(self._node(cell.id)),
+        )
+
+    def _unlisted(self, nodes: set[int | None]) -> Iterator[Line]:
+        """Yield nodes that are offline or gone, and the devices without a node."""
+        listed = {cell.id for cell in self._snapshot.topology.cells}
+        for node in sorted(nodes - listed, key=_none_last):
+            label, details = f"cell {node}", ["offline"]
+            if node is None:
+                label = "no NUMA node"
+                details = list(labels.affinity(self._snapshot, None))
+            yield Line(label, tuple(details), below=tuple(self._node(node)))
+
+    def _node(self, *nodes: int | None) -> Iterator[Line]:
+        """Yield all lines of one node, or of several."""
+        trees, functions = self._trees, self._snapshot.functions
+        tops = [each for node in nodes for each in trees.tops.get(node, ())]
+        others = [each for node in nodes for each in trees.others.get(node, ())]
+        yield from self._lines(sorted(tops))
+        if others:
+            yield Line(
+                f"other functions: {len(others)}",
+                (
+                    labels.kinds(functions[each] for each in others),
+                    labels.addresses(others, tuple(functions)),
+                ),
+                functions=tuple(others),
+            )
+
+    def _lines(self, some: Sequence[PciAddress]) -> Iterator[Line]:
+        """Yield adjacent functions; those of one slot as one card.
+
+        VFs whose PF is drawn elsewhere are drawn as if below it.
+        """
+        places: dict[PciAddress | tuple[int, ...], list[PciAddress]] = {}
+        for address in some:
+            pf = self._snapshot.functions[address].physfn
+            places.setdefault(pf or address.parts[:3], []).append(address)
+        for place, found in places.items():
+            if isinstance(place, PciAddress):
+                yield from self._vfs(place, found)
+                continue
+            lines = tuple(self._function(address) for address in found)
+            if len(lines) == 1:
+                yield from lines
+            else:
+                yield Line(f"card {str(found[0]).partition('.')[0]}", below=lines)
+
+    def _function(self, address: PciAddress) -> Line:
+        here = self._trees.below.get(address, [])
+        vfs = [each for each in self._snapshot.functions[address].vfs if each in here]
+        beside = [each for each in here if each not in vfs]
+        line = Line(
+            str(address),
+            (*labels.function(self._snapshot, address), *self._strange(address)),
+            self._state(address),
+            functions=(address,),
+            below=(*self._vfs(address, vfs), *self._lines(beside)),
+        )
+        return line if self._long else self._without_detours(line)
+
+    def _without_detours(self, line: Line) -> Line:
+        """Merge a chain of bridges that have a single child into one line."""
+        if line.state or len(line.below) != 1:
+            return line
+        (only,) = line.below
+        if only.state or not only.functions:
+            return line
+        return dataclasses.replace(
+            only,
+            label=f"{line.label} > {only.label}",
+            details=("bridges", *self._strange(line.functions[0])),
+            functions=(*line.functions, *only.functions),
+        )
+
+    def _strange(self, address: PciAddress) -> tuple[str, ...]:
+        """Describe the parent of a function, if it is drawn elsewhere."""
+        function = self._snapshot.functions[address]
+        above = function.physfn or self._snapshot.parents.get(address)
+        if above is None or above == self._trees.above.get(address):
+            return ()
+        return (f"VF of {above}" if function.physfn else f"behind {above}",)
+
+    def _state(self, address: PciAddress) -> str:
+        if device := self._snapshot.states.get(address):
+            return device.state.value
+        return "" if self._snapshot.functions[address].is_bridge else "host"
+
+    def _vfs(self, pf: PciAddress, vfs: Sequence[PciAddress]) -> Iterator[Line]:
+        for some in [[each] for each in vfs] if self._long else self._alike(vfs):
+            if len(some) == 1:
+                yield self._function(some[0])
+                continue
+            places = labels.addresses(some, self._vfs_of(pf))
+            yield Line(
+                f"{len(some)} VFs {places}",
+                (*labels.alike(self._snapshot, some), *self._strange(some[0])),
+                self._state(some[0]),
+                functions=tuple(some),
+            )
+
+    def _vfs_of(self, pf: PciAddress) -> Sequence[PciAddress]:
+        """Return the VFs of a PF by the links of both sides; one may be unreadable."""
+        functions = self._snapshot.functions
+        named = functions[pf].vfs if pf in functions else ()
+        naming = (at for at, each in functions.items() if each.physfn == pf)
+        return sorted({*named, *naming})
+
+    def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
+        """Group the VFs of one card that differ only in their addresses.
+
+        With many instances, the VFs of all instances are grouped as well.
+        """
+        states = [self._snapshot.states.get(vf) for vf in vfs]
+        leases = [device.lease for device in states if device and device.lease]
+        by_holder = len({lease.consumer for lease in leases}) <= _HOLDERS
+        found: dict[object, list[PciAddress]] = {}
+        for vf in vfs:
+            # A VF with lines below it keeps its own line.
+            is_apart = vf in self._trees.below
+            key = vf if is_apart else self._key(vf, by_holder=by_holder)
+            found.setdefault(key, []).append(vf)
+        return list(found.values())
+
+    def _key(self, vf: PciAddress, *, by_holder: bool) -> object:
+        """Return the properties that VFs on one line have in common."""
+        function, device = self._snapshot.functions[vf], self._snapshot.states.get(vf)
+        common = (labels.driver(function), function.iommu_group is None)
+        if device is None:
+            return common
+        own = (*common, device.state, device.resource_class, device.reason)
+        if device.lease is None:
+            return own
+        # The instances of devices in trouble are always named.
+        is_named = by_holder or device.state is not DeviceStatus.LEASED
+        consumer = device.lease.consumer if is_named else ""
+        return (*own, device.lease.wanted.attach_target, consumer)
+
+    def _missing(self) -> Iterator[Line]:
+        """Yield leased or named functions that cannot be read."""
+        lines = {
+            str(device.address): Line(
+                str(device.address),
+                (
+                    *labels.holder([device.lease] if device.lease else []),
+                    labels.plain(device.reason),
+                ),
+                device.state.value,
+            )
+            for device in self._snapshot.states.values()
+            if device.function is None
+        }
+        for name, error in sorted(self._snapshot.host.unreadable.items()):
+            label = labels.plain(name)
+            lines.setdefault(label, Line(label, (labels.plain(str(error)),)))
+        if lines:
+            yield Line("not to be seen", below=tuple(lines.values()))
+
+
+def _none_last(number: int | None) -> tuple[bool, int]:
+    return number is None, number or 0

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Inspection of a host without side effects."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from oslo_config import cfg
+
+from os_acc import conf, plugins
+from os_acc.inventory import discovery, health_steps
+from os_acc.inventory.evidence import OperatorRules
+from os_acc.objects import device_spec
+from os_acc.objects.device import pci_functions_of
+from os_acc.store import readonly
+
+#: Seconds that a transaction waits for other processes.
+STORE_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostInspection:
+    """The inventory, the store and the plugins, read without any change."""
+
+    inventory: discovery.Inventory
+    recorded: readonly.StoreSnapshot
+    plugins: plugins.Plugins
+
+
+def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
+    """Inspect the host without a helper, a replay, or the creation of files or VFs.
+
+    :raises OsAccError: the options, the store or the host cannot be read.
+    """
+    settings = conf.Settings.load(config)
+    recorded = readonly.read(settings.state_path)
+    loaded = plugins.load(config, root, settings.enabled_plugins)
+    named = rules(settings, unmanaged=True)
+    scan = functools.partial(
+        discovery.discover, root, named, loaded, settings.node_name, recorded
+    )
+    inventory = scan()
+    found = pci_functions_of(inventory.providers.values())
+    faults = health_steps.known_faults(root, settings.state_path, found, named)
+    if faults:
+        inventory = scan(host=inventory.host, faults=faults)
+    return HostInspection(inventory, recorded, loaded)
+
+
+def rules(settings: conf.Settings, unmanaged: bool) -> OperatorRules:
+    """Return the operator's rules for the devices of this host.
+
+    :param unmanaged: see :func:`os_acc.initialize`.
+    :raises InvalidConfiguration: an entry of ``device_spec`` is invalid.
+    """
+    return OperatorRules(
+        named=device_spec.parse(settings.device_spec),
+        nova=device_spec.nova_claims(settings.nova_device_spec),
+        nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
+        nova_mdev_addresses=tuple(settings.nova_mdev_addresses),
+        nova_mdev_types=frozenset(settings.nova_mdev_types),
+        max_uncorrectable_errors=settings.max_uncorrectable_errors,
+        unmanaged=unmanaged,
+        state_path=settings.state_path,
+    )

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""All records of a host, as one operation read them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
+from os_acc.objects.naming import ProviderOrigin
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import ALL_VERIFIED, Region, UnverifiedRegions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedState:
+    """A snapshot of all records.
+
+    :ivar damaged_claims: functions claimed by damaged records of leases.
+    :ivar unverified_regions: regions whose contents are unverified.
+    :ivar provider_origins: the origins of all providers ever offered, by uuid.
+    :ivar provider_plugins: the plugin that last offered each provider, by uuid.
+    :ivar store: the identity of the store.
+    :ivar helper_claims: functions and slots that the privileged helper has taken for
+        leases without a record, with the uuids of these leases.
+    :ivar epoch: the last epoch of the store, which every new lease raises.
+    :ivar mdev_totals: the units of each type of mediated devices when it was last
+        offered.
+    :ivar provider_classes: the resource class of each provider ever offered, by uuid.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    damaged_claims: tuple[DeviceAddress, ...] = ()
+    unverified_regions: UnverifiedRegions = ALL_VERIFIED
+    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    provider_plugins: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    store: str = ""
+    helper_claims: Mapping[DeviceAddress, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    epoch: int = 0
+    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    provider_classes: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def of_consumer(self, consumer: str) -> tuple[Lease, ...]:
+        """Return the leases of one consumer, in the order of their creation."""
+        return tuple(each for each in self.leases if each.consumer == consumer)
+
+    def rebuilding(self, region: Region) -> Lease | None:
+        """Return a lease for which a rebuild has yet to program the region, if any.
+
+        Until then no other guest may have the region: it could not be programmed. A
+        lease that is being released is not programmed any more.
+        """
+        for lease in self.leases:
+            if (
+                lease.state in (LeaseState.PREPARING, LeaseState.HELD)
+                and lease.programming is not None
+                and lease.programming.is_pending
+                and lease.uses_region(region)
+            ):
+                return lease
+        return None
+
+    @property
+    def taken(self) -> frozenset[DeviceAddress]:
+        """All functions and slots that are not free."""
+        return self.leased.union(self.damaged_claims, self.helper_claims)
+
+    @property
+    def leased(self) -> frozenset[DeviceAddress]:
+        """All functions that leases take from the host, and all leased slots."""
+        return frozenset(each for lease in self.leases for each in lease.members)
+
+    @property
+    def outstanding_releases(self) -> Mapping[DeviceAddress, str]:
+        """The functions and slots that plugins have to release or erase, each with its
+        plugin.
+
+        No other plugin may offer them: it would not know what was prepared, or what
+        data of a guest is left.
+        """
+        return MappingProxyType(
+            {
+                address: lease.plugin
+                for lease in self.leases
+                if lease.needs_release or lease.needs_erase
+                for address in lease.members
+            }
+        )
+
+    @property
+    def leased_in_parts(self) -> Mapping[PciAddress, DeviceAddress]:
+        """The PFs with leased VFs, each with one such VF or a slot of it."""
+        return MappingProxyType(
+            {physfn: lease.address for lease in self.leases for physfn in lease.physfns}
+        )
+
+    @property
+    def leased_parents(self) -> Mapping[PciAddress, MdevSlot]:
+        """The PCI functions with leased mediated devices, each with one such slot."""
+        return MappingProxyType(
+            {
+                parent: slot
+                for slot in self.taken
+                if isinstance(slot, MdevSlot)
+                and (parent := slot.type.function) is not None
+            }
+        )
