@@ -54,9 +54,13 @@ def lease(manager: Manager, like: Lease, addresses: Sequence[str]) -> None:
             uuid=consumer(-number),
             consumer=consumer(number),
             state=LeaseState.HELD,
-            address=function.address,
-            iommu_group=function.iommu_group or 0,
-            numa_node=function.numa_node,
+            handle=dataclasses.replace(
+                like.handle,
+                address=function.address,
+                members=(function.address,),
+                iommu_group=function.iommu_group or 0,
+                numa_node=function.numa_node,
+            ),
             prior=(
                 PriorBinding(
                     function.address, function.identity, function.driver, None

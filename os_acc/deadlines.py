@@ -187,7 +187,7 @@ def begin(
 
 
 def side_by_side(
-    items: Sequence[_In], action: Callable[[_In], _T], workers: int
+    items: Sequence[_In], action: Callable[[_In], _T], workers: int = 8
 ) -> list[_T]:
     """Process all items with ``workers`` threads; then raise the first error.
 

@@ -16,11 +16,10 @@ from os_acc.attach import erasure, own_drivers, plugin_steps, verification
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import mdev
-from os_acc.objects.lease import Action, Lease, LeaseState
+from os_acc.objects.lease import Action, Lease, LeaseState, latest
 from os_acc.objects.mdev import MdevSlot, MdevType
 
 LOG = log.getLogger(__name__)
-_WORKERS = 8
 
 
 class Devices:
@@ -47,7 +46,9 @@ class Devices:
         ]
         own_drivers.check_free(self._root, self._helper, again, deadline)
         # 4. Call the plugins. Undo: their ``release``.
-        prepared = self._side_by_side(leases, self._prepare, deadline)
+        prepared = deadlines.side_by_side(
+            leases, lambda each: self._prepare(each, deadline)
+        )
         # 5. Check that they are undivided, and take them. Undo: :meth:`restore`.
         guests = [each for each in prepared if each.is_the_guests]
         for each in guests:
@@ -55,13 +56,12 @@ class Devices:
         slots = [each for each in guests if each.slot is not None]
         taken = (
             *self._take([each for each in guests if each.slot is None], deadline),
-            *self._side_by_side(slots, self._create, deadline),
+            *deadlines.side_by_side(slots, lambda each: self._create(each, deadline)),
         )
         # 6. Verify their IOMMU groups.
         for each in taken:
             verification.check_viable(self._root, each)
-        renewed = {each.uuid: each for each in taken}
-        return tuple(renewed.get(each.uuid, each) for each in prepared)
+        return latest(prepared, taken)
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         if not lease.is_the_guests:
@@ -134,7 +134,7 @@ class Devices:
                 return lease, error
             return lease, None
 
-        return deadlines.side_by_side(leases, give_back, _WORKERS)
+        return deadlines.side_by_side(leases, give_back)
 
     def _restore_several(
         self, leases: Sequence[Lease], deadline: float
@@ -240,16 +240,6 @@ class Devices:
 
     # -- steps of both directions ------------------------------------------
 
-    def _side_by_side(
-        self,
-        leases: Sequence[Lease],
-        step: Callable[[Lease, float], Lease],
-        deadline: float,
-    ) -> list[Lease]:
-        return deadlines.side_by_side(
-            leases, lambda each: step(each, deadline), _WORKERS
-        )
-
     def with_epoch(
         self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
     ) -> Lease:
@@ -271,8 +261,7 @@ class Devices:
         """
         found = [each for each in leases if verification.is_about(each, error.address)]
         fresh = self._store.until(deadline).replace(found or leases, error.accepted)
-        renewed = {lease.uuid: lease for lease in fresh}
-        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
+        return latest(leases, fresh)
 
 
 def _create_mdev(

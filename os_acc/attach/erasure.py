@@ -28,7 +28,14 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Action, HelperRecord, Lease, LeaseState, PriorBinding
+from os_acc.objects.lease import (
+    Action,
+    HelperRecord,
+    Lease,
+    LeaseState,
+    PriorBinding,
+    latest,
+)
 from os_acc.objects.pci import PciAddress, physfns
 from os_acc.objects.request import AttachTarget
 from os_acc.privsep import record
@@ -83,10 +90,10 @@ class Eraser:
                 (again,) = store.replace([lease], error.accepted)
                 self._helper.reserve(again, deadline)
                 noted[again.uuid] = again
-        return tuple(noted.get(each.uuid, each) for each in leases)
+        return latest(leases, noted.values())
 
     def at_release(self, leases: Sequence[Lease], deadline: float) -> list[Lease]:
-        """Return leases with the erasures that they owe when their release begins."""
+        """Return leases with the erasures that they need when their release begins."""
         marked = self._with_erasures(self._followed(leases, deadline), deadline)
         return _still_outstanding(self._root, self._helper, marked, deadline)
 
@@ -112,8 +119,7 @@ class Eraser:
         ]:
             for uuid in blocked:
                 LOG.info("another lease has %s now", moved.pop(uuid).address)
-        moved = {each.uuid: each for each in store.replace(moved.values())}
-        return [moved.get(each.uuid, each) for each in leases]
+        return list(latest(leases, store.replace(moved.values())))
 
     def numbered(self, lease: Lease, deadline: float) -> Lease:
         """Return a prepared lease with the serial numbers that only root has read.

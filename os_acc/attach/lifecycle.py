@@ -37,12 +37,11 @@ from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
-_WORKERS = 8
 
 
 def held(leases: Sequence[Lease]) -> list[Lease]:
@@ -214,23 +213,21 @@ class Lifecycle:
             ready = self.devices.prepare(programmed, deadline)
             # 6. Record that devices and regions are right in this boot.
             verified = self._record_verified(ready, deadline)
-        renewed = {lease.uuid: lease for lease in (*fresh, *verified)}
-        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
+        return latest(leases, (*fresh, *verified))
 
-    def _record_verified(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
+    def _record_verified(
+        self, ready: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
         """Record for leases that their devices and regions are right in this boot."""
         this_boot = attributes.boot_id(self._root)
-        verified = {
-            each.uuid: verification.verified(
-                dataclasses.replace(each, boot_id=this_boot)
-            )
+        verified = [
+            verification.verified(dataclasses.replace(each, boot_id=this_boot))
             for each in ready
             if each.programming or each.boot_id != this_boot
-        }
-        if verified:
-            store = self._store.until(deadline)
-            verified = {lease.uuid: lease for lease in store.replace(verified.values())}
-        return [verified.get(lease.uuid, lease) for lease in ready]
+        ]
+        if not verified:
+            return tuple(ready)
+        return latest(ready, self._store.until(deadline).replace(verified))
 
     # -- giving back -------------------------------------------------------
 
@@ -300,7 +297,7 @@ class Lifecycle:
                 title = lease.consumer_title
                 LOG.error("%s stays leased to %s: %s", lease.address, title, error)
 
-        deadlines.side_by_side(self.unfinished(deadline), settle, _WORKERS)
+        deadlines.side_by_side(self.unfinished(deadline), settle)
 
     def unfinished(self, deadline: float) -> list[str]:
         """Return the consumers with unfinished leases, sorted."""

@@ -43,10 +43,11 @@ def check_free(
             [each for lease in affected for each in lease.functions], deadline
         )
     except exception.DeviceInUse:
-        # One answer for all: the error names the first device.
-        for lease in affected if len(affected) > 1 else ():
+        if len(affected) == 1:
+            raise
+        # One answer for all: ask which device is held, unless it is free by now.
+        for lease in affected:
             helper.check_free(lease.functions, deadline)
-        raise
 
 
 def _must_be_free(lease: Lease) -> bool:

@@ -236,8 +236,7 @@ def prepare(
     deadline: float,
     where: tuple[str, str],
 ) -> None:
-    """Let the plugin prepare a lease's device; skip a missing one
-    that has nothing to release.
+    """Let the plugin prepare a device; skip a missing one with nothing to release.
 
     :param where: the state directory, in which a lasting refusal is recorded, and the
         directory with ``sys``.
@@ -262,8 +261,7 @@ def release(
     root: str,
     is_plug: bool,
 ) -> None:
-    """Let the plugin undo its :func:`prepare`; skip a missing one
-    that has nothing to release.
+    """Let the plugin undo :func:`prepare`; skip a missing one with nothing to release.
 
     :param is_plug: whether this rolls back a plug of this boot.
     :raises PluginFailed: NOT_LOADED: it has to release the device.

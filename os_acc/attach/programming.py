@@ -38,8 +38,6 @@ from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
 
-_CARDS_AT_ONCE = 8
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedLease:
@@ -134,7 +132,6 @@ class Programmer:
         ended = deadlines.side_by_side(
             list(cards.values()),
             lambda each: [(job, self._program(job, deadline)) for job in each],
-            _CARDS_AT_ONCE,
         )
         for job, region in (each for card in ended for each in card):
             for lease in leases:

@@ -47,7 +47,6 @@ LOG = log.getLogger(__name__)
 
 #: The instance name of the leases, in listings and in the log.
 _NAME = "region-program"
-_REGIONS_AT_ONCE = 8
 
 
 class RegionOperations:
@@ -154,9 +153,7 @@ class RegionOperations:
             LOG.info("no time is left to program the released regions, will retry")
             return
         due = [key for key in self.due(deadline) if key in keys]
-        deadlines.side_by_side(
-            due, lambda key: self.restore(key, deadline), _REGIONS_AT_ONCE
-        )
+        deadlines.side_by_side(due, lambda key: self.restore(key, deadline))
 
     def due(self, deadline: float) -> list[str]:
         """Return the keys of the regions to program with their recorded images, sorted.

@@ -33,7 +33,7 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.request import AttachTarget
@@ -298,8 +298,8 @@ def _on_planned_devices(
     placed: Sequence[Lease], pairs: Sequence[tuple[Lease, Lease]]
 ) -> list[Lease]:
     """Return the leases under their UUIDs, each with its planned device."""
-    moved = {old.uuid: dataclasses.replace(new, uuid=old.uuid) for old, new in pairs}
-    return [moved.get(each.uuid, each) for each in placed]
+    moved = [dataclasses.replace(new, uuid=old.uuid) for old, new in pairs]
+    return list(latest(placed, moved))
 
 
 def _policies(wrong: Sequence[Lease]) -> Policies:

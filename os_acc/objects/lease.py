@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 from os_acc.objects import instance
@@ -436,3 +436,9 @@ class Lease(LeaseView):
             and self.programming is not None
             and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
         )
+
+
+def latest(leases: Iterable[Lease], changed: Iterable[Lease]) -> tuple[Lease, ...]:
+    """Return leases in their order, the changed ones (by UUID) in their new form."""
+    new = {lease.uuid: lease for lease in changed}
+    return tuple([new.get(lease.uuid, lease) for lease in leases])

@@ -84,8 +84,9 @@ class GiveBackRequest(GroupRequest):
     """Functions that a lease gives back, with driver and override to restore.
 
     :ivar proven_free: whether the caller checked for holders in ``inspect``.
-    :ivar eraser: as for :class:`TakeRequest`. With one, or with a ``releaser``, the
-        record stays until :func:`forget`: it permits the steps that return the device.
+    :ivar eraser: as for :class:`TakeRequest`. With one, also on record alone, or with
+        a ``releaser``, the record stays until :func:`forget`: it permits the steps that
+        return the device.
     """
 
     targets: Annotated[tuple[BindTarget, ...], request.targets(4, 5)]
@@ -154,9 +155,6 @@ def give_back(call: GiveBackRequest) -> Answers:
     If root's configuration limits the callers, the caller's values do not apply. A
     function without a record then goes to the driver that the kernel chooses, if it is
     on a guest's driver or on none, and the configuration names it.
-
-    With an erasure named or on record, the record stays until :func:`forget`, as it
-    does with a ``releaser``: it permits the steps that return the device.
     """
     return _run(call, partial(_give_back, call))
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 from os_acc import deadlines, privsep
 from os_acc.privsep import binding, request
 
-_AT_ONCE: Final = 8
 _SEVERAL: Final[Mapping[str, tuple[type[binding.GroupRequest], Callable[..., Any]]]] = {
     "take": (binding.TakeRequest, binding.take),
     "give_back": (binding.GiveBackRequest, binding.give_back),
@@ -45,6 +44,4 @@ class SeveralRequest(request.Request):
 def several(call: SeveralRequest) -> tuple[binding.Answers, ...]:
     """Call an entry point for several leases at once, and return its answers."""
     _, function = _SEVERAL[call.name]
-    return tuple(
-        deadlines.side_by_side(call.calls, lambda values: function(*values), _AT_ONCE)
-    )
+    return tuple(deadlines.side_by_side(call.calls, lambda values: function(*values)))

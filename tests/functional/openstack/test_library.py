@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.library import Library
 from os_acc.objects.image import BitstreamRequest
+from os_acc.rest.session import ServiceAccess
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.expected_errors import has
@@ -276,8 +276,8 @@ def test_a_token_that_ends_during_the_download(
     image = images.about(image_id, soon)
 
     def revoked() -> None:
-        token = images._source._link().http.get_token()  # type: ignore[attr-defined]
-        cloud.revoke(token)
+        access = access_of(images)
+        cloud.revoke(access.session.get_token(access.auth))
         cloud.glance.restart()
 
     with images.fetched(image, soon, once(revoked)) as bitstream:
@@ -286,9 +286,13 @@ def test_a_token_that_ends_during_the_download(
     assert statuses == ["200", "401", "206"]
 
 
-def authentication(images: Library) -> Any:
-    """Return keystoneauth1's plugin with the token."""
-    return images._source._link().http.auth  # type: ignore[attr-defined]
+def access_of(images: Library) -> ServiceAccess:
+    """Return the session and the credentials with which the images are requested."""
+    client = images._source._client  # type: ignore[attr-defined]
+    found: ServiceAccess = client.call(
+        lambda access: access, "get the credentials", time.monotonic() + 60.0
+    )
+    return found
 
 
 @pytest.fixture
@@ -326,7 +330,7 @@ def test_a_token_that_expires_during_the_download(
         for name in ("right", "slow")
     )
     # For this host a token seems to last an hour longer than it does.
-    authentication(slow).MIN_TOKEN_LIFE_SECONDS = -3600
+    access_of(slow).auth.MIN_TOKEN_LIFE_SECONDS = -3600
     login = cloud.login("os_acc", "service")
     login.auth.auth_url = f"{brief.url}/v3"
 
@@ -339,7 +343,7 @@ def test_a_token_that_expires_during_the_download(
         # Not earlier: on a slow machine, one request takes longer than such a token.
         access = login.auth.get_access(login)
         for images in (right, slow):
-            authentication(images).auth_ref = access
+            access_of(images).auth.auth_ref = access
         cloud.glance.kill()
         cloud.glance.begin()
         while cloud.is_good(access.auth_token):

@@ -110,18 +110,23 @@ def lacking(monkeypatch: pytest.MonkeyPatch, code: int, statement: str) -> None:
     monkeypatch.setattr(schema, "_in_memory", connect)
 
 
-@pytest.mark.parametrize("code", PASSING)
-@pytest.mark.parametrize("statement", READS)
-def test_an_error_that_is_no_damage_condemns_no_store(
-    store, state_path, file, make_lease, monkeypatch, code, statement
-):
-    added = store.add([make_lease(1, state=LeaseState.HELD)])
+def check_kept(state_path, file, monkeypatch, code, statement):
+    """Check that a store on which SQLite fails is unavailable, and stays as it is."""
     before = file.read_bytes()
     with monkeypatch.context() as patch:
         lacking(patch, code, statement)
         with pytest.raises(exception.StateUnavailable, check=has(retryable=True)):
             Store.open(state_path, busy_timeout=30)
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("statement", READS)
+def test_an_error_that_is_no_damage_condemns_no_store(
+    store, state_path, file, make_lease, monkeypatch, code, statement
+):
+    added = store.add([make_lease(1, state=LeaseState.HELD)])
+    check_kept(state_path, file, monkeypatch, code, statement)
     assert Store.open(state_path, busy_timeout=30).leases() == added
     assert store.damaged == ()
 
@@ -133,12 +138,7 @@ def test_a_damaged_store_is_not_replaced_by_a_part_of_what_can_be_read(
 ):
     added = store.add([make_lease(1, state=LeaseState.HELD)])
     execute(file, "DROP TABLE events")
-    before = file.read_bytes()
-    with monkeypatch.context() as patch:
-        lacking(patch, code, statement)
-        with pytest.raises(exception.StateUnavailable, check=has(retryable=True)):
-            Store.open(state_path, busy_timeout=30)
-    assert file.read_bytes() == before
+    check_kept(state_path, file, monkeypatch, code, statement)
     assert store.damaged == ()
     store = Store.open(state_path, busy_timeout=30)
     assert store.leases() == added

@@ -61,6 +61,15 @@ def test_leases_come_back_in_the_order_in_which_they_were_added(store, make_leas
     assert store.leases("nobody") == ()
 
 
+def test_a_callers_text_may_be_of_a_subclass(store, make_lease):
+    class Text(str):
+        pass
+
+    lease = dataclasses.replace(make_lease(1), consumer=Text(INSTANCE))
+    (added,) = store.add([lease])
+    assert store.leases() == (added,)
+
+
 def test_a_lease_keeps_the_time_of_its_creation(state_path, clock, make_lease):
     store = Store.open(state_path, 10.0, clock)
     created = clock.seconds * 10**6
