@@ -4,8 +4,7 @@
 
 ``--share=NUMBER`` divides each kind of long test by the divisor of its kind. As
 many consecutive numbers as the divisor select everything, each item once. The
-same number selects the same items, on any machine and in any order. The environment
-variable ``OS_ACC_SHARE`` gives the number to a command without arguments.
+same number selects the same items, on any machine and in any order.
 
 :data:`DIVISORS` divides the tests of whole folders. The mark
 ``@pytest.mark.share(2)`` divides single tests, and ``share(1)`` selects a test
@@ -21,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +28,7 @@ import pytest
 _T = TypeVar("_T")
 #: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
+    "tests/functional/host/": 3,
     # Odd: consecutive numbers alternate between two kernels.
     "tests/functional/kernel/": 13,
     # Each starts Nova's services: five seconds.
@@ -40,7 +39,6 @@ DIVISORS = {
 }
 
 _OPTION, _DIVISOR = "--share", "--divisor"
-_VARIABLE = "OS_ACC_SHARE"
 _SELECTED = pytest.StashKey[tuple[int, int]]()
 _KEY = "share"
 
@@ -124,7 +122,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         _OPTION,
         type=int,
         metavar="NUMBER",
-        default=os.environ.get(_VARIABLE),
         help="run the share of each long kind of test that has this number",
     )
     parser.addoption(
@@ -147,8 +144,6 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Deselect the tests of the other shares."""
-    # The variable is not for runs of pytest that a test starts.
-    os.environ.pop(_VARIABLE, None)
     share = of(config)
     if share.number is None:
         return

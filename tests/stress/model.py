@@ -65,8 +65,9 @@ def host() -> HostSpec:
 def _numbered(card: FunctionSpec, number: int) -> FunctionSpec:
     """Return the card with a Device Serial Number, which survives all of a history.
 
-    Cards without one cannot be told apart once a reboot, and a card that was pulled out
-    or put in, may have moved them: ``tests/unit/attach/test_moved_cards.py``.
+    A reboot, or a card that was pulled out or put in, may have moved cards; those
+    without one cannot be distinguished then:
+    ``tests/functional/host/attach/test_moved_cards.py``.
     """
     text = f"00-00-0a-35-00-00-00-{number:02x}\n"
     return dataclasses.replace(card, attributes=(("serial_number", text),))

@@ -22,15 +22,15 @@ from os_acc import exception
 from os_acc.privsep import worker
 from os_acc.testing import uuid_of
 from tests import run_figures
-from tests.stress import processes
-from tests.stress.processes import Child
-from tests.unit.plugins.xrt.xrt_host import (
+from tests.functional.host.plugins.xrt.xrt_host import (
     CIPHER,
     OTHER_USER,
     USER,
     XrtHost,
     two_cards,
 )
+from tests.stress import processes
+from tests.stress.processes import Child
 
 FIRST, NEXT, OTHER = 1, 2, 3
 TOOLS = ("xbmgmt", "xbutil")

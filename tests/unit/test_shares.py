@@ -23,7 +23,7 @@ from tests.shares import Share
 
 ROOT = Path(__file__).parents[2]
 #: The folders of tests with long kinds that are divided into shares.
-LANES = ("tests/unit", "tests/stress", "tests/functional/kernel")
+LANES = ("tests/functional/host", "tests/stress", "tests/functional/kernel")
 
 #: A plugin for a run that only collects; it records the place of each test.
 _PLACES = """
@@ -224,7 +224,7 @@ def test_always():
 """
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> tuple[set[str], str]:
+def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
     """Return the names of the tests that passed, and the output."""
     (folder / "test_file.py").write_text(_TESTS)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.shares"]
@@ -232,7 +232,6 @@ def run(folder: Path, *arguments: str, **environment: str) -> tuple[set[str], st
     done = subprocess.run(
         [*command, *arguments, str(folder)],
         cwd=ROOT,
-        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -261,16 +260,6 @@ def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
 
 
 @pytest.mark.share(4)
-def test_a_variable_gives_the_share_to_a_command_without_arguments(tmp_path: Path):
-    by_option, printed = run(tmp_path, "--share=3")
-    by_variable, _ = run(tmp_path, OS_ACC_SHARE="3")
-    by_workers, _ = run(tmp_path, "-n", "2", OS_ACC_SHARE="3")
-    by_both, _ = run(tmp_path, "--share=3", OS_ACC_SHARE="4")
-    assert "share 3" in printed
-    assert by_option == by_variable == by_workers == by_both
-
-
-@pytest.mark.share(4)
 def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path: Path):
     met = [run(tmp_path, "--divisor=4", f"--share={number}")[0] for number in range(4)]
     selected = [name for names in met for name in names if "placed" not in name]
@@ -280,10 +269,6 @@ def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path: Path):
 def test_the_table_of_lanes_has_those_that_run_a_share():
     script = (ROOT / ".ci/run").read_text()
     lanes = re.findall(r"^lane_\w+\(\) \{ prepared (\w+)(.*) \}$", script, re.M)
-    # The README's command gets its share from a variable.
-    lanes.append(
-        ("py3", *re.findall(r"^lane_tests\(\) \{ (OS_ACC_SHARE=)", script, re.M))
-    )
     assert lanes
     table = dict(
         re.findall(
@@ -292,9 +277,7 @@ def test_the_table_of_lanes_has_those_that_run_a_share():
             re.M,
         )
     )
-    divided = {
-        name for name, options in lanes if re.search("(--share|OS_ACC_SHARE)=", options)
-    }
+    divided = {name for name, options in lanes if "--share=" in options}
     assert {name for name, part in table.items() if part != "all"} == divided
     assert {name for name, _options in lanes} <= table.keys()
 

@@ -19,8 +19,8 @@ from os_acc.cmd import identity
 from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.mdevs import mtty
+from tests.functional.host.attach import test_variant_drivers
 from tests.unit import vendor_steps
-from tests.unit.attach import test_variant_drivers
 from tests.unit.cmd.console import Console
 from tests.unit.store.store_files import execute, file_in
 

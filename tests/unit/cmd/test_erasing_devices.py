@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from os_acc.testing import uuid_of
+from tests.functional.host.attach.test_erasure import CARD, advance, use
+from tests.functional.host.attach.test_erasure import host as host  # a fixture
 from tests.unit import acme
-from tests.unit.attach.test_erasure import CARD, advance, use
-from tests.unit.attach.test_erasure import host as host  # a fixture
 from tests.unit.cmd.console import Console
 
 

@@ -30,8 +30,8 @@ from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.mdevs import mtty
 from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
+from tests.functional.host.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit import acme
-from tests.unit.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit.plugins.vgpus import HALF, VFS, tagged, type_of
 from tests.unit.store.store_files import (
     STEP,

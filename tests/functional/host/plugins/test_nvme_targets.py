@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A drive for the host, or for no guest, follows the rules of one for a guest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import record
+from os_acc.privsep.nvme import notes
+from os_acc.testing import TestHost, instance, request
+from os_acc.testing.nvme_specs import NvmeSpec
+from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
+
+TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[TestHost]:
+    with host_with(tmp_path, NvmeSpec(serial="A")) as host:
+        yield host
+
+
+def plug(host: TestHost, target: str) -> None:
+    selected, specs = request(host.provider(DRIVE))
+    specs["accel1:attach_target"] = target
+    host.manager.plug(instance(1), selected, specs)
+
+
+@TARGETS
+def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -> None:
+    with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
+        before = host.kernel.snapshot()
+        with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
+            plug(host, target)
+        assert host.kernel.snapshot() == before
+        assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+        assert (host.manager.store.leases(), record.claimed()) == ((), ())
+
+
+@TARGETS
+def test_a_drive_that_the_host_uses_is_refused(host: TestHost, target: str) -> None:
+    number = host.kernel.read(host.kernel.path("sys/class/block/nvme1n1/dev")).strip()
+    used = host.kernel.open_disk("dev/nvme1n1", number)
+    with pytest.raises(exception.OsAccError):
+        plug(host, target)
+    assert host.manager.store.leases() == ()
+    os.close(used)
+    plug(host, target)
+
+
+@TARGETS
+def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -> None:
+    plug(host, target)
+    host.unplug(1)
+    old = host.kernel.hot_unplug(DRIVE)
+    assert old.nvme is not None
+    other = dataclasses.replace(old.nvme, serial="B")
+    host.kernel.hot_plug(dataclasses.replace(old, nvme=other))
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    advance(host)
+    (lease,) = host.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
+    assert ":A) has left the host" in lease.reason
+    assert DATA in host.kernel.read_medium(DRIVE, 1)
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
+    plug(host, target)
+    assert host.drivers(DRIVE) == ["nvme"]
+    # udev may look at them.
+    assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+    host.kernel.write_medium(DRIVE, 1, DATA)
+    before = host.kernel.writes()
+    host.unplug(1)
+    assert host.kernel.writes() == before
+    advance(host)
+    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    assert DATA not in host.kernel.read_medium(DRIVE, 1)
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_drive_that_the_host_uses_keeps_its_lease_after_a_reboot(
+    host: TestHost, target: str
+) -> None:
+    plug(host, target)
+    host.kernel.reboot()
+    host.restart()
+    host.kernel.claim("nvme1n1")
+    before = host.kernel.writes()
+    host.manager.plug(instance(1), None, None)
+    assert host.kernel.writes() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_plug_that_fails_leaves_no_record(host: TestHost, target: str) -> None:
+    host.kernel.fail(DRIVE, "identify", times=None)
+    with pytest.raises(exception.HostStepFailed):
+        plug(host, target)
+    assert (host.manager.store.leases(), record.claimed()) == ((), ())
+    host.kernel.lift()
+    plug(host, target)
