@@ -37,7 +37,7 @@ IDENTITIES = st.builds(
     _16_BITS,
     _16_BITS,
     st.integers(0, 0xFF),
-    st.text(),
+    st.text(max_size=64),
 )
 PRIORS = st.builds(
     PriorBinding,
