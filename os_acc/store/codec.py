@@ -73,7 +73,8 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         readers = tuple(
-            (each.name, _reader(hints[each.name])) for each in dataclasses.fields(kind)
+            (name, _reader(hints[name]), NoneType in typing.get_args(hints[name]))
+            for name in _names(kind)
         )
         return functools.partial(_read_fields, kind, readers)
     return None
@@ -81,7 +82,8 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
 
 def _read_tuple(parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if parts[-1] is Ellipsis:
-        parts = parts[:1] * len(value)
+        read = _reader(parts[0])
+        return tuple(value if read is None else map(read, value))
     pairs = zip(parts, value, strict=True)
     return tuple([decode(part, each) for part, each in pairs])
 
@@ -92,12 +94,13 @@ def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
 
 def _read_fields(
     kind: Callable[..., Any],
-    readers: tuple[tuple[str, Callable[[Any], Any] | None], ...],
+    readers: tuple[tuple[str, Callable[[Any], Any] | None, bool], ...],
     value: Any,
 ) -> Any:
-    return kind(
-        **{
-            name: value[name] if read is None else read(value[name])
-            for name, read in readers
-        }
-    )
+    fields = {}
+    for name, read, is_optional in readers:
+        part = value[name]
+        if read is not None and not (part is None and is_optional):
+            part = read(part)
+        fields[name] = part
+    return kind(**fields)

@@ -86,19 +86,17 @@ def current(connection: sqlite3.Connection, lease: Lease) -> LeaseRow:
             f"no lease {lease.uuid} of consumer {lease.consumer} is recorded",
             kind=exception.ObjectKind.LEASE,
         )
-    try:
-        recorded = lease_of(found[0])
-    except Damaged as error:
+    row = found[0]
+    if not LEASES.is_intact(row[1:]):
         raise exception.NotFound(
-            f"the record of lease {lease.uuid} is damaged: {error}",
+            f"the record of lease {lease.uuid} is damaged",
             kind=exception.ObjectKind.LEASE,
-        ) from error
-    if recorded.epoch != lease.epoch:
-        raise StaleLease(
-            f"lease {lease.uuid} is at epoch {recorded.epoch}, was read at"
-            f" {lease.epoch}"
         )
-    return found[0]
+    if row.epoch != lease.epoch:
+        raise StaleLease(
+            f"lease {lease.uuid} is at epoch {row.epoch}, was read at {lease.epoch}"
+        )
+    return row
 
 
 def next_epoch(
