@@ -54,10 +54,7 @@ def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> list[LeaseRow]:
     """Return rows in order of creation."""
-    cursor = connection.execute(
-        f"SELECT rowid, {LEASES.listed} FROM leases WHERE {condition} ORDER BY rowid",
-        arguments,
-    )
+    cursor = connection.execute(schema.selection(LEASES, condition), arguments)
     return [LeaseRow(*values) for values in cursor]
 
 

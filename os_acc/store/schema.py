@@ -157,11 +157,7 @@ class Table:
     ) -> tuple[list[tuple[Any, ...]], list[int]]:
         """Return the values of the intact rows, and the numbers of the damaged rows."""
         intact, damaged = [], []
-        for number, *row in connection.execute(
-            f"SELECT rowid, {self.listed} FROM {self.name} WHERE {condition}"
-            " ORDER BY rowid",
-            arguments,
-        ):
+        for number, *row in connection.execute(selection(self, condition), arguments):
             if self.is_intact(tuple(row)):
                 intact.append(tuple(row[:-1]))
             else:
@@ -207,6 +203,15 @@ class Table:
             _insertion(self, keep=keep),
             [(*row, row_digest(self.name, *row)) for row in rows],
         ).rowcount
+
+
+@functools.cache
+def selection(table: Table, condition: str) -> str:
+    """Return the statement that reads rows of a table in order of creation."""
+    return (
+        f"SELECT rowid, {table.listed} FROM {table.name} WHERE {condition}"
+        " ORDER BY rowid"
+    )
 
 
 @functools.cache
