@@ -484,6 +484,6 @@ def _stalled(lease: Lease) -> exception.HostStepFailed:
         f"{lease.address}: its erasure has stood at {lease.erased:.1%} for "
         f"{_STALLED_HOURS} hours",
         address=str(lease.address),
-        hint="switch the host off and on, or replace the device; with --force it is "
-        "free with the data of its last guest",
+        hint="power-cycle the host, or replace the device; --force offers the device "
+        "again with the data of its last guest",
     )

@@ -86,8 +86,8 @@ def check_vgpu(root: str, lease: Lease) -> None:
             f"{address} is a vGPU of type {found}, and its guest needs one of type "
             f"{lease.handle.vgpu_type}",
             address=str(address),
-            hint="let the tool that has made it delete it, or write 0 to its "
-            "nvidia/current_vgpu_type, then plug again",
+            hint="delete the vGPU with the tool that created it, or write 0 to "
+            "nvidia/current_vgpu_type of the VF, then plug again",
         )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Cards of one model that nothing but their addresses tells apart.
+"""Recognise cards of one model that have no serial number.
 
-They have to be erased, and show no serial number. A reboot after which the cards of the
-model have other addresses may have moved each of them.
+Only their addresses identify them. They have to be erased: a reboot after which the
+cards of the model have other addresses may have moved each of them.
 """
 
 from __future__ import annotations

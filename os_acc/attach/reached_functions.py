@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The PCI functions through which guests reach the functions of a region.
+"""Choose the PCI function that leads to an accelerator function of a region.
 
 The devices of a plug are selected before its images are known, and an image decides
 what each PCI function reaches. A selection that reaches another function is repeated

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The results of plugins that are asked one after another, and the rest for the next.
+"""Collect the devices of each plugin, and pass the other functions to the next plugin.
 
 A device belongs to the first plugin that offers it. A leased one stays with the plugin
 of its lease. One that a plugin has offered, or declares to serve, waits for that plugin

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Capacity that is kept for leased devices that do not exist, as after a reboot.
+"""Reserve capacity for leased mediated devices that do not exist, as after a reboot.
 
 Types of mediated devices share the capacity of their card, and so do those of vGPUs.
 The next plug of a guest creates its device again. Until then free units of the other
 types are faulty: the kernel would give a new guest the capacity.
 
-Units of the same type are not: :mod:`.mdev_types` subtracts those that leases need, and
-``device_spec`` names no more VFs than a card has vGPUs of a type.
+Free units of the same type are not faulty: :mod:`.mdev_types` subtracts those that
+leases need, and ``device_spec`` names no more VFs than a card has vGPUs of a type.
 """
 
 from __future__ import annotations

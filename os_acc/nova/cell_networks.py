@@ -3,10 +3,10 @@
 """Let the scheduler choose the host cells of a guest, by Nova's own means.
 
 Nova places a guest that uses a physical network in the cells of this network
-("NUMA-aware vSwitches"), in the scheduler and in the claim on the host alike. Here,
-each cell of a host gets a network of its own, which no port uses: the limits of a claim
-that name it bind the guest to the cell. Without such networks on a host, they have no
-effect
+("NUMA-aware vSwitches"), in the scheduler and in the claim on the host alike. This
+module gives each cell of a host a network that no port uses. A claim whose limits name
+this network binds the guest to the cell. On a host without such networks, the limits
+have no effect
 (``_numa_cells_support_network_metadata`` in ``nova/virt/hardware.py``).
 """
 

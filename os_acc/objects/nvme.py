@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an NVMe controller reports, as far as erasing and health need it.
+"""Parse an NVMe controller's identify data and logs, for erasures and health.
 
 NVM Express Base Specification 2.0 (sections 5.16, 5.17) and NVM Command Set
 Specification 1.0 (section 4.1.5). All numbers are little-endian.

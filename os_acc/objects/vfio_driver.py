@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver that a function has while a guest has it.
+"""Name the driver of a PCI function that is assigned to a guest.
 
 It is vfio-pci, a variant of vfio-pci for one family of devices, or a driver of the host
 that offers the function to VFIO itself: the function stays on that one. A name is that

@@ -39,7 +39,7 @@ def open_lock(address: DeviceAddress) -> int:
 def open_parent(parent: PciAddress | str) -> int:
     """Open the lock file that steps for the devices of a parent share.
 
-    It is none of the parent itself, whose own calls go on.
+    It is not the parent's own lock: calls for the parent continue.
 
     :param parent: a function, or the name of a virtual parent of mediated devices.
     :raises CallRefused: it does not exist.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Files of devices that have to be erased; unlike those below ``/run``, on a disk.
+"""Record on disk the devices that have to be erased.
 
-There is one file for each device, named after the device itself where its serial number
-is known, else after its address: a reboot may move it, and lose all else. Its text is
-the helper's record (:mod:`os_acc.privsep.record`). It is durable before a consumer gets
-the device, and removed once the device is erased.
+A reboot keeps these files, unlike those below ``/run``. Each device has one, named
+after its serial number if that is known, else after its address: a reboot may move it.
+The text is the helper's record (:mod:`os_acc.privsep.record`). It is durable before a
+consumer gets the device, and removed once the device is erased.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ device with a record is given to no other lease. Of mediated devices, only those
 are recorded that a plugin has to release.
 
 The record of a function that has to be erased has a copy that survives a reboot
-(:mod:`.outstanding`). It applies to the device with the serial number that it names,
-wherever that is; while no device shows that number, to each one of the model whose
-number cannot be read.
+(:mod:`.outstanding`). The copy applies to the device with the recorded serial number,
+at any address. While no device shows that number, it applies to every device of the
+model without a readable number.
 
 The worker's child writes and removes records, under the device's lock. Like
 the epoch, a record carries a checksum. It applies only to a function with the

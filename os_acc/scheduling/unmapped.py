@@ -6,7 +6,7 @@ The allocations are Placement's decision, but traits may differ from those that 
 scheduler saw: a region may have been programmed since, and traits set by others come
 from Nova's copy, which Nova refreshes only every five minutes (``[compute]
 resource_provider_association_refresh``). A trait therefore excludes an assignment only
-if no reading of the unverified traits allows one.
+if no possible value of the unverified traits allows it.
 """
 
 from __future__ import annotations

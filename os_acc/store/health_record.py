@@ -2,8 +2,8 @@
 
 """The health that a service has read as root, for commands on the same host.
 
-The commands start no helper for it. A record counts in the boot and in the minutes in
-which it was made: afterwards its service has ended, or hangs.
+The commands start no helper for it. A record is valid for a few minutes, until a reboot
+at most. The service of an older one has ended, or hangs.
 """
 
 from __future__ import annotations
