@@ -16,7 +16,7 @@ from os_acc.host import attributes, pci
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep import locks as lock_files
-from os_acc.store import locks, small_files
+from os_acc.store import database, locks, small_files
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
 
@@ -171,15 +171,18 @@ def test_a_lock_of_the_service(bench, before, monkeypatch, error):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "no more")])
-def test_the_store(bench, before, monkeypatch, error):
-    real, errors = small_files.replace, [error]
+@pytest.mark.parametrize(
+    ("module", "name"), [(database, "open"), (small_files, "replace")]
+)
+def test_the_store(bench, before, monkeypatch, module, name, error):
+    real, errors = getattr(module, name, open), [error]
 
-    def replace(*args, **options):
+    def once(*args, **options):
         if errors:
             raise errors.pop()
-        real(*args, **options)
+        return real(*args, **options)
 
-    monkeypatch.setattr(small_files, "replace", replace)
+    monkeypatch.setattr(module, name, once, raising=False)
     refusal = check_passes(bench, before)
     assert isinstance(refusal, exception.StateUnavailable)
 
