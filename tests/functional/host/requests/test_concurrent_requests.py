@@ -78,6 +78,14 @@ def test_one_of_two_processes_binds_a_request(bench, book, one):
     assert len(leases(bench)) == 1
 
 
+def test_threads_that_bind_the_same_alike_all_succeed(bench, book, one):
+    asked = {one.uuid: binding(bench, GPU)}
+    with futures.ThreadPoolExecutor(4) as pool:
+        bound = list(pool.map(lambda _: book.bind(asked)[0].state, range(4)))
+    assert bound == [RequestState.BOUND] * 4
+    assert leases(bench) == [(GPU, uuid_of(1), one.uuid)]
+
+
 def test_binding_and_unbinding_at_once_ends_with_one_or_the_other(bench, book, one):
     with futures.ThreadPoolExecutor(2) as pool:
         for _ in range(5):

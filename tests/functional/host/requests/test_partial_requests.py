@@ -136,6 +136,12 @@ def test_a_part_of_a_profile_is_not_bound_and_nothing_changes(bench, book, part,
     assert made[1 - part].uuid in error.hint
 
 
+def test_a_part_of_a_group_is_not_bound_and_nothing_changes(bench, book):
+    one_of_each = book.create("many")[::4]
+    asked = {each.uuid: binding(bench, GPU) for each in one_of_each}
+    is_refused(bench, book, asked, "3 of the 12 accelerator requests")
+
+
 def test_a_part_that_was_unbound_is_bound_again_with_the_whole_profile(
     bench, book, both
 ):
@@ -206,6 +212,14 @@ def test_requests_of_two_creations_are_not_one_profile(bench, book):
         for each, place in zip(made, (GPU, FPGA), strict=True)
     }
     is_refused(bench, book, both, "created together")
+
+
+def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tmp_path):
+    old = create(book, tmp_path, GPUS, NICS)
+    new = create(book, tmp_path, GPUS, FPGAS)
+    for first, second in ((old[0], new[1]), (new[0], old[1])):
+        asked = {each.uuid: binding(bench, GPU) for each in (first, second)}
+        is_refused(bench, book, asked, "created together")
 
 
 def test_a_request_is_named_once_however_it_is_spelt(bench, book, one):

@@ -183,12 +183,13 @@ def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
     assert kinds == {0: "PCI", 1: "NONE"}
 
 
-def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one):
-    bench.plug(1, FPGA)
+@pytest.mark.parametrize("place", [FPGA, GPU])
+def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one, place):
+    bench.plug(1, place)
     with pytest.raises(exception.Conflict, check=HAS_OTHERS):
         bind(bench, book, one)
     assert states(book, bind_state="resolved")[0] is RequestState.BIND_FAILED
-    assert bench.plugged(1) == [FPGA]
+    assert bench.plugged(1) == [place]
 
 
 @pytest.mark.parametrize(
