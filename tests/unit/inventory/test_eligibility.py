@@ -70,6 +70,13 @@ def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
     assert bench.manager.providers() == ()
 
 
+def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_bench):
+    bench = make_bench(hosts.shared_group_host())
+    refused = bench.rejected("0000:01:00.0")
+    assert refused.reason is RejectReason.NOT_ISOLATED
+    assert "0000:02:00.0: network interface eno1 is up" in refused.detail
+
+
 def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_bench):
     """The privileged helper does not bind it either."""
     pf, other = "0000:3b:00.0", "0000:3b:00.1"
