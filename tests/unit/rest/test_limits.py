@@ -181,7 +181,7 @@ def test_json_is_utf_8_whatever_a_server_says(server: Server) -> None:
     assert server.ask("Cyborg") == []
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", UNAVAILABLE)
 @pytest.mark.parametrize(
     ("begin", "again"),
     [
