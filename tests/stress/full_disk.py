@@ -2,9 +2,10 @@
 
 """A disk that is full from one write of the store on.
 
-An audit hook refuses the files that are made, linked or renamed; fsync(2) is wrapped.
-A file system reports at its sync what does not fit. A small file system would have to
-be mounted, which an ordinary user may not do, and would strike no chosen write.
+An audit hook refuses the files that are made, linked or renamed; write(2), of which
+half fits, and fsync(2) are wrapped. A file system reports at either what does not fit.
+A small file system would have to be mounted, which an ordinary user may not do, and
+would strike no chosen write.
 
 The hooks stay for good, so this is for processes that end with the run.
 """
@@ -17,6 +18,9 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from os_acc.store import small_files
+from tests.unit.store.store_files import opened_halfway
 
 
 class Disk:
@@ -64,10 +68,14 @@ class Disk:
         sys.addaudithook(self._audit)
         fsync = os.fsync
 
+        def written(fd: int) -> None:
+            self._refuse("write", os.readlink(f"/proc/self/fd/{fd}"))
+
         def synced(fd: Any) -> None:
             self._refuse("fsync", os.readlink(f"/proc/self/fd/{fd}"))
             fsync(fd)
 
+        vars(small_files)["open"] = opened_halfway(written)
         os.fsync = synced
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:

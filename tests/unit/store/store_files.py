@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import pathlib
 import sqlite3
 import uuid
@@ -111,6 +112,18 @@ def set_version(file: pathlib.Path, version: int) -> None:
 def reopened(state_path: str) -> Store:
     """Open a store again, as a restarted service does."""
     return Store.open(state_path, busy_timeout=30)
+
+
+def opened_halfway(check: Callable[[int], None]) -> Callable[[int, str], io.IOBase]:
+    """Return an ``open`` whose files call ``check`` in the middle of each write(2)."""
+
+    class File(io.FileIO):
+        def write(self, content: Any, /) -> int:
+            half = super().write(content[: len(content) // 2])
+            check(self.fileno())
+            return half + super().write(content[half:])
+
+    return lambda descriptor, mode: io.BufferedWriter(File(descriptor, mode))
 
 
 def lose_store(host: TestHost) -> None:

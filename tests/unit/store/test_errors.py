@@ -15,21 +15,25 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.store import Store, errors, owner_of, schema
+from os_acc.store import Store, errors, owner_of, schema, small_files
 from tests.expected_errors import has
-from tests.unit.store.store_files import execute
+from tests.unit.store.store_files import execute, opened_halfway
 
 NOBODY = 65534
 
 
-@pytest.fixture
-def full_disk(monkeypatch):
+@pytest.fixture(params=["write", "fsync"])
+def full_disk(request, monkeypatch):
     """Return a function after which no file can grow."""
 
     def refuse(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    return lambda: monkeypatch.setattr(os, "fsync", refuse)
+    module, name, call = {
+        "write": (small_files, "open", opened_halfway(refuse)),
+        "fsync": (os, "fsync", refuse),
+    }[request.param]
+    return lambda: monkeypatch.setattr(module, name, call, raising=False)
 
 
 def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
