@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ class FileChanges:
     def __init__(self) -> None:
         # Shared with children, which close every descriptor that they have.
         self._memory = mmap.mmap(-1, _SIZE)
+        self._lock = multiprocessing.get_context("fork").Lock()
         self._is_watching = False
         self.has_forked = False
         sys.addaudithook(self._audit)
@@ -83,11 +85,12 @@ class FileChanges:
 
     def _note(self, what: str, path: str, detail: str) -> None:
         line = json.dumps((what, path, detail, os.getpid())).encode() + b"\n"
-        size = int.from_bytes(self._memory[:_HEAD], "little")
-        start = _HEAD + size
-        # An overflow fails the test as well: no change is lost silently.
-        self._memory[start : start + len(line)] = line
-        self._memory[:_HEAD] = (size + len(line)).to_bytes(_HEAD, "little")
+        with self._lock:
+            size = int.from_bytes(self._memory[:_HEAD], "little")
+            start = _HEAD + size
+            # An overflow fails the test as well: no change is lost silently.
+            self._memory[start : start + len(line)] = line
+            self._memory[:_HEAD] = (size + len(line)).to_bytes(_HEAD, "little")
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_watching:

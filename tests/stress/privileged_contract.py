@@ -307,19 +307,34 @@ def _are_several(name: object, calls: object) -> bool:
 
 def _several(rng: RandomValues, host: Host) -> Arguments:
     name = rng.pick(tuple(_SEVERAL))
-    return name, (_SEVERAL[name].invent(rng, host),)
+    count = rng.pick((1, 2, 3))
+    return name, tuple(_SEVERAL[name].invent(rng, host) for _ in range(count))
 
 
-SEVERAL = EntryPoint(
+class _Several(EntryPoint):
+    """An entry point whose calls are each refused or allowed alone."""
+
+    def locked(self, host: Host, arguments: Arguments) -> list[Card]:
+        if not self.takes(*arguments):
+            return []
+        name, calls = arguments
+        return [card for each in calls for card in _SEVERAL[name].locked(host, each)]
+
+    def permitted(self, host: Host, arguments: Arguments) -> Writes:
+        if not self.takes(*arguments):
+            return frozenset()
+        name, calls = arguments
+        return frozenset().union(*(_SEVERAL[name].permitted(host, c) for c in calls))
+
+
+SEVERAL = _Several(
     several.several,
     _several,
     _are_several,
     lambda arguments: [
         target for each in arguments[1] for target in _SEVERAL[arguments[0]].named(each)
     ],
-    lambda card, target, arguments: frozenset().union(
-        *(_SEVERAL[arguments[0]].writes(card, target, each) for each in arguments[1])
-    ),
+    _nothing,
 )
 RESERVE = EntryPoint(
     binding.reserve,

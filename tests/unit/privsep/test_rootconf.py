@@ -26,6 +26,7 @@ from os_acc.privsep import (
     images,
     record,
     rootconf,
+    several,
     tools,
     xrt,
 )
@@ -87,6 +88,22 @@ def test_a_group_with_a_card_that_is_not_named_is_not_taken(make_bench):
     before = fake.writes()
     assert take(*SHARED) == [Outcome.UNREACHED, Outcome.UNREACHED, DENIED]
     assert fake.writes() == before
+
+
+def test_what_is_not_named_is_not_taken_beside_what_is(fake, write):
+    write(named(GPU))
+    calls = [
+        (functions.group(first), targets(first, *more), 1, 30_000, LEASE)
+        for first, *more in ((NIC,), (GPU, AUDIO), (DISK,))
+    ]
+    answers = several.several("take", calls)
+    assert [[outcome for outcome, *_ in each] for each in answers] == [
+        *([DENIED], [Outcome.OK, Outcome.OK], [DENIED])
+    ]
+    assert record.read(GPU).lease == LEASE
+    for place, driver in ((NIC, "ice"), (DISK, "nvme")):
+        assert fake.state(str(place)).driver == driver
+        assert record.read(place) is None
 
 
 @pytest.fixture
