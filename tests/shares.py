@@ -28,14 +28,16 @@ import pytest
 _T = TypeVar("_T")
 #: The divisors of tests without a mark, by the start of the node id.
 DIVISORS = {
-    "tests/functional/host/": 3,
+    "tests/functional/host/": 4,
     # Odd: consecutive numbers alternate between two kernels.
-    "tests/functional/kernel/": 13,
+    "tests/functional/kernel/": 17,
     # Each starts Nova's services: five seconds.
     "tests/functional/nova/test_driver": 18,
     "tests/functional/nova/": 6,
-    "tests/functional/openstack/": 9,
-    "tests/stress/test_fault_": 15,
+    "tests/functional/openstack/": 12,
+    "tests/stress/test_fault_": 20,
+    # Most of them wait for a deadline.
+    "tests/stress/test_process_": 3,
 }
 
 _OPTION, _DIVISOR = "--share", "--divisor"
