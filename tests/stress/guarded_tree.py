@@ -35,8 +35,9 @@ def _serials(arguments: Arguments, card: Card) -> Iterator[str]:
         if not isinstance(row, tuple | list):
             continue
         yield from _serials(tuple(row), card)
-        if len(row) == 5 and row[0] == card.place and isinstance(row[4], str):
-            yield row[4]
+        match row:
+            case [[*place], _, _, _, str(serial)] if tuple(place) == card.place:
+                yield serial
 
 
 class GuardedTree:
