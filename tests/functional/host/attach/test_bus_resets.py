@@ -87,16 +87,30 @@ def test_a_card_is_reset_with_its_bus_before_and_after_its_guest(make_bench):
         ),
     ],
 )
-def test_a_card_whose_bus_vfio_cannot_reset_is_refused(make_bench, spec):
+def test_a_card_whose_bus_vfio_cannot_reset_is_offered_by_tag_alone(make_bench, spec):
     bench = make_bench(spec, device_spec=NAMED)
     assert bench.rejected(GPU).reason is RejectReason.NO_RESET
-
-
-def test_a_card_with_a_reset_of_its_own_is_not_reset_with_its_bus(make_bench):
-    bench = make_bench(host(*hosts.gpu("0000:17", parent=PORT)), device_spec=NAMED)
+    bench.restart(device_spec=TAGGED)
     bench.plug(1, GPU)
     assert bench.unplug(1) == 1
     assert resets(bench) == []
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        pytest.param(hosts.gpu("0000:17", parent=PORT), id="with a reset of its own"),
+        pytest.param(card()[:1], id="alone on its bus"),
+    ],
+)
+def test_a_card_with_another_reset_is_not_reset_with_its_bus(make_bench, functions):
+    bench = make_bench(host(*functions), device_spec=NAMED)
+    bench.plug(1, GPU)
+    assert bench.unplug(1) == 1
+    assert resets(bench) == []
+    assert f"sys/bus/pci/devices/{GPU}/reset" in {
+        each.path for each in bench.kernel.writes()
+    }
 
 
 @pytest.mark.parametrize("named", [NAMED, TAGGED], ids=["named", "allow_no_reset"])
@@ -109,32 +123,6 @@ def test_a_bus_that_the_kernel_does_not_reset_fails_the_plug_and_changes_nothing
         bench.plug(1, GPU)
     assert bench.kernel.snapshot() == before
     assert bench.plugged(1) == []
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param(HostSpec(card(parent="")), id="on a root bus"),
-        pytest.param(
-            beside_another_group(),
-            id="beside a function of another group",
-        ),
-    ],
-)
-def test_the_operator_may_allow_a_card_that_nothing_resets(make_bench, spec):
-    bench = make_bench(spec, device_spec=TAGGED)
-    bench.plug(1, GPU)
-    assert bench.unplug(1) == 1
-    assert resets(bench) == []
-
-
-def test_a_missing_node_is_no_missing_reset(make_bench):
-    bench = make_bench(host(*card()), device_spec=NAMED)
-    bench.plug(1, GPU)
-    bench.kernel.fail(GPU, "hot_reset", errno.ENOENT)
-    with pytest.raises(exception.DevicesUnreleased):
-        bench.unplug(1)
-    assert bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
 @pytest.mark.parametrize("driver", [None, "snd_hda_intel"])
@@ -156,10 +144,12 @@ def test_a_function_that_left_vfio_by_hand_keeps_the_card_unreset(make_bench, dr
     assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
 
 
-def test_a_failed_reset_keeps_the_card_from_the_next_guest(make_bench):
+@pytest.mark.parametrize("error", [errno.ETIMEDOUT, errno.ENOENT])
+def test_a_failed_reset_keeps_the_card_from_the_next_guest(make_bench, error):
+    """A missing node is no missing reset."""
     bench = make_bench(host(*card()), device_spec=NAMED)
     bench.plug(1, GPU)
-    bench.kernel.fail(GPU, "hot_reset", errno.ETIMEDOUT)
+    bench.kernel.fail(GPU, "hot_reset", error)
     with pytest.raises(exception.DevicesUnreleased):
         bench.unplug(1)
     assert bench.lease_state() is not LeaseState.HELD
@@ -196,16 +186,6 @@ def test_the_reset_waits_until_root_has_the_node_again(make_bench):
     assert bench.unplug(1) == 1
     assert resets(bench) == [GPU, GPU]
     assert bench.kernel.snapshot() == before
-
-
-def test_a_function_alone_on_its_bus_is_reset_by_the_attribute(make_bench):
-    bench = make_bench(host(card()[0]), device_spec=NAMED)
-    bench.plug(1, GPU)
-    assert bench.unplug(1) == 1
-    assert resets(bench) == []
-    assert f"sys/bus/pci/devices/{GPU}/reset" in {
-        each.path for each in bench.kernel.writes()
-    }
 
 
 def test_a_reset_that_the_operator_has_switched_off_is_missed(make_bench):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, TestHost, hosts
-from tests.unit.store.store_files import lose_store
+from tests.unit.store.store_files import execute, file_in, lose_store
 
 DRIVE, OTHER = "0000:41:00.0", "0000:42:00.0"
 DATA = b"data of a guest." * 100
@@ -38,11 +37,7 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
 
 def damage(host: TestHost, change: str = "'rubbish'") -> None:
     """Damage the record of the lease, and boot the host again."""
-    with contextlib.closing(
-        sqlite3.connect(Path(host.state_path, "os_acc.sqlite"))
-    ) as store:
-        store.execute(f"UPDATE leases SET payload = {change}")
-        store.commit()
+    execute(file_in(host.state_path), f"UPDATE leases SET payload = {change}")
     host.kernel.reboot()
 
 
@@ -93,8 +88,13 @@ def check_kept(host: TestHost) -> None:
     assert host.kernel.read_medium(DRIVE, 1).startswith(DATA)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("change", ["'rubbish'", "replace(payload, 'held', 'later')"])
+@pytest.mark.parametrize(
+    ("way", "change"),
+    [
+        *((way, "'rubbish'") for way in WAYS),
+        ("as before", "replace(payload, 'held', 'later')"),
+    ],
+)
 def test_a_release_frees_no_drive_that_is_not_erased(
     host: TestHost, way: str, change: str
 ) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +24,7 @@ from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep import root_config
-from tests.unit.store.store_files import lose_store
+from tests.unit.store.store_files import execute, file_in, lose_store
 
 CARD, OTHER = "0000:5e:00.0", "0000:17:00.0"
 DRIVE = "0000:d9:00.0"
@@ -70,14 +69,6 @@ def test_an_unplug_returns_the_device(host, limit):
     assert vendor.Stepping.results == ["1", "0"]
     assert host.drivers(CARD) == before
     assert records(host) == []
-
-
-def test_the_record_ends_with_the_release(host):
-    host.plug(1, CARD)
-    assert records(host) == [f"{CARD}.lease"]
-    host.unplug(1)
-    assert records(host) == []
-    assert host.manager.catalog.reconciler.records(time.monotonic() + 60) == {}
 
 
 def test_a_plug_is_denied_as_before(host):
@@ -185,6 +176,22 @@ def test_the_release_of_a_lost_guest_s_device_includes_its_plugin(host):
     operations.release_device(host.manager, PciAddress.parse(CARD), None)
     assert vendor.Stepping.results == ["1", "0"]
     assert records(host) == []
+
+
+@pytest.mark.parametrize("lost", ["store", "record"])
+def test_the_plugin_releases_a_device_that_was_adopted_after_a_loss(host, lost):
+    host.plug(1, CARD)
+    card = PciAddress.parse(CARD)
+    if lost == "store":
+        lose_store(host)
+    else:
+        execute(file_in(host.state_path), "UPDATE leases SET digest = ''")
+        host.restart()
+        operations.release_device(host.manager, card, None)
+    adopted = operations.adopt_device(host.manager, card, uuid_of(1), None)
+    assert adopted.needs_release
+    assert host.unplug(1) == 1
+    assert vendor.Stepping.results == ["1", "0"]
 
 
 @pytest.fixture

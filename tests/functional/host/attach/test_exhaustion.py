@@ -83,10 +83,14 @@ def before(bench: TestHost):
     return snapshot
 
 
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize(
-    ("name", "about"),
-    [("open", "run/os_acc"), ("makedirs", "run/os_acc"), ("pwrite", ""), ("pread", "")],
+    ("name", "about", "error"),
+    [
+        *(("open", "run/os_acc", error) for error in ERRORS),
+        ("makedirs", "run/os_acc", errno.ENFILE),
+        ("pwrite", "", errno.EINTR),
+        ("pread", "", errno.ENOMEM),
+    ],
 )
 def test_a_lock_file_of_the_helper(bench, before, refuse, name, about, error):
     once = refuse(lock_files if about else worker, name, error, about)
@@ -95,8 +99,10 @@ def test_a_lock_file_of_the_helper(bench, before, refuse, name, about, error):
     assert refusal.errno == error
 
 
-@pytest.mark.parametrize("error", [*ERRORS, errno.EAGAIN])
-@pytest.mark.parametrize("name", ["pipe2", "fork"])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("pipe2", errno.EMFILE), ("fork", errno.ENOMEM), ("fork", errno.EAGAIN)],
+)
 def test_the_child_of_the_helper(bench, before, refuse, name, error):
     once = refuse(worker, name, error)
     refusal = check_passes(bench, before)
@@ -119,14 +125,13 @@ def test_memory_within_the_child_of_the_helper(bench, before, monkeypatch):
     assert bench.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_an_attribute_that_the_helper_reads(bench, before, refuse, error):
-    once = refuse(kernel, "open", error, "driver_override")
+def test_an_attribute_that_the_helper_reads(bench, before, refuse):
+    once = refuse(kernel, "open", errno.EMFILE, "driver_override")
     # The helper's child counts in a copy, so the call is refused once more.
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)
     ((_, refusal),) = caught.value.unreleased
-    assert (refusal.retryable, refusal.errno) == (True, error)
+    assert (refusal.retryable, refusal.errno) == (True, errno.EMFILE)
     (lease,) = bench.manager.store.leases(uuid_of(1))
     assert lease.state is LeaseState.RELEASING
     once.left = 0
@@ -134,14 +139,13 @@ def test_an_attribute_that_the_helper_reads(bench, before, refuse, error):
     assert bench.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_function_that_the_service_opens(bench, before, refuse, error):
-    once = refuse(pci, "open", error, GPU)
+def test_a_function_that_the_service_opens(bench, before, refuse):
+    once = refuse(pci, "open", errno.ENFILE, GPU)
     check_passes(bench, before)
     assert once.struck
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("number", [1, 3, 8])
 def test_a_file_that_the_service_reads(bench, before, refuse, number):
     """The unplug may succeed without a file that it does not need."""
     once = refuse(attributes, "open", errno.EMFILE, number=number)
@@ -155,10 +159,9 @@ def test_a_file_that_the_service_reads(bench, before, refuse, number):
     assert bench.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_lock_of_the_service(bench, before, monkeypatch, error):
+def test_a_lock_of_the_service(bench, before, monkeypatch):
     real = locks._is_named
-    calls = [error]
+    calls = [errno.EMFILE]
 
     def named(lock, path):
         if calls:

@@ -27,31 +27,12 @@ from os_acc.testing import (
 )
 from tests.expected_errors import has
 
-GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
-DISK = "0000:d9:00.0"
+GPU, AUDIO, FPGA, DISK = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:d9:00.0"
 
 
-ERRORS = [errno.EBUSY, errno.EIO, errno.ENODEV, errno.EINVAL, errno.EAGAIN]
-#: Each write of a plug.
-TAKE = [
-    (GPU, "driver_override"),
-    (GPU, "unbind"),
-    (GPU, "drivers_probe"),
-    (AUDIO, "driver_override"),
-    (AUDIO, "unbind"),
-    (AUDIO, "drivers_probe"),
-]
-#: Each write of a release, with its number among the writes to that attribute.
-GIVE_BACK = [
-    (GPU, "reset", 1),
-    *((address, attribute, 1) for address, attribute in TAKE[:3]),
-    (GPU, "driver_override", 2),
-    *((address, attribute, 1) for address, attribute in TAKE[3:]),
-    (AUDIO, "driver_override", 2),
-]
+def test_the_writes_of_a_plug_and_an_unplug(bench):
+    """The stress lane strikes each of them by each fault."""
 
-
-def test_the_faults_below_strike_every_write_there_is(bench):
     def writes() -> list[tuple[str, str]]:
         found = []
         for write in bench.kernel.writes():
@@ -62,47 +43,26 @@ def test_the_faults_below_strike_every_write_there_is(bench):
             found.append((write.text if name == "drivers_probe" else place, name))
         return found
 
+    names = ["driver_override", "unbind", "drivers_probe"]
     bench.plug(1, GPU)
     taken = writes()
     bench.unplug(1)
-    assert taken == TAKE
-    assert writes()[len(taken) :] == [each[:2] for each in GIVE_BACK]
+    assert taken == [(each, name) for each in (GPU, AUDIO) for name in names]
+    names.append("driver_override")
+    returned = [(each, name) for each in (GPU, AUDIO) for name in names]
+    assert writes()[len(taken) :] == [(GPU, "reset"), *returned]
 
 
-@pytest.mark.parametrize(("address", "attribute"), TAKE)
-def test_a_write_that_fails_in_a_plug_is_named_and_undone(bench, address, attribute):
+def test_a_write_that_fails_in_a_plug_is_named_and_undone(bench):
     before = bench.kernel.snapshot()
-    for error in ERRORS:
-        bench.kernel.fail(address, attribute, error)
-        with pytest.raises(
-            exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
-        ) as caught:
-            bench.plug(1, GPU)
-        assert caught.value.errno == error
-        assert caught.value.address == address
-        assert errno.errorcode[error] in str(caught.value)
-        assert attribute in str(caught.value)
-        assert bench.kernel.snapshot() == before
-        assert bench.manager.store.leases() == ()
-    bench.plug(2, FPGA)
-    bench.plug(1, GPU)
-    assert bench.drivers(GPU, AUDIO, FPGA) == ["vfio-pci"] * 3
-
-
-@pytest.mark.parametrize(("address", "attribute"), TAKE)
-def test_a_write_without_effect_in_a_plug_is_found_and_undone(
-    bench, address, attribute
-):
-    before = bench.kernel.snapshot()
-    bench.kernel.ignore(address, attribute)
-    # An override without effect leads the probe to the host's driver, an
-    # unbind without effect leaves it there, a probe leaves none.
+    bench.kernel.fail(AUDIO, "drivers_probe", errno.EBUSY)
     with pytest.raises(
-        exception.HostStepFailed,
-        check=has(reason=exception.StepReason.BIND),
-        match=address,
-    ):
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ) as caught:
         bench.plug(1, GPU)
+    assert (caught.value.errno, caught.value.address) == (errno.EBUSY, AUDIO)
+    assert "EBUSY" in str(caught.value)
+    assert "drivers_probe" in str(caught.value)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
     bench.plug(2, FPGA)
@@ -110,12 +70,26 @@ def test_a_write_without_effect_in_a_plug_is_found_and_undone(
     assert bench.drivers(GPU, AUDIO, FPGA) == ["vfio-pci"] * 3
 
 
-@pytest.mark.parametrize(("address", "attribute"), TAKE)
-@pytest.mark.share(3)
-def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attribute):
+@pytest.mark.parametrize("attribute", ["driver_override", "unbind", "drivers_probe"])
+def test_a_write_without_effect_in_a_plug_is_found_and_undone(bench, attribute):
+    before = bench.kernel.snapshot()
+    bench.kernel.ignore(GPU, attribute)
+    # An override without effect leads the probe to the host's driver, an
+    # unbind without effect leaves it there, a probe leaves none.
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.BIND),
+        match=GPU,
+    ):
+        bench.plug(1, GPU)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench):
     before = bench.kernel.snapshot()
     selected = bench.provider(GPU)
-    bench.kernel.hang(address, attribute)
+    bench.kernel.hang(AUDIO, "unbind")
     with bench.short_timeout(), pytest.raises(exception.DeviceStuck) as caught:
         bench.plug(1, GPU)
     assert "cannot give" in "".join(caught.value.__notes__)
@@ -125,52 +99,47 @@ def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attri
     assert bench.provider(GPU) == selected
     with pytest.raises(exception.NoDeviceAvailable):
         bench.plug(2, GPU)
-    bench.plug(3, FPGA)
-    assert bench.drivers(FPGA) == ["vfio-pci"]
-    assert bench.unplug(3) == 1
     bench.let_go()
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize(("address", "attribute", "nth"), GIVE_BACK)
-@pytest.mark.share(3)
+@pytest.mark.parametrize(
+    ("address", "attribute"), [(GPU, "reset"), (AUDIO, "drivers_probe")]
+)
 def test_a_write_that_fails_in_an_unplug_puts_the_device_in_quarantine(
-    bench, address, attribute, nth
+    bench, address, attribute
 ):
     before = bench.kernel.snapshot()
-    bench.plug(3, FPGA)
-    for error in ERRORS:
-        bench.plug(1, GPU)
-        bench.kernel.fail(address, attribute, error, nth=nth)
-        with pytest.raises(exception.DevicesUnreleased) as caught:
-            bench.unplug(1)
-        ((name, why),) = caught.value.unreleased
-        assert name == GPU
-        assert isinstance(why, exception.HostStepFailed)
-        assert (why.address, why.errno) == (address, error)
-        assert caught.value.__cause__ is why
-        assert attribute in str(caught.value)
-        assert bench.lease_state() is LeaseState.QUARANTINED
-        with pytest.raises(exception.NoDeviceAvailable):
-            bench.plug(2, GPU)
-        with pytest.raises(exception.DeviceQuarantined, match=GPU):
-            bench.manager.plug(instance(1), None, None)
-        operations.release_device(bench.manager, PciAddress.parse(GPU), None)
-    bench.unplug(3)
+    bench.plug(1, GPU)
+    bench.kernel.fail(address, attribute, errno.EIO)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    ((name, why),) = caught.value.unreleased
+    assert name == GPU
+    assert isinstance(why, exception.HostStepFailed)
+    assert (why.address, why.errno) == (address, errno.EIO)
+    assert caught.value.__cause__ is why
+    assert attribute in str(caught.value)
+    assert bench.lease_state() is LeaseState.QUARANTINED
+    with pytest.raises(exception.NoDeviceAvailable):
+        bench.plug(2, GPU)
+    with pytest.raises(exception.DeviceQuarantined, match=GPU):
+        bench.manager.plug(instance(1), None, None)
+    operations.release_device(bench.manager, PciAddress.parse(GPU), None)
     assert bench.kernel.snapshot() == before
 
 
 @pytest.mark.parametrize(
-    ("address", "attribute", "nth"),
-    [each for each in GIVE_BACK if each[1] in ("driver_override", "unbind")],
+    ("attribute", "nth"),
+    [("driver_override", 1), ("unbind", 1), ("driver_override", 2)],
 )
 def test_a_write_without_effect_in_an_unplug_never_passes_for_done(
-    bench, address, attribute, nth
+    bench, attribute, nth
 ):
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)
-    bench.kernel.ignore(address, attribute, times=None, nth=nth)
+    bench.kernel.ignore(GPU, attribute, times=None, nth=nth)
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)
     assert [name for name, _ in caught.value.unreleased] == [GPU]
@@ -180,36 +149,10 @@ def test_a_write_without_effect_in_an_unplug_never_passes_for_done(
     assert bench.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("address", [GPU, AUDIO])
-def test_a_probe_without_effect_is_repeated(bench, address):
+def test_a_probe_without_effect_is_repeated(bench):
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)
-    bench.kernel.ignore(address, "drivers_probe")
-    assert bench.unplug(1) == 1
-    assert bench.kernel.snapshot() == before
-
-
-@pytest.mark.parametrize(("address", "attribute", "nth"), GIVE_BACK)
-@pytest.mark.share(3)
-def test_a_write_that_hangs_in_an_unplug_keeps_the_lease(
-    bench, address, attribute, nth
-):
-    before = bench.kernel.snapshot()
-    bench.plug(1, GPU)
-    bench.kernel.hang(address, attribute, nth=nth)
-    with (
-        bench.short_timeout(),
-        pytest.raises(exception.DevicesUnreleased) as caught,
-    ):
-        bench.unplug(1)
-    ((_name, why),) = caught.value.unreleased
-    assert isinstance(why, exception.DeviceStuck)
-    assert why.retryable
-    bench.kernel.wait_until_blocked()
-    assert bench.lease_state() is LeaseState.RELEASING
-    bench.plug(3, FPGA)
-    assert bench.unplug(3) == 1
-    bench.let_go()
+    bench.kernel.ignore(GPU, "drivers_probe")
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 
@@ -227,14 +170,6 @@ def test_a_function_that_vfio_pci_refuses_is_reported_and_undone(make_bench):
     assert caught.value.hint
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
-
-
-def test_the_worker_that_dies_in_mid_write_is_a_failure_that_is_undone(bench):
-    before = bench.kernel.snapshot()
-    bench.kernel.kill(AUDIO, "unbind", after=True)
-    with pytest.raises(exception.HelperLost, match="worker was killed"):
-        bench.plug(1, GPU)
-    assert bench.kernel.snapshot() == before
 
 
 @pytest.mark.parametrize("nth", [1, 2])
@@ -268,30 +203,6 @@ def shared() -> mmap.mmap:
 
 
 # -- holders -----------------------------------------------------------------
-
-
-def test_a_held_device_stays_leased_until_the_guest_has_ended(bench):
-    before = bench.kernel.snapshot()
-    bench.plug(1, GPU, FPGA)
-    bench.kernel.hold(GPU, pid=4242, command="qemu-kvm")
-    with pytest.raises(exception.DevicesUnreleased) as caught:
-        bench.unplug(1)
-    assert caught.value.released == (FPGA,)
-    ((address, why),) = caught.value.unreleased
-    assert address == GPU
-    assert isinstance(why, exception.DeviceInUse)
-    assert why.holders == ((4242, "qemu-kvm"),)
-    assert "4242" in str(caught.value)
-    assert "qemu-kvm" in str(caught.value)
-    assert bench.plugged(1) == [GPU]
-    assert bench.lease_state() is LeaseState.RELEASING
-    # No write reached it: an unbind would never have returned.
-    assert all(write.outcome != "blocked" for write in bench.kernel.writes())
-    bench.plug(2, FPGA)
-    bench.unplug(2)
-    bench.kernel.let_go(GPU)
-    assert bench.unplug(1) == 1
-    assert bench.kernel.snapshot() == before
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -332,33 +243,6 @@ def test_a_device_that_a_process_uses_is_not_taken_from_it(bench):
     assert bench.kernel.snapshot() == before
     assert bench.kernel.writes() == []
     assert bench.manager.store.leases() == ()
-
-
-# -- several devices ---------------------------------------------------------
-
-
-def test_all_or_nothing(bench):
-    before = bench.kernel.snapshot()
-    bench.kernel.fail(BARE, "drivers_probe")
-    with pytest.raises(
-        exception.HostStepFailed,
-        check=has(reason=exception.StepReason.REFUSED),
-        match=BARE,
-    ):
-        bench.plug(1, GPU, FPGA, BARE)
-    assert bench.kernel.snapshot() == before
-    assert bench.manager.store.leases() == ()
-
-
-def test_what_cannot_be_given_back_does_not_keep_the_rest(bench):
-    bench.plug(1, GPU, FPGA, BARE)
-    bench.kernel.fail(FPGA, "unbind")
-    with pytest.raises(exception.DevicesUnreleased) as caught:
-        bench.unplug(1)
-    assert caught.value.released == (GPU, BARE)
-    assert [address for address, _ in caught.value.unreleased] == [FPGA]
-    assert bench.drivers(GPU, BARE) == ["nouveau", None]
-    assert bench.plugged(1) == [FPGA]
 
 
 def test_a_failure_to_go_back_is_told_with_its_cause(bench):

@@ -106,20 +106,23 @@ def by_trait_and_image(host: TestHost, number: int, function: str) -> list[Any]:
     return host.manager.plug(instance(number), selected, specs)
 
 
+def guest(host: TestHost, function: str, number: int = 1) -> dict[str, Any]:
+    """Return an instance whose image identifies a function."""
+    said = {"accel:function_name": None, "accel:function_id": function}
+    image = upload(host, f"vm-{number}", tags=None, **said)
+    return instance(number) | {"image_id": image}
+
+
 def by_the_guests_image(host: TestHost, number: int, function: str) -> list[Any]:
-    unsaid = {"accel:function_name": None, "accel:function_id": function}
-    booted = upload(host, f"vm-{number}", tags=None, **unsaid)
     selected, specs = request(host.provider(PF))
-    return host.manager.plug(instance(number) | {"image_id": booted}, selected, specs)
+    return host.manager.plug(guest(host, function, number), selected, specs)
 
 
 def by_both_images(host: TestHost, number: int, function: str) -> list[Any]:
     """The flavor requests the bitstream, the guest's image the function."""
-    unsaid = {"accel:function_name": None, "accel:function_id": function}
-    booted = upload(host, f"vm-{number}", tags=None, **unsaid)
     selected, specs = request(host.provider(PF))
     specs["accel1:bitstream_name"] = "both"
-    return host.manager.plug(instance(number) | {"image_id": booted}, selected, specs)
+    return host.manager.plug(guest(host, function, number), selected, specs)
 
 
 WAYS = [
@@ -133,17 +136,15 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("function", PLACES, ids=NAMES.get)
-@pytest.mark.share(3)
 def test_a_request_for_one_function_never_returns_the_other_s_pci_function(
-    region, programmed, way, function
+    region, programmed, way
 ):
     leave(region)
-    (entry,) = way(region, 1, function)
-    assert entry["pci_id"] == PLACES[function]
+    (entry,) = way(region, 1, CRYPTO)
+    assert entry["pci_id"] == PCI_B
     before = region.kernel.snapshot(), region.manager.store.leases()
-    with raises(exception.NoDeviceReason.NOT_FREE, match=PLACES[function]):
-        way(region, 2, function)
+    with raises(exception.NoDeviceReason.NOT_FREE, match=PCI_B):
+        way(region, 2, CRYPTO)
     assert (region.kernel.snapshot(), region.manager.store.leases()) == before
     assert len(programmed) == 1
 
@@ -178,18 +179,15 @@ def test_each_group_gets_the_function_that_it_requests(region, requested, expect
     assert plug_groups(region, *requested) == expected
 
 
-def test_a_name_that_the_image_gives_to_no_function_is_refused(region, programmed):
+@pytest.mark.parametrize(
+    "said", [{"accel:function_name": "crypto"}, {"accel:function_id": GZIP}]
+)
+def test_a_name_that_the_image_gives_to_no_function_is_refused(
+    region, programmed, said
+):
     """Guessing would return the PCI function of the other function."""
     (region.images.path / "both.json").unlink()
-    upload_both(region, **{"accel:function_name": "crypto"})
-    with raises(exception.ImageReason.INVALID, match="function_name crypto"):
-        region.plug(1, PF, function_name="crypto")
-    assert programmed == []
-
-
-def test_the_only_listed_id_is_not_that_of_each_name(region, programmed):
-    (region.images.path / "both.json").unlink()
-    upload_both(region, **{"accel:function_id": GZIP})
+    upload_both(region, **said)
     with raises(exception.ImageReason.INVALID, match="function_name crypto"):
         region.plug(1, PF, function_name="crypto")
     assert programmed == []
@@ -201,12 +199,10 @@ def test_a_function_that_the_guest_s_image_identifies_is_not_the_flavor_s(
     """The flavor requests crypto; the bitstream does not state which id that is."""
     (region.images.path / "both.json").unlink()
     upload_both(region, **{"accel:function_name": "crypto"})
-    unsaid = {"accel:function_name": None, "accel:function_id": GZIP}
-    booted = upload(region, "vm", tags=None, **unsaid)
     selected, specs = request(region.provider(PF))
     specs["accel1:function_name"] = "crypto"
     with raises(exception.ImageReason.INVALID, match="function_name crypto"):
-        region.manager.plug(instance(1) | {"image_id": booted}, selected, specs)
+        region.manager.plug(guest(region, GZIP), selected, specs)
     assert programmed == []
 
 
@@ -229,11 +225,8 @@ def test_a_trait_and_a_request_that_name_two_functions_are_refused(
     leave(region)
     selected, specs = request(region.provider(PF))
     specs[f"trait1:{trait_of(GZIP)}"] = "required"
-    info = instance(1)
-    if by_image:
-        unsaid = {"accel:function_name": None, "accel:function_id": CRYPTO}
-        info["image_id"] = upload(region, "vm", tags=None, **unsaid)
-    else:
+    info = guest(region, CRYPTO) if by_image else instance(1)
+    if not by_image:
         specs["accel1:function_id"] = CRYPTO
     with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO) as caught:
         region.manager.plug(info, selected, specs)

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from os_acc import exception
 from os_acc.attach.serialize import accelerator
 from os_acc.objects.request import AttachTarget
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, hosts, instance
 
 FIRST, SECOND, PORT = "0000:17:00.0", "0000:18:00.0", "0000:16:00.0"
 HELD = ["0000:17:00.1", SECOND, "0000:18:00.1"]
@@ -38,6 +41,16 @@ def test_two_gpus_of_a_group_are_one_accelerator_that_names_both(make_bench):
     assert entry["held_pci_ids"] == HELD
     assert bench.drivers(FIRST, *HELD) == ["vfio-pci"] * 4
 
+    (lease,) = bench.manager.store.leases()
+    kept = accelerator(
+        dataclasses.replace(
+            lease,
+            wanted=dataclasses.replace(lease.wanted, attach_target=AttachTarget.HOST),
+        )
+    )
+    # A function that stays with the host names none.
+    assert not {"pci_id", "held_pci_ids"} & set(kept)
+
 
 def test_a_function_alone_in_its_group_holds_no_other(make_bench):
     bench = make_bench(HostSpec((hosts.fpga("0000:5e"),)))
@@ -45,14 +58,13 @@ def test_a_function_alone_in_its_group_holds_no_other(make_bench):
     assert "held_pci_ids" not in entry
 
 
-def test_a_function_that_stays_with_the_host_names_none(make_bench):
-    bench = make_bench(two_gpus(), device_spec=NAMED)
-    bench.plug(1, FIRST)
-    (lease,) = bench.manager.store.leases()
-    entry = accelerator(
-        dataclasses.replace(
-            lease,
-            wanted=dataclasses.replace(lease.wanted, attach_target=AttachTarget.HOST),
-        )
-    )
-    assert not {"pci_id", "held_pci_ids"} & set(entry)
+def test_a_guest_is_not_started_beside_a_driver_of_the_host(bench):
+    """A function is put in beside a leased one, into its IOMMU group."""
+    first, second = "0000:b1:00.0", "0000:b1:00.1"
+    spec = bench.kernel.hot_unplug(second)
+    bench.plug(1, first)
+    bench.kernel.hot_plug(spec)
+    with pytest.raises(exception.HostStepFailed, match=f"{second} is bound to"):
+        bench.manager.plug(instance(1), None, None)
+    bench.kernel.hot_unplug(second)
+    assert bench.manager.plug(instance(1), None, None)

@@ -127,29 +127,6 @@ def forget_commit(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "replace", die)
 
 
-def test_an_uncommitted_plug_goes_back_at_the_next_start(bench, monkeypatch):
-    before = bench.kernel.snapshot()
-    forget_commit(bench, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        bench.plug(1, GPU, FPGA)
-    assert bench.drivers(GPU, AUDIO, FPGA) == ["vfio-pci"] * 3
-    bench.restart()
-    assert bench.kernel.snapshot() == before
-    assert bench.manager.store.leases() == ()
-
-
-def test_the_next_operation_of_the_consumer_settles_as_well(bench, monkeypatch):
-    first = bench.manager
-    forget_commit(bench, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        bench.plug(1, GPU)
-    monkeypatch.undo()
-    assert bench.manager is first
-    bench.plug(1, FPGA)
-    assert bench.plugged(1) == [FPGA]
-    assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
-
-
 def test_a_start_leaves_alone_what_others_are_at(bench, monkeypatch):
     forget_commit(bench, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -176,14 +153,6 @@ def test_one_record_that_cannot_be_settled_stops_no_start(bench, monkeypatch, ca
     assert bench.lease_state(1) is LeaseState.QUARANTINED
     assert f"{GPU} stays leased to " in caplog.text
     bench.plug(3, BARE)
-
-
-def test_a_restart_leaves_held_leases_alone(bench):
-    entries = bench.plug(1, GPU)
-    writes = bench.kernel.writes()
-    bench.restart()
-    assert bench.kernel.writes() == writes
-    assert bench.manager.attached(instance(1)) == {uuid_of(1): entries}
 
 
 def test_a_node_that_does_not_appear_is_a_failure(bench, monkeypatch):

@@ -24,8 +24,6 @@ from tests.unit.store.store_files import execute, file_in, lose_store
 
 GPU_TYPE = f"{GPU}/nvidia-558"
 MTTY_TYPE = "mtty/mtty-1"
-#: The plugin has steps, or prepares without any.
-PLUGINS = pytest.mark.parametrize("plugin", ["Stepping", "Vendor"])
 
 
 @pytest.fixture
@@ -98,9 +96,13 @@ def lost(uuid: str) -> dict[int, str]:
     return {0: f"claimed by lease {uuid}, which the store has lost"}
 
 
-@PLUGINS
-@pytest.mark.parametrize("kind", [GPU_TYPE, MTTY_TYPE])
-def test_the_slot_is_reserved_for_the_lost_lease(make, calls, plugin, kind):
+@pytest.mark.parametrize(
+    ("plugin", "kind"), [("Stepping", GPU_TYPE), ("Vendor", MTTY_TYPE)]
+)
+def test_the_slot_is_reserved_until_its_plugin_has_released_it(
+    make, calls, plugin, kind
+):
+    """The plugin has steps, or prepares without any."""
     host = make(plugin)
     uuid = plug(host, 1, kind)
     lose_store(host)
@@ -113,6 +115,13 @@ def test_the_slot_is_reserved_for_the_lost_lease(make, calls, plugin, kind):
     assert ("release", f"{kind}/0", uuid) not in calls
     assert existing(host) == [uuid]
 
+    release(host, kind)
+    assert calls[-1] == ("release", f"{kind}/0", uuid)
+    assert existing(host) == []
+    assert record.claimed() == ()
+    assert host.manager.store.leases() == ()
+    assert faults(host, kind) == {}
+
 
 def test_it_keeps_its_share_of_the_capacity(host):
     plug(host, 1)
@@ -124,27 +133,7 @@ def test_it_keeps_its_share_of_the_capacity(host):
         host.manager.plug(instance(3), *wanted)
 
 
-def listed(host: TestHost) -> device_states.DeviceState:
-    """Return the slot as 'os-acc device list' shows it."""
-    host.manager.discover(float("inf"))
-    look = inspection.look(host.config(), host.root)
-    (found,) = (
-        each
-        for each in device_states.device_states(look)
-        if str(each.address) == f"{GPU_TYPE}/0"
-    )
-    return found
-
-
-def test_it_is_listed_as_unknown(host):
-    uuid = plug(host, 1)
-    lose_store(host)
-    found = listed(host)
-    assert found.state is device_states.DeviceStatus.UNKNOWN
-    assert found.reason == lost(uuid)[0]
-
-
-def test_it_is_listed_also_if_its_parent_has_left_the_driver(host):
+def test_it_is_listed_as_unknown_also_if_its_parent_has_left_the_driver(host):
     """The kernel has removed the mediated device; the release is still owed."""
     uuid = plug(host, 1)
     lose_store(host)
@@ -152,8 +141,13 @@ def test_it_is_listed_also_if_its_parent_has_left_the_driver(host):
     host.bind(GPU, "vfio-pci")
     assert existing(host) == []
 
-    found = listed(host)
-
+    host.manager.discover(float("inf"))
+    look = inspection.look(host.config(), host.root)
+    (found,) = (
+        each
+        for each in device_states.device_states(look)
+        if str(each.address) == f"{GPU_TYPE}/0"
+    )
     assert found.state is device_states.DeviceStatus.UNKNOWN
     assert found.reason.startswith(lost(uuid)[0])
     with pytest.raises(exception.DeviceGone):
@@ -179,23 +173,6 @@ def test_a_store_of_yesterday_gives_it_to_no_guest(host):
 
 
 # -- the operator returns it -------------------------------------------------------
-
-
-@PLUGINS
-@pytest.mark.parametrize("kind", [GPU_TYPE, MTTY_TYPE])
-def test_its_plugin_releases_it(make, calls, plugin, kind):
-    host = make(plugin)
-    uuid = plug(host, 1, kind)
-    lose_store(host)
-    assert faults(host, kind)
-
-    release(host, kind)
-
-    assert calls[1:] == [("release", f"{kind}/0", uuid)]
-    assert existing(host) == []
-    assert record.claimed() == ()
-    assert host.manager.store.leases() == ()
-    assert faults(host, kind) == {}
 
 
 def test_its_guest_keeps_it(host, calls):

@@ -72,18 +72,17 @@ def once_before(monkeypatch, bench: TestHost, nth: int) -> None:
 # -- a running service -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["runs on", "restarts"])
 @pytest.mark.parametrize(("address", "target"), KINDS)
-def test_what_was_leased_is_not_given_to_another(host, address, target, restart):
+def test_what_was_leased_is_not_given_to_another(host, address, target):
     plug(host, 1, address, target)
     before = host.kernel.snapshot()
     lose(host)
-    if restart:
+    for _ in range(2):
+        refused = host.rejected(address)
+        assert refused.reason is RejectReason.UNKNOWN_STATE
+        assert "which the store has lost" in refused.detail
+        assert host.kernel.snapshot() == before
         host.restart()
-    refused = host.rejected(address)
-    assert refused.reason is RejectReason.UNKNOWN_STATE
-    assert "which the store has lost" in refused.detail
-    assert host.kernel.snapshot() == before
 
 
 @pytest.mark.parametrize("nth", range(1, 8))
@@ -197,7 +196,7 @@ def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
 # -- operations of the operator -----------------------------------------------------
 
 
-@pytest.mark.parametrize(("address", "target"), [KINDS[0], *KINDS[2:]])
+@pytest.mark.parametrize(("address", "target"), [KINDS[0], KINDS[3]])
 def test_it_is_released_by_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
     plug(host, 1, address, target)
@@ -229,7 +228,7 @@ def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
     host.plug(2, FPGA)
 
 
-@pytest.mark.parametrize(("address", "target"), [KINDS[0], *KINDS[2:]])
+@pytest.mark.parametrize(("address", "target"), [KINDS[0], KINDS[3]])
 def test_it_is_adopted_with_the_helpers_record(host, address, target):
     before = host.kernel.snapshot()
     plug(host, 1, address, target)

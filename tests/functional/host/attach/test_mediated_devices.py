@@ -8,11 +8,9 @@ share the 24 ports of a parent.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import os
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from os_acc.testing.mdevs import mdpy, mtty
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
+from tests.unit.store.store_files import execute, file_in
 
 GPU = "0000:17:00.0"
 VIRTUAL = '{"mdev_parent": "mtty", "mdev_types": "mtty-1, mtty-2"}'
@@ -92,15 +91,6 @@ def test_a_guest_gets_a_mediated_device_of_the_requested_type(host):
     assert (made.uuid, str(made.type)) == (uuid, f"{GPU}/nvidia-558")
 
 
-def test_unplug_removes_it(host):
-    _plug(host, 1, f"{GPU}/nvidia-558", "mtty/mtty-2")
-
-    assert host.manager.unplug(instance(1)) == 2
-
-    assert mdev.read_mdevs(host.root) == ()
-    assert host.manager.store.leases() == ()
-
-
 def test_two_types_share_the_capacity_of_their_parent(host):
     assert (_units(host, "mtty/mtty-1"), _units(host, "mtty/mtty-2")) == (
         (24, 0),
@@ -115,31 +105,10 @@ def test_two_types_share_the_capacity_of_their_parent(host):
     assert free == [21, 10]
 
 
-def test_a_type_without_any_capacity_left_stays_in_the_inventory(host):
-    guest, provider = instance(1), _provider(host, "mtty/mtty-1")
-    host.manager.plug(guest, *request(provider, amount=24))
-    host.manager.discover(float("inf"))
-
-    assert _units(host, "mtty/mtty-2") == (12, 12)
-    with pytest.raises(exception.NoDeviceAvailable):
-        _plug(host, 2, "mtty/mtty-2")
-
-
 def _free(host: TestHost, name: str) -> int:
     taken = host.manager.store.recorded_state().taken
     handles = _provider(host, name).device.handles
     return sum(not each.fault and each.address not in taken for each in handles)
-
-
-def test_the_last_unit_is_leased_once(host):
-    name = f"{GPU}/nvidia-558"
-    _plug(host, 1, name)
-    _plug(host, 2, name)
-
-    with pytest.raises(exception.NoDeviceAvailable):
-        _plug(host, 3, name)
-
-    assert len(mdev.read_mdevs(host.root)) == 2
 
 
 def test_a_mediated_device_of_another_tool_is_reserved_and_stays(host):
@@ -214,20 +183,10 @@ def test_an_operator_releases_one_from_quarantine(host):
     assert host.manager.store.leases() == ()
 
 
-def test_a_slot_without_a_lease_is_not_released(host):
-    slot = arguments.device_address("mtty/mtty-1/3")
-
-    with pytest.raises(exception.NotFound):
-        operations.release_device(host.manager, slot, None)
-
-
 def test_a_damaged_record_keeps_its_unit_until_an_operator_forgets_it(host):
     name = f"{GPU}/nvidia-558"
     _plug(host, 1, name)
-    database = sqlite3.connect(host.directory / "state" / "os_acc.sqlite")
-    with contextlib.closing(database):
-        database.execute("UPDATE leases SET payload = payload || ' '")
-        database.commit()
+    execute(file_in(host.state_path), "UPDATE leases SET payload = payload || ' '")
     slot = arguments.device_address(f"{name}/0")
 
     assert host.manager.store.damaged_claims() == (slot,)
@@ -261,40 +220,6 @@ def test_an_unplug_after_a_reboot_frees_the_unit(host):
 
     assert host.manager.unplug(instance(1)) == 1
     assert _free(host, f"{GPU}/nvidia-558") == 2
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("attribute", ["create", "remove"])
-def test_a_crash_loses_no_unit(host, attribute, after):
-    name = f"{GPU}/nvidia-558"
-    selected, specs = request(_provider(host, name))
-    host.kernel.kill(attribute=attribute, after=after)
-
-    # The privileged helper's worker dies, in the plug or in the unplug.
-    with contextlib.suppress(exception.OsAccError):
-        host.manager.plug(instance(1), selected, specs)
-        host.manager.unplug(instance(1))
-    host.kernel.lift()
-    host.restart()
-    host.manager.unplug(instance(1))
-
-    assert mdev.read_mdevs(host.root) == ()
-    assert host.manager.store.leases() == ()
-    assert _free(host, name) == 2
-
-
-def test_the_parent_itself_is_not_offered(tmp_path):
-    display, audio = hosts.gpu("0000:17")
-    spec = HostSpec((dataclasses.replace(display, mdevs=_gpu()), audio))
-    with TestHost(tmp_path, spec, device_spec=[OF_GPU]) as host:
-        _plug(host, 1, f"{GPU}/nvidia-558")
-        host.restart(device_spec=[f'{{"address": "{GPU}"}}'])
-
-        assert host.rejected(GPU).reason in (
-            RejectReason.HOST_USES,
-            RejectReason.MDEVS_LEASED,
-        )
-        assert host.manager.unplug(instance(1)) == 1
 
 
 def test_a_type_that_the_driver_does_not_offer_is_rejected(tmp_path):

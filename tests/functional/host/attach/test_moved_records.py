@@ -22,6 +22,7 @@ from os_acc.testing import HostSpec, TestHost, hosts, instance
 
 DRIVE, OTHER, FREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 DATA = b"data of a guest." * 100
+SWAPPED = {DRIVE: OTHER, OTHER: DRIVE}
 EVERY = json.dumps({"address": "*:*:*.*", "prebound": True})
 
 
@@ -139,22 +140,12 @@ def test_a_prebound_drive_of_a_lost_store_is_erased(
     plug(host, 1, DRIVE)
     lose_store(host)
     place = OTHER if is_moved else DRIVE
-    moved = {DRIVE: OTHER, OTHER: DRIVE} if is_moved else {}
+    moved = SWAPPED if is_moved else {}
     reboot(host, moved, (DRIVE, OTHER))
     release(host, place, "vfio-pci")
     erase(host)
     assert DATA not in host.kernel.read_medium(place, 1)
     check_free(host)
-
-
-def test_no_drive_is_taken_from_an_instance_that_a_reboot_has_moved(
-    host: TestHost,
-) -> None:
-    plug(host, 1, DRIVE)
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE, OTHER))
-    with pytest.raises(exception.Conflict, match="may be the device of instance"):
-        release(host, OTHER, "vfio-pci")
-    assert host.kernel.read_medium(OTHER, 1).startswith(DATA)
 
 
 def test_a_damaged_copy_of_a_drive_that_is_gone_keeps_no_other_drive(
@@ -192,7 +183,7 @@ def test_two_drives_that_have_changed_places_are_both_erased(host: TestHost) -> 
     plug(host, 2, OTHER)
     host.unplug(1)
     host.unplug(2)
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, ())
+    reboot(host, SWAPPED, ())
     for _ in range(2):
         erase(host)
     for address in (DRIVE, OTHER):
@@ -200,23 +191,41 @@ def test_two_drives_that_have_changed_places_are_both_erased(host: TestHost) -> 
     check_free(host)
 
 
-def test_an_erasure_follows_a_drive_that_showed_no_serial_number_at_its_plug(
-    host: TestHost,
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((DRIVE,), (), id="hidden at its plug"),
+        pytest.param((), (DRIVE,), id="another one is hidden at its address"),
+    ],
+)
+def test_an_erasure_follows_its_drive(
+    host: TestHost, before: tuple[str, ...], after: tuple[str, ...]
 ) -> None:
-    host.bind(DRIVE, "vfio-pci")
+    """A drive on vfio-pci shows no serial number."""
+    for address in before:
+        host.bind(address, "vfio-pci")
     plug(host, 1, DRIVE)
     host.unplug(1)
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, ())
+    reboot(host, SWAPPED, after)
     erase(host)
     assert DATA not in host.kernel.read_medium(OTHER, 1)
     check_free(host)
 
 
-def test_the_moved_drive_of_an_instance_is_not_released(host: TestHost) -> None:
+@pytest.mark.parametrize(
+    ("prebound", "driver", "error"),
+    [
+        ((), None, f"instance-1.*{DRIVE}"),
+        ((DRIVE, OTHER), "vfio-pci", "may be the device of instance"),
+    ],
+)
+def test_the_moved_drive_of_an_instance_is_not_released(
+    host: TestHost, prebound: tuple[str, ...], driver: str | None, error: str
+) -> None:
     plug(host, 1, DRIVE)
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, ())
-    with pytest.raises(exception.Conflict, match=f"instance-1.*{DRIVE}"):
-        release(host, OTHER)
+    reboot(host, SWAPPED, prebound)
+    with pytest.raises(exception.Conflict, match=error):
+        release(host, OTHER, driver)
     assert host.kernel.read_medium(OTHER, 1).startswith(DATA)
 
 
@@ -266,22 +275,10 @@ def test_a_lease_of_an_older_store_leaves_the_next_guest_its_record(
     older_store(host, unplugs=False)
     (copy,) = Path(host.kernel.path(outstanding.DIRECTORY)).iterdir()
     before = copy.read_text()
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE,))
+    reboot(host, SWAPPED, (DRIVE,))
     with pytest.raises(DeviceClaimed):
         host.manager.plug(instance(1), None, None)
     assert copy.read_text() == before
-
-
-def test_an_erasure_does_not_take_the_hidden_drive_at_its_address_for_its_own(
-    host: TestHost,
-) -> None:
-    """The other drive shows no serial number, and that of the lease does elsewhere."""
-    plug(host, 1, DRIVE)
-    host.unplug(1)
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE,))
-    erase(host)
-    assert DATA not in host.kernel.read_medium(OTHER, 1)
-    check_free(host)
 
 
 def test_a_release_leaves_the_drive_that_is_at_the_address_of_a_moved_one(
@@ -310,7 +307,7 @@ def test_the_record_of_a_moved_drive_claims_it_where_it_shows_its_serial_number(
 ) -> None:
     """The drive that is now at its address is on vfio-pci, and hides its own."""
     plug(host, 1, DRIVE)
-    reboot(host, {DRIVE: OTHER, OTHER: DRIVE}, (DRIVE,))
+    reboot(host, SWAPPED, (DRIVE,))
     with pytest.raises(exception.OsAccError):
         host.manager.plug(instance(1), None, None)
     (lease,) = host.manager.store.leases()
