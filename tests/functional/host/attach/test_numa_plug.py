@@ -16,12 +16,12 @@ from tests.expected_errors import raises
 from tests.functional.host.attach.numa_host import (
     ALLOWED,
     LOCAL,
-    NODES,
     REMOTE,
     SPEC,
     UNKNOWN,
     WORDS,
     plug,
+    policy_from,
 )
 
 
@@ -30,45 +30,48 @@ def host(make_bench) -> TestHost:
     return make_bench(SPEC)
 
 
-@pytest.mark.parametrize("address", NODES)
 @pytest.mark.parametrize("policy", NUMAPolicy)
-def test_a_policy_is_kept_before_anything_is_changed(host, policy, address):
+def test_a_policy_is_kept_before_anything_is_changed(host, policy):
     before = host.kernel.snapshot()
     specs = {"accel1:numa_policy": policy.value}
-    if address in ALLOWED[policy]:
-        (entry,) = plug(host, address, **specs)
-        assert (entry["pci_id"], entry["numa_affinity"]) == (address, WORDS[address])
-        return
-    with raises(exception.NoDeviceReason.NUMA_POLICY) as caught:
-        plug(host, address, **specs)
-    assert address in str(caught.value)
-    assert policy.value in str(caught.value)
-    assert caught.value.retryable
-    assert host.kernel.snapshot() == before
-    assert host.plugged(1) == []
+    for address, word in WORDS.items():
+        if address in ALLOWED[policy]:
+            (entry,) = plug(host, address, **specs)
+            assert (entry["pci_id"], entry["numa_affinity"]) == (address, word)
+            assert host.unplug(1) == 1
+            continue
+        with raises(exception.NoDeviceReason.NUMA_POLICY) as caught:
+            plug(host, address, **specs)
+        assert address in str(caught.value)
+        assert policy.value in str(caught.value)
+        assert caught.value.retryable
+        assert host.kernel.snapshot() == before
+        assert host.plugged(1) == []
+
+
+def set_alias(host: TestHost, config: cfg.ConfigOpts, policy: str) -> None:
+    """Configure an alias of Nova for the remote GPU."""
+    config.register_opts([cfg.MultiStrOpt("alias", default=[])], group="pci")
+    identity = host.provider(REMOTE).device.identity
+    alias = (
+        f'{{"name": "gpu", "vendor_id": "{identity.vendor:04x}", '
+        f'"product_id": "{identity.product:04x}", "numa_policy": "{policy}"}}'
+    )
+    config.set_override("alias", [alias], group="pci")
 
 
 @pytest.mark.parametrize("place", ["flavor", "image", "port", "device_spec", "alias"])
 def test_every_place_that_says_a_policy_is_heard(host, place):
     mine, specs = instance(1) | {"numa_cells": [0]}, {}
     config = host.config()
-    if place == "flavor":
-        specs = {"hw:pci_numa_affinity_policy": "preferred"}
-    if place == "image":
-        mine["image_properties"] = {"hw_pci_numa_affinity_policy": "preferred"}
-    if place == "port":
-        mine["port_numa_policies"] = {"1": "preferred"}
     if place == "device_spec":
         tagged = '{"address": "*:*:*.*", "numa_policy": "preferred"}'
         config.set_override("device_spec", [tagged], group="os_acc")
-    if place == "alias":
-        config.register_opts([cfg.MultiStrOpt("alias", default=[])], group="pci")
-        identity = host.provider(REMOTE).device.identity
-        alias = (
-            f'{{"name": "gpu", "vendor_id": "{identity.vendor:04x}", '
-            f'"product_id": "{identity.product:04x}", "numa_policy": "preferred"}}'
-        )
-        config.set_override("alias", [alias], group="pci")
+    elif place == "alias":
+        set_alias(host, config, "preferred")
+    else:
+        info, specs = policy_from(place, "preferred")
+        mine |= info
     selected, flavor = request(host.provider(REMOTE))
     with raises(exception.NoDeviceReason.NUMA_POLICY, match="legacy"):
         host.manager.plug(instance(1) | {"numa_cells": [0]}, selected, flavor)
@@ -78,14 +81,8 @@ def test_every_place_that_says_a_policy_is_heard(host, place):
 
 
 def test_novas_alias_is_heard_before_the_tag(host):
-    identity = host.provider(REMOTE).device.identity
     config = host.config()
-    config.register_opts([cfg.MultiStrOpt("alias", default=[])], group="pci")
-    alias = (
-        f'{{"name": "gpu", "vendor_id": "{identity.vendor:04x}", '
-        f'"product_id": "{identity.product:04x}", "numa_policy": "required"}}'
-    )
-    config.set_override("alias", [alias], group="pci")
+    set_alias(host, config, "required")
     tagged = '{"address": "*:*:*.*", "numa_policy": "preferred"}'
     config.set_override("device_spec", [tagged], group="os_acc")
     selected, flavor = request(host.provider(REMOTE))

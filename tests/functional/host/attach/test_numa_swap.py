@@ -26,9 +26,6 @@ from tests.functional.host.attach.numa_host import (
     plug,
     set_nodes,
 )
-from tests.unit import acme_card
-from tests.unit.acme_card import PCI_A, PCI_B
-from tests.unit.fpga import GZIP, POWER_ON
 
 #: The nearest VF for a guest in cell 0, and the next one if that is taken.
 NEAREST = {
@@ -267,38 +264,3 @@ def test_a_guest_does_not_wait_for_a_device_that_cannot_be_released(host):
     assert len({each["uuid"] for each in shown}) == 2
     (capacity,) = host.manager.catalog.snapshots.newest()
     assert {(each.total, each.reserved) for each in capacity.units.values()} == {(4, 1)}
-
-
-# -- regions ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def regions(two_functions) -> TestHost:
-    """Return a host whose card has one region, with a PCI function in each cell."""
-    two_functions.plug(1, PCI_A, numa_policy="required", function_id=GZIP)
-    assert two_functions.plugged(1) == [PCI_A]
-    set_nodes(two_functions, {PCI_A: 1, PCI_B: 0})
-    return two_functions
-
-
-def test_a_programmed_region_is_kept_with_its_bitstream(regions, programmed):
-    (before,) = regions.manager.store.leases()
-    (entry,) = again(regions, [0])
-    assert entry["pci_id"] == PCI_B
-    (after,) = regions.manager.store.leases()
-    assert after.programming == before.programming
-    assert acme_card.held(regions) == GZIP
-    assert programmed == []
-
-
-def test_a_region_that_a_reboot_has_emptied_is_programmed_again(regions, programmed):
-    regions.kernel.reboot()
-    acme_card.hold(regions, POWER_ON)
-    regions.restart()
-    set_nodes(regions, {PCI_A: 1, PCI_B: 0})
-    (entry,) = again(regions, [0])
-    assert entry["pci_id"] == PCI_B
-    assert acme_card.held(regions) == GZIP
-    assert programmed == [GZIP]
-    assert again(regions, [0]) == [entry]
-    assert programmed == [GZIP]
