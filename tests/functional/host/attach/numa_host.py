@@ -68,3 +68,12 @@ def plug(
     selected, flavor = request(*(bench.provider(each) for each in addresses))
     mine = instance(1) | {"numa_cells": cells}
     return bench.manager.plug(mine, selected, flavor | specs)
+
+
+def policy_from(place: str, policy: str) -> tuple[dict[str, object], dict[str, str]]:
+    """Return what a guest and its flavor have where its policy is set at a place."""
+    if place == "flavor":
+        return {}, {"hw:pci_numa_affinity_policy": policy}
+    if place == "image":
+        return {"image_properties": {"hw_pci_numa_affinity_policy": policy}}, {}
+    return {"port_numa_policies": {"1": policy}}, {}

@@ -236,8 +236,9 @@ def test_a_plug_that_a_crash_ended_owes_nothing_to_the_newer_version(host, upgra
     assert host.manager.store.leases() == ()
 
 
-@pytest.mark.parametrize("target", ["VM", "none"])
-@pytest.mark.parametrize("is_confirmed", [True, False], ids=["plugged again", "not"])
+@pytest.mark.parametrize(
+    ("target", "is_confirmed"), [("VM", True), ("VM", False), ("none", False)]
+)
 def test_the_erasure_is_permitted_although_root_names_the_device_no_more(
     host, upgrade, monkeypatch, target, is_confirmed
 ):

@@ -65,15 +65,11 @@ def test_a_swap_takes_a_pci_function_that_reaches_the_same_function(
     assert not is_unknown(region)
 
 
-@pytest.mark.parametrize("between", ["nothing", "reboot"])
-def test_without_such_a_pci_function_a_swap_changes_nothing(
-    region, programmed, between
-):
+def test_without_such_a_pci_function_a_swap_changes_nothing(region, programmed):
     plug_crypto(region)
-    if between == "reboot":
-        region.kernel.reboot()
-        acme_card.hold(region, POWER_ON)
-        region.restart()
+    region.kernel.reboot()
+    acme_card.hold(region, POWER_ON)
+    region.restart()
     leave(region, PLACES[0], PLACES[2])
     before = region.manager.store.leases()
     for _attempt in range(2):

@@ -38,9 +38,9 @@ def host(make_bench, install_plugins, monkeypatch) -> TestHost:
     return make_bench()
 
 
-def use(host: TestHost) -> None:
+def use(host: TestHost, **request: str) -> None:
     """Plug the card, let the guest write to it, and unplug it."""
-    host.plug(1, CARD)
+    host.plug(1, CARD, **request)
     acme.write_medium(host.root, CARD)
     assert host.unplug(1) == 1
 
@@ -67,18 +67,11 @@ def check_erased(host: TestHost) -> None:
     host.plug(2, CARD)
 
 
-def test_a_store_that_is_lost_before_the_first_call_leaves_the_card_unknown(host):
-    use(host)
-    lose_store(host)
-    check_unknown(host)
-    release(host)
-    check_erased(host)
-
-
-def test_a_card_that_stayed_with_the_host_is_on_record_as_well(host):
-    host.plug(1, CARD, attach_target="none")
-    acme.write_medium(host.root, CARD)
-    host.unplug(1)
+@pytest.mark.parametrize("target", ["VM", "none"])
+def test_a_store_that_is_lost_before_the_first_call_leaves_the_card_unknown(
+    host, target
+):
+    use(host, attach_target=target)
     lose_store(host)
     check_unknown(host)
     release(host)

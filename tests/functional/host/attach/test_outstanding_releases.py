@@ -5,28 +5,21 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable
 
 import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.helper.client import Helper
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.placement.sync import Publisher
-from os_acc.store import Store
+from os_acc.privsep import record
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import has
-from tests.stress import processes
 from tests.unit import acme
 from tests.unit.placement.nova_side import Nova
-from tests.unit.placement.placement_double import Double
 
 CARD, OTHER = "0000:5e:00.0", "0000:e3:00.0"
 GPU = "0000:17:00.0"
@@ -39,13 +32,6 @@ def host(make_bench, install_plugins) -> TestHost:
     """Return a host with two cards whose plugin leaves a mark on a prepared one."""
     install_plugins(acme="tests.unit.acme:Marks")
     return make_bench()
-
-
-@pytest.fixture
-def placement() -> Iterator[Double]:
-    found = Double()
-    yield found
-    found.end()
 
 
 #: The plugin goes: its package is removed, the operator disables it, or it is broken.
@@ -225,12 +211,9 @@ def test_the_generic_plugin_is_not_missed(host):
     assert host.unplug(1) == 1
 
 
-@pytest.mark.parametrize("target", ["host", "none"])
-def test_a_device_that_stays_with_the_host_is_not_missed(host, lose_plugin, target):
+def test_a_device_that_stays_with_the_host_is_not_missed(host, lose_plugin):
     host.bind(CARD, "nvme")
-    selected, specs = request(host.provider(CARD))
-    specs["accel1:attach_target"] = target
-    host.manager.plug(instance(1), selected, specs)
+    host.plug(1, CARD, attach_target="none")
     lose_plugin()
     assert owner(host, CARD) == "pci"
     assert host.unplug(1) == 1
@@ -318,24 +301,6 @@ def test_novas_tree_reserves_the_unit_until_the_plugin_has_released_it(
     assert units() == {CLASS: (1, 0)}
 
 
-def test_a_sync_reserves_the_unit_until_the_plugin_has_released_it(
-    host, lose_plugin, bring_back, placement
-):
-    uuid = host.provider(CARD).uuid
-
-    def published() -> dict[str, tuple[int, int]]:
-        host.manager.catalog.publish(Publisher(placement.config(), "node1"))
-        found = placement.providers[uuid].inventories
-        return {name: (r["total"], r["reserved"]) for name, r in found.items()}
-
-    assert published() == {CLASS: (1, 0)}
-    quarantine(host, lose_plugin)
-    assert published() == {CLASS: (1, 1)}
-    bring_back()
-    release(host)
-    assert published() == {CLASS: (1, 0)}
-
-
 # -- a plug of an instance that has the card ---------------------------------------
 
 
@@ -401,100 +366,13 @@ def test_a_version_that_prepares_is_owed_a_release_from_its_first_use(
     check_waits(host)
 
 
-# -- a crash at each step, then the plugin is gone ---------------------------------
-
-
-def _die(*_arguments: object, **_others: object) -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
-
-
-def _die_after(step: Callable[..., object]) -> Callable[..., None]:
-    def dying(*arguments: object) -> None:
-        step(*arguments)
-        _die()
-
-    return dying
-
-
-def _die_at_commit(replace: Callable[..., object]) -> Callable[..., object]:
-    def dying(store: Store, leases: list[Lease], *others: object) -> object:
-        if leases[0].state is LeaseState.HELD:
-            _die()
-        return replace(store, leases, *others)
-
-    return dying
-
-
-_IN_A_PLUG = {
-    "between record and prepare": (acme.Marks, "prepare", _die),
-    "in prepare": (acme.Marks, "prepare", _die_after(acme.Marks.prepare)),
-    "between prepare and bind": (Helper, "take", _die),
-    "after bind": (Store, "replace", _die_at_commit(Store.replace)),
-}
-_IN_AN_UNPLUG = {
-    "before the restore": (Helper, "give_back", _die),
-    "before release": (acme.Marks, "release", _die),
-    "in release": (acme.Marks, "release", _die_after(acme.Marks.release)),
-    "between release and deletion": (Store, "delete", _die),
-}
-
-
-def crash_at(step: tuple[type, str, object], act: Callable[[], object]) -> None:
-    """Do something in a process that is killed at a step."""
-
-    def run() -> None:
-        target, name, dying = step
-        pytest.MonkeyPatch().setattr(target, name, dying)
-        act()
-
-    assert processes.call(run).killed
-
-
-@pytest.mark.parametrize("step", _IN_A_PLUG.values(), ids=_IN_A_PLUG)
-def test_a_plug_that_is_killed_waits_for_the_plugin(
-    host, lose_plugin, bring_back, step
-):
-    before = host.kernel.snapshot()
-    crash_at(step, lambda: host.plug(1, CARD))
-    check_waits_until_back(host, lose_plugin, bring_back)
-    assert host.kernel.snapshot() == before
-
-
-@pytest.mark.parametrize("step", _IN_AN_UNPLUG.values(), ids=_IN_AN_UNPLUG)
-def test_an_unplug_that_is_killed_waits_for_the_plugin(
-    host, lose_plugin, bring_back, step
-):
-    before = host.kernel.snapshot()
+def test_a_release_after_a_reboot_ends_the_helpers_copy_of_the_record(host):
+    """The reboot has given the device back already."""
     host.plug(1, CARD)
-    crash_at(step, lambda: host.unplug(1))
-    check_waits_until_back(host, lose_plugin, bring_back)
-    assert host.kernel.snapshot() == before
-
-
-def check_waits_until_back(
-    host: TestHost, lose_plugin: Callable[..., None], bring_back: Callable[..., None]
-) -> None:
-    lose_plugin()
-    check_waits(host)
-    bring_back()
-    assert host.lease_state() is LeaseState.QUARANTINED
-    release(host)
-    assert acme.marked(host.root) == []
-    assert host.manager.store.leases() == ()
-
-
-@pytest.mark.parametrize(
-    "step",
-    [*_IN_A_PLUG.values(), *_IN_AN_UNPLUG.values()],
-    ids=[*_IN_A_PLUG, *_IN_AN_UNPLUG],
-)
-def test_with_the_plugin_a_crash_is_settled_at_the_next_start(host, step):
-    def plug_and_unplug() -> None:
-        host.plug(1, CARD)
-        host.unplug(1)
-
-    crash_at(step, plug_and_unplug)
+    host.kernel.reboot()
     host.restart()
+    assert host.unplug(1) == 1
     assert acme.marked(host.root) == []
-    assert host.manager.store.leases() == ()
+    assert not record.claimed()
+    host.restart()
+    host.plug(2, CARD)

@@ -10,7 +10,7 @@ from os_acc import exception
 from os_acc.bitstreams import options
 from os_acc.placement.region_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -68,26 +68,11 @@ def test_the_same_function_is_not_programmed_again(ports):
     assert ports.kernel.held_by_hardware(CARD)[0] == CRYPTO
 
 
-def test_a_guest_may_take_a_region_as_it_is(fpgas):
-    fpgas.plug(1)
-    assert fpgas.programmings() == []
-    assert held(fpgas) == POWER_ON
-
-
 def test_the_same_request_again_confirms(fpgas):
     upload(fpgas)
     first = fpgas.plug(1, function_id=GZIP)
     assert fpgas.plug(1, function_id=GZIP.upper()) == first
     assert fpgas.programmings() == ["done"]
-
-
-def test_another_bitstream_is_another_request(fpgas):
-    upload(fpgas)
-    fpgas.plug(1, function_id=GZIP)
-    with pytest.raises(
-        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
-    ):
-        fpgas.plug(1, function_id=CRYPTO)
 
 
 def test_two_cards_are_programmed_for_one_guest(fpgas):
@@ -174,39 +159,6 @@ def test_the_image_of_the_guest_may_name_the_function(fpgas, key):
     assert held(fpgas) == GZIP
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("accel:bitstream_name", "gzip"),
-        ("bitstream_name", "gzip"),
-        ("function_id", GZIP),
-        ("function_uuid", GZIP),
-        ("function_name", "gzip"),
-        ("function_id", "matmul"),
-    ],
-)
-def test_the_image_of_the_guest_may_spell_its_request_in_each_way(fpgas, name, value):
-    upload(fpgas, function_uuid="matmul")
-    upload(fpgas, "crypto", CRYPTO)
-    boot(fpgas, vm_image(fpgas, **{name: value}))
-    assert held(fpgas) == GZIP
-
-
-def test_the_flavor_wins(fpgas):
-    upload(fpgas)
-    boot(fpgas, vm_image(fpgas, **{"accel:function_id": GZIP}), function_id=GZIP)
-    assert held(fpgas) == GZIP
-
-
-def test_a_contradiction_is_an_error(fpgas):
-    upload(fpgas)
-    image = vm_image(fpgas, **{"accel:function_id": CRYPTO})
-    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
-        boot(fpgas, image, function_id=GZIP)
-    assert held(fpgas) == POWER_ON
-    assert fpgas.manager.store.leases() == ()
-
-
 def test_an_image_by_its_id_has_to_be_what_the_image_of_the_guest_needs(fpgas):
     bitstream = upload(fpgas)
     needs_it = vm_image(fpgas, **{"accel:function_id": GZIP})
@@ -219,11 +171,6 @@ def test_an_image_by_its_id_has_to_be_what_the_image_of_the_guest_needs(fpgas):
     assert held(fpgas) == POWER_ON
     boot(fpgas, needs_it, bitstream_id=bitstream)
     assert held(fpgas) == GZIP
-
-
-def test_an_image_that_nobody_knows_asks_for_nothing(fpgas):
-    boot(fpgas, "11111111-2222-4333-8444-555555555555")
-    assert fpgas.programmings() == []
 
 
 def test_an_image_that_is_not_seen_may_be_an_error(fpgas):
@@ -244,11 +191,7 @@ def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
     fpgas.restart()
     boot(fpgas, "11111111-2222-4333-8444-555555555555")
     assert fpgas.programmings() == []
-    with pytest.raises(
-        exception.InvalidConfiguration,
-        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
-        match="auth_type",
-    ):
+    with raises(exception.ConfigurationReason.NOT_CONFIGURED, match="auth_type"):
         fpgas.plug(2, OTHER_CARD, function_id=GZIP)
 
 
@@ -289,11 +232,7 @@ def test_a_card_without_reconfiguration_is_one_region_as_it_is(make_fpgas):
     upload(bench)
     assert function_trait(POWER_ON) in traits(bench)
     assert "CUSTOM_PROGRAMMABLE" not in traits(bench)
-    with pytest.raises(
-        exception.RegionUnusable,
-        check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
-        match=CARD,
-    ):
+    with raises(exception.RegionReason.NOT_PROGRAMMABLE, match=CARD):
         bench.plug(1, function_id=GZIP)
     (entry,) = bench.plug(1)
     assert entry["pci_id"] == CARD
@@ -311,9 +250,6 @@ def test_a_card_without_reconfiguration_may_be_what_is_asked_for(make_fpgas):
 def test_what_is_no_fpga_is_not_programmed(make_fpgas):
     bench = make_fpgas(hosts.two_socket_host())
     upload(bench)
-    with pytest.raises(
-        exception.RegionUnusable,
-        check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
-    ):
+    with raises(exception.RegionReason.NOT_PROGRAMMABLE):
         bench.plug(1, "0000:17:00.0", function_id=GZIP)
     assert bench.manager.store.leases() == ()

@@ -21,7 +21,7 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.testing import bitstreams
 from os_acc.testing.dfl_specs import payload
-from tests.expected_errors import has, raises
+from tests.expected_errors import raises
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -37,30 +37,18 @@ from tests.unit.fpga import (
 )
 
 
-@pytest.mark.parametrize(
-    ("reported", "error"),
-    [
-        ("reconfig operation error", exception.ProgrammingReason.OPERATION),
-        ("reconfig CRC error", exception.ProgrammingReason.CRC),
-        ("reconfig incompatible image", exception.ProgrammingReason.INCOMPATIBLE),
-        ("reconfig IP protocol error", exception.ProgrammingReason.PROTOCOL),
-        ("reconfig fifo overflow error", exception.ProgrammingReason.FIFO_OVERFLOW),
-    ],
-)
-def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, reported, error):
+def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas):
     """Cyborg treats a failed programming as a success: item 1 of its defects."""
     upload(fpgas)
-    fpgas.kernel.fail_programming(CARD, reported)
-    with raises(error, match=reported) as caught:
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with raises(exception.ProgrammingReason.CRC, match="reconfig CRC error") as caught:
         fpgas.plug(1, function_id=GZIP)
-    assert caught.value.errors == (reported,)
+    assert caught.value.errors == ("reconfig CRC error",)
     assert fpgas.manager.store.leases() == ()
     assert fpgas.drivers(CARD) == ["dfl-pci"]
     assert is_unknown(fpgas)
     assert function_trait(POWER_ON) not in traits(fpgas)
-    with pytest.raises(
-        exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
-    ):
+    with raises(exception.RegionReason.UNKNOWN):
         fpgas.plug(2)
     # A request for a bitstream has the region programmed anew.
     fpgas.restart()
@@ -72,32 +60,15 @@ def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, reported, erro
 def test_a_programming_without_effect_is_found_out(fpgas):
     upload(fpgas)
     fpgas.kernel.ignore(CARD, "program")
-    with pytest.raises(
-        exception.ProgrammingFailed,
-        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
-        match=GZIP,
-    ):
+    with raises(exception.ProgrammingReason.WRONG_FUNCTION, match=GZIP):
         fpgas.plug(1, function_id=GZIP)
     assert is_unknown(fpgas)
     assert fpgas.manager.store.leases() == ()
 
 
-def test_an_image_that_is_something_else_is_found_out(fpgas):
-    upload(fpgas, "liar", CRYPTO, declared=GZIP)
-    with pytest.raises(
-        exception.ProgrammingFailed,
-        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
-        match=CRYPTO,
-    ):
-        fpgas.plug(1, function_id=GZIP)
-    assert is_unknown(fpgas)
-
-
 def test_an_image_for_another_region_never_reaches_the_driver(fpgas):
     upload(fpgas, interface=CRYPTO)
-    with pytest.raises(
-        exception.ImageUnusable, check=has(reason=exception.ImageReason.MISMATCH)
-    ):
+    with raises(exception.ImageReason.MISMATCH):
         fpgas.plug(1, bitstream_name="gzip")
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)
@@ -226,11 +197,7 @@ def test_another_shell_that_is_put_into_the_card_meanwhile_is_seen(fpgas, monkey
 def test_a_bitstream_of_two_functions_has_to_show_one_of_them(fpgas):
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     image = fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(POWER_ON)))
-    with pytest.raises(
-        exception.ProgrammingFailed,
-        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
-        match=POWER_ON,
-    ):
+    with raises(exception.ProgrammingReason.WRONG_FUNCTION, match=POWER_ON):
         fpgas.plug(1, bitstream_id=image)
     assert is_unknown(fpgas)
 
@@ -239,11 +206,7 @@ def test_of_two_functions_a_region_with_one_has_to_show_the_one_that_is_meant(fp
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     reported = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
     fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **reported)
-    with pytest.raises(
-        exception.ProgrammingFailed,
-        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
-        match=GZIP,
-    ):
+    with raises(exception.ProgrammingReason.WRONG_FUNCTION, match=GZIP):
         fpgas.plug(1, function_id=CRYPTO)
 
 

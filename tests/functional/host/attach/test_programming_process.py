@@ -39,12 +39,6 @@ def _wait_for_its_end() -> None:
         time.sleep(0.01)
 
 
-def test_the_helper_finds_the_image_by_its_own_configuration(host: FpgaHost):
-    assert program(host) == WANTED
-    (write,) = host.kernel.writes()
-    assert write.pid != os.getpid()
-
-
 def test_a_helper_that_is_killed_leaves_the_write_to_its_worker(host: FpgaHost):
     host.kernel.hang(CARD, "program")
     with pytest.raises(exception.DeviceStuck):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Several cards are programmed at the same time, one region of a card at a time."""
+"""Several cards are programmed at the same time, one region of a card at a time.
+
+Cards with the same serial number are different cards.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from concurrent import futures
 
@@ -12,8 +16,19 @@ import pytest
 from os_acc import exception
 from os_acc.helper import client
 from os_acc.objects.epoch import DAY
-from os_acc.testing import TestHost, instance, request
-from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, held, upload
+from os_acc.testing import HostSpec, TestHost, instance, request
+from tests.expected_errors import raises
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    OTHER_CARD,
+    OTHER_VF,
+    VF,
+    held,
+    two_cards,
+    upload,
+)
 
 
 @pytest.fixture
@@ -117,3 +132,46 @@ def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
     assert len(slow.result()) == 1
     ports.plug(2, OTHER_VF, function_id=GZIP)
     assert ports.kernel.held_by_hardware(CARD) == (GZIP, GZIP)
+
+
+# -- cards with the same serial number ---------------------------------------------
+
+
+@pytest.fixture
+def twins(make_fpgas) -> TestHost:
+    """Build a host with two cards whose serial numbers are not programmed."""
+    cards = [
+        dataclasses.replace(
+            card,
+            attributes=(
+                *card.attributes,
+                ("serial_number", f"{'-'.join(['00'] * 8)}\n"),
+            ),
+        )
+        for card in two_cards().functions
+    ]
+    bench = make_fpgas(HostSpec(tuple(cards)))
+    upload(bench)
+    return bench
+
+
+def test_each_of_two_twins_is_programmed_for_one_guest(twins):
+    selected, specs = request(twins.provider(CARD), twins.provider(OTHER_CARD))
+    specs |= {"accel1:function_id": GZIP, "accel2:function_id": GZIP}
+    twins.manager.plug(instance(1), selected, specs)
+    assert (held(twins, CARD), held(twins, OTHER_CARD)) == (GZIP, GZIP)
+
+
+def test_one_twin_is_programmed_while_a_guest_has_the_other(twins):
+    twins.plug(1, CARD)
+    twins.plug(2, OTHER_CARD, function_id=GZIP)
+    assert held(twins, OTHER_CARD) == GZIP
+
+
+def test_what_is_proved_of_one_twin_says_nothing_of_the_other(twins):
+    twins.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingFailed):
+        twins.plug(1, CARD, function_id=GZIP)
+    twins.plug(2, OTHER_CARD, function_id=GZIP)
+    with raises(exception.RegionReason.UNKNOWN):
+        twins.plug(3, CARD)

@@ -63,8 +63,7 @@ def forget_images(host: TestHost) -> None:
         (host.images.path / f"{name}.json").unlink()
 
 
-@pytest.mark.parametrize("target", ["VM", "host"])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("target", "known"), [("VM", False), ("host", True)])
 def test_back_to_a_plain_image_after_a_kill_keeps_the_contents(
     fpgas, images, target, known
 ):

@@ -13,7 +13,7 @@ from os_acc.attach.lifecycle import Lifecycle
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import raises
-from tests.functional.host.attach.test_rebuild import die, plug, start, vm_image
+from tests.functional.host.attach.test_rebuild import die, plug, start, vm_images
 from tests.unit import acme_card
 from tests.unit.acme_card import PCI_A, PCI_B, PF, by_trait, published
 from tests.unit.fpga import CRYPTO, GZIP
@@ -22,10 +22,7 @@ from tests.unit.fpga import CRYPTO, GZIP
 @pytest.fixture
 def images(two_functions) -> dict[str, str]:
     """Let a guest have one function of the region; return images that request it."""
-    found = {
-        function: vm_image(two_functions, f"vm-{function}", function_id=function)
-        for function in (GZIP, CRYPTO)
-    }
+    found = vm_images(two_functions)
     plug(two_functions, found[GZIP], PF)
     assert published(two_functions) == {GZIP}
     return found
@@ -48,10 +45,16 @@ def by_id(host: TestHost, number: int, function: str) -> list[Any]:
     return host.plug(number, PF, function_id=function)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("way", [as_it_is, by_id, by_trait])
-@pytest.mark.parametrize("function", [GZIP, CRYPTO])
-@pytest.mark.share(6)
+@pytest.mark.parametrize(
+    ("restart", "way", "function"),
+    [
+        (False, as_it_is, GZIP),
+        (True, by_id, GZIP),
+        (False, by_id, CRYPTO),
+        (False, by_trait, GZIP),
+        (True, by_trait, CRYPTO),
+    ],
+)
 def test_a_region_of_a_rebuild_that_was_killed_is_not_given_to_another_guest(
     two_functions, images, restart, way, function
 ):

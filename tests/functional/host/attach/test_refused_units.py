@@ -100,11 +100,6 @@ def exchange(host: TestHost) -> None:
     host.kernel.hot_plug(drive(NvmeSpec()))
 
 
-def add_namespace(host: TestHost) -> None:
-    host.kernel.hot_unplug(DRIVE)
-    host.kernel.hot_plug(drive(NvmeSpec()))
-
-
 def change_options(host: TestHost) -> None:
     host.groups["os_acc_nvme"] = {"erase_methods": ["deallocate"]}
     host.restart()

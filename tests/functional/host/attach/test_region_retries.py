@@ -85,22 +85,16 @@ def test_a_failure_that_cannot_pass_is_not_repeated(waiting):
     assert due(waiting) == []
 
 
-def test_the_next_guest_of_a_repaired_region_makes_it_due_again(waiting):
+@pytest.mark.parametrize("is_repaired", [True, False])
+def test_the_next_guest_of_a_region_makes_it_due_again(waiting, is_repaired):
     """Its release is completed by a retry, or by a command."""
     waiting.kernel.fail_programming(CARD, "reconfig CRC error")
     run_round(waiting)
-    waiting.manager.regions.program(ADDRESS, in_time())
-    be_a_guest_whose_release_ends_later(waiting)
-    for _release_then_program in range(2):
-        run_round(waiting)
-    assert TRAIT in traits(waiting)
-
-
-def test_the_next_guest_of_a_broken_region_makes_it_due_again(waiting):
-    waiting.kernel.fail_programming(CARD, "reconfig CRC error")
-    run_round(waiting)
-    waiting.plug(1, CARD, function_id=GZIP)
-    be_a_guest_whose_release_ends_later(waiting, plug=False)
+    if is_repaired:
+        waiting.manager.regions.program(ADDRESS, in_time())
+    else:
+        waiting.plug(1, CARD, function_id=GZIP)
+    be_a_guest_whose_release_ends_later(waiting, plug=is_repaired)
     for _release_then_program in range(2):
         run_round(waiting)
     assert TRAIT in traits(waiting)

@@ -56,7 +56,7 @@ def test_the_number_of_calls_is_that_of_one_device(
     assert host.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("ahead", [VFS[1:2], VFS[1:3], VFS])
+@pytest.mark.parametrize("ahead", [VFS[1:2], VFS])
 def test_each_device_may_refuse_the_epoch_once(
     host: TestHost, let_a_device_see, ahead: list[str]
 ) -> None:
@@ -76,17 +76,6 @@ def test_a_device_that_does_not_return_keeps_its_lease_alone(host: TestHost) -> 
         host.unplug(1)
     (left,) = host.manager.store.leases(uuid_of(1))
     assert str(left.address) == VFS[2]
-
-
-def test_a_held_device_keeps_its_lease_alone(host: TestHost, calls: list[str]) -> None:
-    host.plug(1, *VFS)
-    host.kernel.hold(VFS[3], pid=4711, command="qemu")
-    with pytest.raises(exception.DevicesUnreleased, match="qemu"):
-        host.unplug(1)
-    (left,) = host.manager.store.leases(uuid_of(1))
-    assert str(left.address) == VFS[3]
-    host.kernel.let_go(VFS[3])
-    assert host.unplug(1) == 1
 
 
 def test_the_device_that_is_held_is_named(

@@ -28,7 +28,7 @@ from os_acc.testing import (
     instance,
 )
 from os_acc.testing.tree import Tree
-from tests.expected_errors import has
+from tests.expected_errors import raises
 from tests.unit.fpga import CARD, GZIP, held, upload
 from tests.unit.rival_driver import prefer
 
@@ -123,21 +123,6 @@ def test_a_device_that_was_bound_to_vfio_stays_there(
     assert bench.kernel.snapshot() == before
 
 
-def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
-    contested: TestHost,
-) -> None:
-    bind(contested, GPU, OURS)
-    before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
-    contested.kernel.fail(AUDIO, "drivers_probe")
-    with pytest.raises(
-        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
-    ):
-        contested.plug(1, GPU)
-    assert since(contested.kernel, GPU, had) == (VFIO, OURS)
-    assert contested.kernel.snapshot() == before
-
-
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("attribute", "nth"),
     [
@@ -149,14 +134,14 @@ def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
     ],
 )
 @pytest.mark.share(4)
-def test_an_unplug_that_is_killed_at_any_write_lets_no_other_driver_in(
-    contested: TestHost, attribute: str, nth: int, after: bool
+def test_an_unplug_that_is_killed_after_any_write_lets_no_other_driver_in(
+    contested: TestHost, attribute: str, nth: int
 ) -> None:
     """The result is the same if the device is probed before it is given back."""
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
     contested.plug(1, GPU)
-    contested.kernel.kill(GPU, attribute, nth=nth, after=after)
+    contested.kernel.kill(GPU, attribute, nth=nth, after=True)
     with pytest.raises(exception.DevicesUnreleased):
         contested.unplug(1)
     assert contested.kernel.writes()[-1].outcome.startswith("killed")
@@ -187,7 +172,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     assert contested.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("name", ["i6300ESB timer", "0", "a:b+c.d_e-f", "x" * 64])
+@pytest.mark.parametrize("name", ["i6300ESB timer", "a:b+c.d_e-f"])
 def test_the_prior_driver_may_have_an_unusual_name(
     contested: TestHost, name: str
 ) -> None:
@@ -220,7 +205,7 @@ def test_every_function_of_a_group_returns_to_its_own_driver(
 # -- an FPGA card that starts anew with its driver ------------------------------
 
 
-#: The writes of a renewal. The stress lane has the kills of each kind of host.
+#: The writes of a renewal.
 RENEWAL = [
     ("driver_override", 1),
     ("unbind", 1),
@@ -235,9 +220,7 @@ def failed(fpgas: TestHost) -> TestHost:
     prefer(fpgas.kernel, THIRD, CARD)
     upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
-    with pytest.raises(
-        exception.ProgrammingFailed, check=has(reason=exception.ProgrammingReason.CRC)
-    ):
+    with raises(exception.ProgrammingReason.CRC):
         fpgas.plug(1, function_id=GZIP)
     return fpgas
 
@@ -254,35 +237,17 @@ def test_the_plug_after_an_error_lets_no_other_driver_in(
     assert failed.kernel.snapshot() == before
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.share(4)
-def test_a_renewal_that_is_killed_at_any_write_is_undone(
-    failed: TestHost, attribute: str, nth: int, after: bool
-) -> None:
-    before = failed.kernel.snapshot()
-    failed.kernel.kill(CARD, attribute, nth=nth, after=after)
-    with pytest.raises(exception.HelperLost):
-        failed.plug(1, function_id=GZIP)
-    assert failed.kernel.snapshot() == before
-    failed.plug(1, function_id=GZIP)
-    assert held(failed) == GZIP
-    assert failed.unplug(1) == 1
-    assert THIRD not in failed.kernel.drivers(CARD)
-    assert failed.kernel.snapshot() == before
-
-
 @pytest.fixture
 def rebooted(
     make_fpgas: Callable[..., TestHost],
 ) -> Callable[..., tuple[TestHost, Snapshot]]:
-    """Return ``rebooted(attribute, nth, after)``: a plug fails after a reboot.
+    """Return ``rebooted(attribute, nth)``: a plug fails after a reboot.
 
-    The next plug starts anew with the card, and is killed at that write. The function
-    also returns the host as it was before these two plugs.
+    The next plug starts anew with the card, and is killed after that write. The
+    function also returns the host as it was before these two plugs.
     """
 
-    def reboot(attribute: str, nth: int, after: bool) -> tuple[TestHost, Snapshot]:
+    def reboot(attribute: str, nth: int) -> tuple[TestHost, Snapshot]:
         card = hosts.dfl("0000:3b", 0)
         third = DriverSpec(THIRD, (card.ids,))
         fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
@@ -295,12 +260,9 @@ def rebooted(
         fpgas.restart()
         before = fpgas.kernel.snapshot()
         fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
-        with pytest.raises(
-            exception.ProgrammingFailed,
-            check=has(reason=exception.ProgrammingReason.CRC),
-        ):
+        with raises(exception.ProgrammingReason.CRC):
             fpgas.manager.plug(instance(1), None, None)
-        fpgas.kernel.kill(CARD, attribute, nth=nth, after=after)
+        fpgas.kernel.kill(CARD, attribute, nth=nth, after=True)
         with pytest.raises(exception.HelperLost):
             fpgas.manager.plug(instance(1), None, None)
         return fpgas, before
@@ -315,31 +277,27 @@ def check_restored(fpgas: TestHost, before: Snapshot) -> None:
     assert fpgas.manager.store.leases() == ()
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
 @pytest.mark.share(4)
 def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
     rebooted: Callable[..., tuple[TestHost, Snapshot]],
     attribute: str,
     nth: int,
-    after: bool,
 ) -> None:
-    fpgas, before = rebooted(attribute, nth, after)
+    fpgas, before = rebooted(attribute, nth)
     fpgas.manager.plug(instance(1), None, None)
     assert held(fpgas) == GZIP
     assert fpgas.unplug(1) == 1
     check_restored(fpgas, before)
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
 @pytest.mark.share(4)
 def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
     rebooted: Callable[..., tuple[TestHost, Snapshot]],
     attribute: str,
     nth: int,
-    after: bool,
 ) -> None:
-    fpgas, before = rebooted(attribute, nth, after)
+    fpgas, before = rebooted(attribute, nth)
     assert fpgas.unplug(1) == 1
     check_restored(fpgas, before)
