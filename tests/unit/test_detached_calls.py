@@ -10,15 +10,13 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import os_acc
-from os_acc import deadlines, exception, privsep
-from os_acc.helper import connection
+from os_acc import deadlines, exception
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import instance, request
 
@@ -45,44 +43,12 @@ def in_time(check: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.fixture
-def no_start(monkeypatch):
-    """Make each detached call's thread end before it signals its start."""
-    monkeypatch.setattr(deadlines, "START_SECONDS", 0.2)
-    monkeypatch.setattr(deadlines, "_bootstrap", out_of_memory)
-    monkeypatch.setattr("sys.unraisablehook", lambda _about: None)
-
-
 # -- a thread that ends before its start is signalled -------------------------------
 
 
 def test_a_plug_does_not_wait_for_a_thread_without_memory(bench):
     arguments = request(bench.provider(FPGA))
     assert in_time(lambda: len(bench.manager.plug(instance(1), *arguments)) == 1)
-
-
-def test_an_unplug_does_not_wait_for_threads_without_memory(bench):
-    bench.plug(1, GPU, FPGA)
-    assert in_time(lambda: bench.unplug(1) == 2)
-
-
-def test_the_start_of_a_helper_does_not_wait_for_a_thread_without_memory(
-    monkeypatch,
-):
-    def fail() -> None:
-        raise OSError("no sudo")
-
-    monkeypatch.setattr(privsep.inspect, "client_mode", True)
-    monkeypatch.setattr(privsep.inspect, "channel", None)
-    monkeypatch.setattr(privsep.inspect, "connect", fail)
-
-    def check() -> bool:
-        start = connection.Connection(privsep.inspect).start()
-        with pytest.raises(exception.HelperUnavailable, match="no sudo"):
-            start.wait(time.monotonic() + LONG)
-        return True
-
-    assert in_time(check)
 
 
 def test_a_plug_whose_threads_do_not_start_is_refused_and_frees_its_lock(
@@ -102,28 +68,6 @@ def test_a_plug_whose_threads_do_not_start_is_refused_and_frees_its_lock(
     assert bench.manager.store.leases() == ()
     bench.plug(1, FPGA)
     assert bench.lease_state() is LeaseState.HELD
-
-
-def test_work_whose_threads_do_not_start_is_done_in_turn(no_start):
-    assert deadlines.side_by_side(range(5), lambda each: -each, 3) == [
-        0,
-        -1,
-        -2,
-        -3,
-        -4,
-    ]
-
-
-def test_a_helper_whose_thread_does_not_start_is_told_and_tried_again(
-    monkeypatch, no_start
-):
-    monkeypatch.setattr(privsep.inspect, "client_mode", True)
-    monkeypatch.setattr(privsep.inspect, "channel", None)
-    link = connection.Connection(privsep.inspect)
-    start = link.start()
-    with pytest.raises(exception.HelperUnavailable, match="did not start"):
-        start.wait(time.monotonic() + LONG)
-    assert link.start() is not start
 
 
 def test_a_thread_without_memory_to_be_made_is_refused(monkeypatch):

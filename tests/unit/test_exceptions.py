@@ -43,6 +43,8 @@ def test_an_error_says_what_happened_and_then_what_to_do(kind):
     assert str(error) == (f"what happened ({hint})" if hint else "what happened")
     assert kind.__doc__
     assert kind.__doc__ != kind.__base__.__doc__
+    assert not kind.default_hint.startswith("(")
+    assert not kind.default_hint.endswith(".")
     hinted = make(kind, hint="do this")
     assert str(hinted) == "what happened (do this)"
 
@@ -174,12 +176,6 @@ def test_an_error_can_be_copied_and_sent(kind):
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(other) is kind
         assert (other.args, vars(other)) == (error.args, vars(error))
-
-
-@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
-def test_a_hint_never_repeats_its_brackets(kind):
-    assert not kind.default_hint.startswith("(")
-    assert not kind.default_hint.endswith(".")
 
 
 def test_what_a_caller_passed_wrong_is_a_value_error():

@@ -70,32 +70,27 @@ def test_each_row_is_read() -> None:
     assert len(rows()) == len(re.findall(r"^   \* - ", text, re.MULTILINE)) - 1
 
 
-@pytest.mark.parametrize("operation", SPECIFIED)
-def test_each_operation_of_the_specification_has_a_row(operation: str) -> None:
+def test_each_operation_of_the_specification_has_a_row() -> None:
     commands = {
         command
         for row in rows()
         for command in re.findall(r"``([^`]+)``", row["operation"])
     }
-    assert SPECIFIED[operation] in commands
+    assert commands >= {*SPECIFIED.values()}
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row["operation"])
-def test_each_row_has_tests_with_one_group_and_with_several(
+def test_each_row_states_the_effect_and_has_tests_with_one_group_and_with_several(
     row: re.Match[str],
 ) -> None:
-    found = _TEST.findall(row["shown"])
-    assert found
-    assert not _TEST.sub("", row["shown"]).strip(", \n")
-    for place, test in found:
-        assert arguments(place, test) & _EITHER, test
-
-
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row["operation"])
-def test_each_row_states_the_effect(row: re.Match[str]) -> None:
     assert row["effect"].split()[0].strip(",;:") in {
         "Attach",
         "Keep",
         "Release",
         "Refuse",
     }
+    found = _TEST.findall(row["shown"])
+    assert found
+    assert not _TEST.sub("", row["shown"]).strip(", \n")
+    for place, test in found:
+        assert arguments(place, test) & _EITHER, test

@@ -10,8 +10,6 @@ import pytest
 from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.pci import scan
 from os_acc.host.usage import read_usage
-from os_acc.objects.device import RejectReason
-from os_acc.testing import HostSpec, hosts
 from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
@@ -308,21 +306,6 @@ def test_a_vgpu_type_that_is_no_number_keeps_its_vf_alone(sysfs: Sysfs) -> None:
     vf = virtual_function(sysfs, "")
     assert "cannot determine" in (use(sysfs, vf) or "")
     assert use(sysfs, PLAIN) is None
-
-
-def test_a_card_with_a_mediated_device_is_not_offered_until_it_is_removed(make_bench):
-    bench = make_bench(HostSpec(hosts.gpu("0000:17")))
-    gpu = "0000:17:00.0"
-    assert bench.provider(gpu)
-    link = Path(bench.root, "sys/bus/mdev/devices", MDEV)
-    link.symlink_to(f"../../../devices/pci0000:17/{gpu}/{MDEV}")
-    rejected = bench.rejected(gpu)
-    assert (rejected.reason, rejected.detail) == (
-        RejectReason.HOST_USES,
-        f"it has the mediated device {MDEV}",
-    )
-    link.unlink()
-    assert bench.provider(gpu)
 
 
 def test_the_real_host_can_be_checked() -> None:

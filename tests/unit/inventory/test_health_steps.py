@@ -75,17 +75,11 @@ def faults(host: TestHost) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("worn", "message"),
-    [
-        ({"warning": 0b100}, "its reliability is degraded by errors of the media"),
-        ({"spare": 9}, "its spare capacity is below the threshold"),
-    ],
-)
-def test_a_worn_drive_is_reserved_until_it_is_healthy(drives, caplog, worn, message):
+def test_a_worn_drive_is_reserved_until_it_is_healthy(drives, caplog):
+    message = "its spare capacity is below the threshold"
     read(drives)
     assert reserved(drives, DRIVE) == 0
-    drives.kernel.wear_out(DRIVE, **worn)
+    drives.kernel.wear_out(DRIVE, spare=9)
     read(drives)
     assert (reserved(drives, DRIVE), reserved(drives, OTHER)) == (1, 0)
     assert f"{DRIVE} is out of order: {message}" in caplog.text
@@ -228,33 +222,27 @@ def test_readings_are_recorded_for_commands(drives):
     }
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *("", "[]", "{", '{"boot": 1}', "[" * 90_000),
+def test_a_damaged_record_states_nothing(drives):
+    read(drives)
+    place = Path(drives.state_path, "health")
+    found = json.loads(place.read_text())
+    changed = (
         {"faults": None},
         {"faults": {"no address": "x"}},
         {"readings": {DRIVE: {"used_percent": float("inf")}}},
         {"readings": {DRIVE: {"used_percent": {}}}},
-        {"faults"},
-        {"readings"},
-    ],
-    ids=lambda each: str(each)[:40],
-)
-def test_a_damaged_record_states_nothing(drives, damage):
-    """A text replaces it, a mapping changes its values, a set names a missing key."""
-    read(drives)
-    place = Path(drives.state_path, "health")
-    if not isinstance(damage, str):
-        found = json.loads(place.read_text())
-        if isinstance(damage, dict):
-            found |= damage
-        else:
-            found = {key: found[key] for key in found.keys() - damage}
-        damage = json.dumps(found)
-    place.write_text(damage)
-    recorded = health_record.recorded(drives.state_path, drives.root)
-    assert recorded == health_record.HealthRecord()
+    )
+    for damage in (
+        *("", "[]", "{", '{"boot": 1}', "[" * 90_000),
+        *(json.dumps(found | values) for values in changed),
+        *(
+            json.dumps({key: found[key] for key in found if key != missing})
+            for missing in ("faults", "readings")
+        ),
+    ):
+        place.write_text(damage)
+        recorded = health_record.recorded(drives.state_path, drives.root)
+        assert recorded == health_record.HealthRecord(), damage[:40]
 
 
 def test_a_record_counts_in_its_boot_and_for_a_while(drives, monkeypatch):
@@ -300,19 +288,19 @@ def test_a_pf_that_another_process_has_just_queried_is_healthy(qat, caplog):
     assert "it was not queried" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "2\n", "alive"])
-def test_another_status_is_unknown(qat, text):
+def test_another_status_is_unknown(qat):
     read(qat)
     place = Path(qat.root, "sys/kernel/debug", f"qat_4xxx_{PF}", "heartbeat/status")
     query = type(qat.kernel).read
+    for text in ("", "2\n", "alive"):
 
-    def answer(self: object, path: str) -> str:
-        return text if path == str(place) else query(self, path)
+        def answer(self: object, path: str, text: str = text) -> str:
+            return text if path == str(place) else query(self, path)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(qat.kernel), "read", answer)
-        read(qat)
-    assert faults(qat) == {""}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(qat.kernel), "read", answer)
+            read(qat)
+        assert faults(qat) == {""}
 
 
 def test_without_debugfs_the_health_is_unknown(qat):

@@ -159,6 +159,7 @@ def test_the_state_of_a_sanitize_operation_is_parsed() -> None:
     [
         (0, 100, ""),
         (0b10, 100, ""),
+        (0b100, 100, "its reliability is degraded by errors of the media"),
         (0b1000, 100, "its media are read-only"),
         (0, 9, "its spare capacity is below the threshold"),
         (1, 9, "its spare capacity is below the threshold"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import signal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,8 +32,6 @@ from tests.unit.rival_driver import prefer
 OK = CallResult(Outcome.OK)
 DONE = CallResult(Outcome.OK, 0, "", WANTED)
 SHA256 = hashlib.sha256(PAYLOAD).hexdigest()
-# In milliseconds: enough to begin, even on a slow machine.
-SHORT = 1500
 PROGRAMMED = f"DFL_FPGA_FME_PORT_PR 0 {len(PAYLOAD)} {SHA256} done"
 
 
@@ -56,16 +53,9 @@ def test_one_port_is_programmed_and_the_other_left_alone(host: FpgaHost):
     assert host.functions(PORTED) == [DFL_FUNCTION, WANTED]
 
 
-@pytest.mark.parametrize("algorithm", ["sha256", "sha3_512", "blake2b"])
-def test_the_image_says_how_it_is_hashed(host: FpgaHost, algorithm: str):
-    digest = host.add(HEAD + PAYLOAD + TAIL, algorithm)
+def test_the_image_says_how_it_is_hashed(host: FpgaHost):
+    digest = host.add(HEAD + PAYLOAD + TAIL, "sha3_512")
     assert host.program(digest=digest) == DONE
-
-
-def test_the_whole_image_can_be_the_payload(host: FpgaHost):
-    digest = host.add(PAYLOAD)
-    assert host.program(digest=digest, offset=0) == DONE
-    assert host.ioctls() == [PROGRAMMED]
 
 
 def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
@@ -74,6 +64,8 @@ def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
     answer = host.program(digest=digest, offset=0, size=size + 1)
     assert answer == CallResult(Outcome.REFUSED, errno.ERANGE, "image", str(size))
     assert is_untouched(host)
+    assert host.program(digest=digest, offset=0) == DONE
+    assert host.ioctls() == [PROGRAMMED]
 
 
 def test_the_nodes_are_free_again(host: FpgaHost):
@@ -87,29 +79,12 @@ def test_the_nodes_are_free_again(host: FpgaHost):
 # -- refusals -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "altered",
-    [
-        HEAD + PAYLOAD[:-1] + b"\0" + TAIL,
-        HEAD + PAYLOAD,
-        HEAD + PAYLOAD + TAIL + TAIL,
-        b"",
-    ],
-    ids=["one byte", "truncated", "longer", "empty"],
-)
-def test_a_file_that_is_not_what_its_name_says_is_not_programmed(
-    host: FpgaHost, altered: bytes
-):
+def test_a_file_that_is_not_what_its_name_says_is_not_programmed(host: FpgaHost):
+    altered = HEAD + PAYLOAD[:-1] + b"\0" + TAIL
     host.file().write_bytes(altered)
     answer = host.program()
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "digest")
     assert answer.observed == hashlib.sha512(altered).hexdigest()
-    assert is_untouched(host)
-
-
-def test_a_file_that_is_gone_is_told(host: FpgaHost):
-    host.file().unlink()
-    assert host.program() == CallResult(Outcome.REFUSED, errno.ENOENT, "image")
     assert is_untouched(host)
 
 
@@ -304,25 +279,6 @@ def test_a_function_that_cannot_be_read_back_is_no_success(
     assert answer == CallResult(Outcome.NO_EFFECT, 0, "programming")
 
 
-def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
-    host.kernel.hang(CARD, "program")
-    answer = host.program(milliseconds=SHORT)
-    assert answer == CallResult(Outcome.STUCK, errno.ETIMEDOUT)
-    assert host.program(milliseconds=SHORT).outcome == Outcome.BUSY
-    assert host.program(SECOND) == DONE
-    host.let_go()
-    # The card holds the function that was programmed late, and is free.
-    assert host.functions() == [WANTED]
-    assert host.program() == DONE
-
-
-def test_a_worker_that_is_killed_leaves_no_answer(host: FpgaHost):
-    host.kernel.kill(CARD, "program", after=True)
-    answer = host.program()
-    assert (answer.outcome, answer.step) == (Outcome.NO_EFFECT, "child")
-    assert host.functions() == [WANTED]
-
-
 def test_nothing_is_begun_once_the_time_is_up(
     host: FpgaHost, monkeypatch: pytest.MonkeyPatch
 ):
@@ -330,16 +286,6 @@ def test_nothing_is_begun_once_the_time_is_up(
     monkeypatch.setattr(images.time, "monotonic", lambda: next(times, 100.0))
     assert host.program(milliseconds=10_000).errno == errno.ETIMEDOUT
     assert is_untouched(host)
-
-
-def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
-    host.kernel.hang(CARD, "program")
-    host.program(milliseconds=SHORT)
-    host.kernel.wait_until_blocked()
-    (pid,) = {write.pid for write in host.kernel.writes()}
-    os.kill(pid, signal.SIGTERM)
-    host.let_go()
-    assert host.functions() == [WANTED]
 
 
 # -- leaving the driver -------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_file_of_many_pieces_is_held_whole(
         assert os.pread(image.fd, image.size + 1, 0) == DATA
 
 
-@pytest.mark.parametrize("place", [0, 7, len(DATA) // 2, len(DATA) - 1])
+@pytest.mark.parametrize("place", [0, len(DATA) - 1])
 def test_no_piece_of_a_file_is_believed(
     cache: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ):
@@ -141,13 +141,6 @@ def test_it_is_given_up_after_use(cache: Path):
         pass
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(image.fd)
-
-
-def test_what_is_altered_is_told_with_its_own_digest(cache: Path):
-    (cache / DIGEST.file_name).write_bytes(b"something else")
-    error = unfit(cache)
-    assert (error.errno, error.step) == (errno.EBADMSG, "digest")
-    assert error.observed == hashlib.sha512(b"something else").hexdigest()
 
 
 def test_a_name_under_another_algorithm_is_another_file(cache: Path):

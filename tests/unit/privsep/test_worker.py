@@ -107,13 +107,13 @@ def test_a_child_that_dies_has_given_no_answer(fake):
     ]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_is_sent_to_all_processes_ends_no_write_half_way(fake, ending):
+def test_what_is_sent_to_all_processes_ends_no_write_half_way(fake):
     """Ctrl-C in a terminal reaches the helper and its children as well."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def work(_index):
-        os.kill(os.getpid(), ending)
+        for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), ending)
         return OK
 
     assert worker.run([FIRST], 1, 30, work) == (OK,)
@@ -247,16 +247,14 @@ def test_a_lower_epoch_than_one_that_was_seen_is_refused(fake):
         assert again.outcome == Outcome.OK
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"nonsense", b"-7", b"\xff\xfe", b"5" * 19, b"9" * 400, b"9" * 20 + b" 0"],
-)
-def test_a_lock_file_that_says_no_epoch_has_seen_none(fake, text):
+def test_a_lock_file_that_says_no_epoch_has_seen_none(fake):
     worker.run([FIRST], 1, 30, lambda index: OK)
-    with open(lock_path(fake, FIRST), "wb") as file:
-        file.write(text)
-    (answer,) = worker.run([FIRST], 1, 30, lambda index: OK)
-    assert answer.outcome == Outcome.OK
+    texts = (b"", b"nonsense", b"-7", b"\xff\xfe", b"5" * 19, b"9" * 400)
+    for text in (*texts, b"9" * 20 + b" 0"):
+        with open(lock_path(fake, FIRST), "wb") as file:
+            file.write(text)
+        (answer,) = worker.run([FIRST], 1, 30, lambda index: OK)
+        assert answer.outcome == Outcome.OK, text
 
 
 def test_a_lock_file_that_is_a_link_is_not_followed(fake, tmp_path):

@@ -33,7 +33,7 @@ def test_what_is_no_database_is_set_aside(store, state_path, file, content):
     assert store.leases() == ()
 
 
-@pytest.mark.parametrize("modes", [b"\x01\x02", b"\x02\x01", b"\x02\x02", b"\x81\x03"])
+@pytest.mark.parametrize("modes", [b"\x02\x02", b"\x81\x03"])
 def test_a_header_that_names_a_log_costs_nothing(
     store, state_path, file, make_lease, modes
 ):
@@ -48,17 +48,6 @@ def test_a_header_that_names_a_log_costs_nothing(
     # The next commit mends it.
     again.add([make_lease(2)])
     assert file.read_bytes()[18:20] == b"\x01\x01"
-
-
-def test_a_store_that_a_tool_left_with_a_log_is_read(
-    store, state_path, file, make_lease
-):
-    added = store.add([make_lease(1)])
-    with contextlib.closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-    assert file.read_bytes()[18:20] == b"\x02\x02"
-    assert reopened(state_path).leases() == added
-    assert store.damaged == ()
 
 
 def test_a_foreign_database_is_set_aside(store, state_path, file):
