@@ -197,16 +197,6 @@ class Rival(Acme):
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
 
 
-class Newer(Acme):
-    contract_version = (1, base.CONTRACT_VERSION[1] + 1)
-
-
-class Older(Acme):
-    """Declares a contract version that was never published."""
-
-    contract_version = (0, 9)
-
-
 class Undeclared(base.PluginBase):
     """Declares no contract version."""
 

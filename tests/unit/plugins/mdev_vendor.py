@@ -99,20 +99,6 @@ class FailsToDiscover(Vendor):
         raise RuntimeError("the vendor's daemon is down")
 
 
-class ForgetsSuper(Vendor):
-    """Cannot be made."""
-
-    def __init__(self, *_args: object) -> None:
-        pass
-
-
-class Junk(Vendor):
-    """Returns what is no device, and nothing else."""
-
-    def discover(self, candidates: base.Candidates) -> Iterable[Any]:
-        yield "a type"
-
-
 class TakesOne(Vendor):
     """Takes one type."""
 

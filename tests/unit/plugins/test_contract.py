@@ -152,14 +152,8 @@ NEW = ["extra", "POSITIONAL_OR_KEYWORD", "int", "0"]
     [
         ("Region", lambda part: part["fields"].clear()),
         ("Region", lambda part: part["fields"][0].__setitem__(0, "pf")),
-        ("Region", lambda part: part["fields"][0].__setitem__(1, "str")),
-        ("Region", lambda part: part["fields"][0].__setitem__(2, "KEYWORD_ONLY")),
-        ("Region", lambda part: part["fields"][0].__setitem__(3, "None")),
-        ("Region", lambda part: part["fields"].insert(0, NEW)),
         ("Region", lambda part: part["fields"].append([*NEW[:3], "required"])),
         ("Region", lambda part: part.update(is_frozen=False)),
-        ("Region", lambda part: part.update(is_ordered=False)),
-        ("Region", lambda part: part.update(has_str=False)),
         ("Region", lambda part: part["methods"].clear()),
         ("Region", lambda part: part["methods"].update(key={"property": "int"})),
         ("Region", lambda part: part.pop("fields")),
@@ -171,18 +165,12 @@ NEW = ["extra", "POSITIONAL_OR_KEYWORD", "int", "0"]
             lambda part: part["attributes"].update(retryable=["bool", "False"]),
         ),
         ("PluginBase", lambda part: part["bases"].append("ABC")),
-        ("PluginBase", lambda part: part["attributes"].clear()),
-        (
-            "PluginBase",
-            lambda part: part["attributes"].update(is_fallback=["bool", "True"]),
-        ),
         (
             "PluginBase",
             lambda part: part["attributes"].update(new=["ClassVar[str]", "'required'"]),
         ),
         ("PluginBase", lambda part: method(part, "program")["parameters"].append(NEW)),
         ("PluginBase", lambda part: method(part, "program").update(returns="int")),
-        ("PluginBase", lambda part: method(part, "program").update(abstract=True)),
         (
             "PluginBase",
             lambda part: part["methods"].update(
@@ -192,12 +180,6 @@ NEW = ["extra", "POSITIONAL_OR_KEYWORD", "int", "0"]
         (
             "PrivilegedSteps",
             lambda part: method(part, "load_xclbin")["parameters"].clear(),
-        ),
-        (
-            "PrivilegedSteps",
-            lambda part: method(part, "load_xclbin")["parameters"].append(
-                [*NEW[:3], "required"]
-            ),
         ),
     ],
 )

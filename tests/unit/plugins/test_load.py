@@ -80,8 +80,6 @@ def test_options_are_in_the_sample_configuration(install_plugins):
         ("tests.unit.no_such_module:Acme", "cannot be imported"),
         ("tests.unit.acme_without_hardware:Acme", "no hardware"),
         ("tests.unit.acme:Other", "its contract_version is (2, 0)"),
-        ("tests.unit.acme:Newer", "its contract_version is (1, 1)"),
-        ("tests.unit.acme:Older", "its contract_version is (0, 9)"),
         ("tests.unit.acme:Malformed", "its contract_version is '1.0'"),
         ("tests.unit.acme:Undeclared", "its contract_version is None"),
         ("tests.unit.acme:XILINX", "its contract_version is None"),

@@ -49,7 +49,7 @@ def test_an_attribute_refuses_a_text(sysfs, address, name, text, number):
     [
         *(
             ("ice", "unbind", each, errno.ENODEV)
-            for each in (GPU, NOWHERE, "nonsense", "../../../etc")
+            for each in (GPU, NOWHERE, "../../../etc")
         ),
         ("vfio-pci", "bind", FPGA, errno.ENODEV),
         ("vfio-pci", "bind", NOWHERE, errno.ENODEV),
@@ -61,12 +61,6 @@ def test_a_driver_refuses_a_function(sysfs, driver, name, text, number):
         sysfs.driver(driver, name, text)
     assert caught.value.errno == number
     assert caught.value.filename.endswith(f"{driver}/{name}")
-
-
-@pytest.mark.parametrize("text", ["vfio-pci", "vfio-pci\n", "vfio-pci\nmore"])
-def test_an_override_ends_with_its_line(sysfs, text):
-    sysfs.set(FPGA, "driver_override", text)
-    assert sysfs.get(FPGA, "driver_override") == "vfio-pci\n"
 
 
 def test_the_oldest_writes_can_be_left_out(kernel, sysfs):
@@ -191,7 +185,7 @@ def lasting(tmp_path_factory):
     return FakeKernel.build(path, hosts.two_socket_host())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     text=st.text(
         st.characters(min_codepoint=1, max_codepoint=126), min_size=1, max_size=40

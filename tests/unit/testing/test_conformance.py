@@ -164,12 +164,11 @@ def test_each_check_has_a_bug_that_it_finds() -> None:
     assert set(map(_name, FOUND)) == set(map(conformance.name_of, conformance.CHECKS))
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=conformance.name_of)
-def test_each_check_fails_without_a_device(
-    check: conformance.Check, make_host: MakeHost
-) -> None:
-    with pytest.raises(conformance.RuleBroken, match="offers a device"):
-        check(make_host("Sound"), "absent")
+def test_each_check_fails_without_a_device(make_host: MakeHost) -> None:
+    host = make_host("Sound")
+    for check in conformance.CHECKS:
+        with pytest.raises(conformance.RuleBroken, match="offers a device"):
+            check(host, "absent")
 
 
 def test_each_check_states_its_rule() -> None:

@@ -53,16 +53,6 @@ def test_a_vmd_domain(tmp_path):
     )
 
 
-def test_a_thousand_and_twenty_four_vfs(tmp_path):
-    kernel = FakeKernel.build(tmp_path, hosts.many_vfs_host())
-    host = scan(kernel)
-    vfs = [f for f in host.functions.values() if f.physfn is not None]
-    assert len(vfs) == 1024
-    assert len({vf.iommu_group for vf in vfs}) == 1024
-    assert {vf.numa_node for vf in vfs} == {0, 1}
-    assert {vf.driver for vf in vfs} == {"iavf"}
-
-
 @pytest.mark.parametrize("field", ["parent", "group_of"])
 def test_a_function_stands_on_what_was_there_before_it(field):
     with pytest.raises(ValueError, match="must come before"):

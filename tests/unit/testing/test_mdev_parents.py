@@ -67,11 +67,6 @@ def test_the_driver_makes_a_parent_of_the_function_again(kernel, sysfs):
     create(kernel, FIRST)
 
 
-def test_another_driver_makes_no_parent(kernel, sysfs):
-    sysfs.to_vfio(GPU)
-    assert not os.path.exists(kernel.path(TYPES))
-
-
 @pytest.fixture
 def stuck(kernel: FakeKernel, sysfs: Attributes) -> int:
     """Return a process that hangs in the unbind, since a guest has one of two open."""

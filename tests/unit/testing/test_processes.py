@@ -47,12 +47,6 @@ def everything(root: str) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def test_two_processes_use_one_tree(kernel):
-    other = FakeKernel(kernel.root)
-    Attributes(other).to_vfio(GPU)
-    assert kernel.state(GPU).driver == "vfio-pci"
-
-
 def test_of_many_that_bind_one_function_one_succeeds(kernel, sysfs):
     sysfs.unbind(GPU)
     bind = [start(lambda: sysfs.driver("nouveau", "bind", GPU)) for _ in range(4)]

@@ -48,7 +48,7 @@ def seen(tree: Transaction) -> list[object]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(before=st.lists(STEPS, max_size=6), within=st.lists(STEPS, max_size=10))
 def test_what_a_transaction_shows_is_what_it_leaves(before, within):
     with tempfile.TemporaryDirectory() as root:

@@ -51,18 +51,8 @@ def HealthLeaves(target: privsep.StepTarget) -> Any:
 
 
 @health_of
-def HealthIsNone(target: privsep.StepTarget) -> Any:
-    return None
-
-
-@health_of
 def HealthIsText(target: privsep.StepTarget) -> Any:
     return "is too hot"
-
-
-@health_of
-def HealthIsObject(target: privsep.StepTarget) -> Any:
-    return target
 
 
 @health_of

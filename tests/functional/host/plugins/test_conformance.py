@@ -18,7 +18,7 @@ from tests.unit.plugins.conforming_hosts import HOSTS
 
 
 @pytest.mark.parametrize("check", conformance.QUICK, ids=conformance.name_of)
-@pytest.mark.parametrize("case", ["pci with VFs", "nvme", "nvidia"])
+@pytest.mark.parametrize("case", ["pci with VFs", "nvidia"])
 def test_the_plugin_conforms(
     case: str, check: conformance.Check, tmp_path: Path
 ) -> None:

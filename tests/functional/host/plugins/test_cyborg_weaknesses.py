@@ -46,7 +46,7 @@ def test_19_a_card_in_a_guest_without_an_interface_stops_no_discovery(make_bench
     assert bench.manager.discover().set_aside == ()
 
 
-@pytest.mark.parametrize("product", [0x1572, 0x158A, 0x158B, 0xFFFF])
+@pytest.mark.parametrize("product", [0x158B, 0xFFFF])
 def test_19_a_card_of_an_unknown_product_is_offered(make_bench, product):
     """19: an unknown product of Intel raised TypeError."""
     bench = make_bench(HostSpec((dataclasses.replace(NIC, product=product),)))
@@ -96,11 +96,8 @@ def test_22_ids_and_class_decide_and_each_function_has_one_class(make_bench):
         hosts.nvme_disk("10000:01", 0),
         hosts.nic("10000:01", name="eno1"),
         card("10000:01:00.0", 0x19E5, 0xD802, 0x120000),
-        dataclasses.replace(
-            hosts.nvme_disk("10000:01", 0), vendor=0x1BD4, product=0x1001
-        ),
     ],
-    ids=["disk", "NIC", "Ascend", "Inspur"],
+    ids=["disk", "NIC", "Ascend"],
 )
 def test_22_a_device_in_a_domain_of_a_vmd_is_plugged_and_unplugged(
     make_bench, function

@@ -74,38 +74,19 @@ def test_the_vendors_plugin_takes_types_before_the_generic_one(vendors):
     assert offered(vendors()) == dict.fromkeys(TYPES, "vendor")
 
 
-@pytest.mark.parametrize(
-    ("plugin", "why"),
-    [
-        ("FailsToDiscover", "the vendor's daemon is down"),
-        ("ForgetsSuper", "has no attribute 'name'"),
-        ("Junk", "discover() returned 'a type'"),
-    ],
-)
-def test_types_of_a_failing_plugin_wait_for_it(vendors, replace, plugin, why):
+def test_types_of_a_failing_plugin_wait_for_it(vendors, replace):
     host = vendors()
-    replace(host, plugin)
+    replace(host, "FailsToDiscover")
 
     assert offered(host) == {}
     found = rejected(host)
     assert found.keys() == set(TYPES)
     for detail in found.values():
         assert detail.startswith("vendor has offered it before: ")
-        assert why in detail
+        assert "the vendor's daemon is down" in detail
 
     replace(host, "Vendor")
     assert offered(host) == dict.fromkeys(TYPES, "vendor")
-
-
-def test_no_other_guest_gets_a_type_of_a_failing_plugin(vendors, replace):
-    host = vendors()
-    free = provider(host, TYPES[1])
-    host.manager.plug(instance(1), *request(provider(host, TYPES[0])))
-    replace(host, "FailsToDiscover")
-
-    with pytest.raises(exception.DeviceGone):
-        host.manager.plug(instance(2), *request(free))
-    assert [each.plugin for each in host.manager.store.leases()] == ["vendor"]
 
 
 def test_types_that_another_plugin_has_offered_do_not_wait(vendors, replace):
@@ -282,19 +263,6 @@ def with_(**changes):
     return lambda right, candidates: [dataclasses.replace(right, **changes)]
 
 
-def with_slot(**changes):
-    """Return a device with an altered first handle."""
-    return lambda right, candidates: [
-        dataclasses.replace(
-            right,
-            handles=(
-                dataclasses.replace(right.handles[0], **changes),
-                *right.handles[1:],
-            ),
-        )
-    ]
-
-
 CARD, IDENTITY = (
     base.PciAddress.parse(GPU),
     base.PciIdentity(0x10DE, 0x2235, 0, 0, 0),
@@ -313,14 +281,6 @@ RULES = {
     "Device.region is not for mediated devices": with_(
         region=base.Region(CARD, IDENTITY, 0, None, None)
     ),
-    "Device.handles is empty": with_(handles=()),
-    f"{TYPES[0]}/99 is not a usable candidate": with_slot(
-        address=base.MdevSlot(base.MdevType(*TYPES[0].split("/")), 99)
-    ),
-    f"the handle of {TYPES[0]}/0 was altered": with_slot(iommu_group=7),
-    "is NO_MDEV_TYPE, which is not for plugins": lambda right, candidates: [
-        base.RejectedDevice(right.address, base.RejectReason.NO_MDEV_TYPE)
-    ],
     f"Device.handles has {TYPES[1]}/0, not of {TYPES[0]}": lambda right, candidates: [
         dataclasses.replace(right, handles=candidates.mdev_types[-1].handles)
     ],
@@ -355,20 +315,6 @@ def test_a_type_that_breaks_a_rule_is_rejected_alone(planted, rule):
     assert host.manager.unplug(instance(1)) == 1
 
 
-def test_of_two_devices_of_one_type_the_first_is_offered(planted):
-    def halves(right, candidates):
-        """Offer each half of a type as a device of its own."""
-        for slots in (right.handles[:12], right.handles[12:]):
-            yield dataclasses.replace(right, handles=slots)
-
-    host = planted(halves)
-
-    assert offered(host) == dict.fromkeys(TYPES, "vendor")
-    assert len(provider(host, TYPES[0]).device.handles) == 12
-    (rule,) = host.manager.discover(float("inf")).broken_rules
-    assert f"Device.address {TYPES[0]} is that of two devices" in rule
-
-
 def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
     host = planted(
         lambda right, candidates: (
@@ -382,14 +328,3 @@ def test_a_type_that_is_offered_and_rejected_is_rejected(planted):
     assert [each.reason for each in found.refused] == [RejectReason.UNSUPPORTED]
     (rule,) = found.broken_rules
     assert rule == f"vendor: {TYPES[0]} is offered, and rejected as well"
-
-
-def test_a_rejection_of_another_type_costs_no_device(planted):
-    stranger = base.RejectedDevice(
-        base.MdevType("mdpy", "mdpy-hd"), base.RejectReason.UNSUPPORTED
-    )
-    host = planted(lambda right, candidates: (stranger, right))
-
-    assert offered(host) == dict.fromkeys(TYPES, "vendor")
-    (rule,) = host.manager.discover(float("inf")).broken_rules
-    assert "RejectedDevice.address mdpy/mdpy-hd is not a usable candidate" in rule

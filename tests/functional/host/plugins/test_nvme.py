@@ -230,18 +230,6 @@ def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
         assert len(host.provider(PF).device.handles) == 2
 
 
-def test_a_drive_without_a_driver_that_cannot_be_erased_is_never_plugged(
-    tmp_path: Path,
-) -> None:
-    with host_with(tmp_path, NvmeSpec(oacs=0)) as host:
-        host.bind(DRIVE, "")
-        with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
-            host.plug(1, DRIVE)
-        assert binding(host, DRIVE) == (None, None)
-        assert not is_marked(host)
-        assert record.claimed() == ()
-
-
 def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
     tmp_path: Path,
 ) -> None:
@@ -278,16 +266,16 @@ def test_the_mark_is_made_before_the_disk_appears(
         assert looks.read_text().splitlines() == ["nvme True", "vfio-pci True"]
 
 
-@pytest.mark.parametrize("is_limited", [False, True], ids=["any", "limited"])
 @pytest.mark.parametrize(
-    ("attribute", "nth", "after"),
+    ("attribute", "nth", "after", "is_limited"),
     [
-        ("driver_override", 1, False),
-        ("drivers_probe", 1, False),
-        ("drivers_probe", 1, True),
-        ("identify", 1, True),
-        ("identify", 4, False),
-        ("unbind", 1, True),
+        ("driver_override", 1, False, False),
+        ("drivers_probe", 1, False, False),
+        ("drivers_probe", 1, True, True),
+        ("identify", 1, True, False),
+        ("identify", 4, False, True),
+        ("unbind", 1, True, False),
+        ("unbind", 1, True, True),
     ],
 )
 def test_a_check_that_is_killed_leaves_nothing(

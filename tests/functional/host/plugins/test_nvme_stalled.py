@@ -111,16 +111,15 @@ def test_a_drive_that_stands_still_can_be_given_up(
 
 
 @pytest.mark.parametrize(
-    ("status", "meaning"),
+    ("sanicap", "status", "meaning"),
     [
-        (0x4015, "0x4015: the drive is locked (TCG Opal)"),
-        (0x4286, "0x4286: the drive is locked (TCG Opal)"),
-        (0x1C, "0x1c: its last sanitize operation failed"),
-        (0x401D, "0x401d: a sanitize operation is running"),
-        (0x20, "0x20: the namespace is write protected"),
+        (0, 0x4015, "0x4015: the drive is locked (TCG Opal)"),
+        (BLOCK, 0x4286, "0x4286: the drive is locked (TCG Opal)"),
+        (0, 0x1C, "0x1c: its last sanitize operation failed"),
+        (BLOCK, 0x401D, "0x401d: a sanitize operation is running"),
+        (0, 0x20, "0x20: the namespace is write protected"),
     ],
 )
-@pytest.mark.parametrize("sanicap", [0, BLOCK], ids=["format", "sanitize"])
 def test_a_locked_drive_says_why_it_cannot_be_erased(
     tmp_path: Path, status: int, meaning: str, sanicap: int
 ) -> None:

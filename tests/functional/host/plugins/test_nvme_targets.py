@@ -56,7 +56,7 @@ def test_a_drive_that_the_host_uses_is_refused(host: TestHost, target: str) -> N
     plug(host, target)
 
 
-@TARGETS
+@pytest.mark.parametrize("target", ["host", "none"])
 def test_another_drive_in_its_place_is_not_erased(host: TestHost, target: str) -> None:
     plug(host, target)
     host.unplug(1)

@@ -31,7 +31,6 @@ def with_qat(**values: object) -> HostSpec:
     ("services", "traits"),
     [
         ("sym;asym", {"CUSTOM_QAT_SYM", "CUSTOM_QAT_ASYM"}),
-        ("asym;sym", {"CUSTOM_QAT_SYM", "CUSTOM_QAT_ASYM"}),
         ("dc", {"CUSTOM_QAT_DC"}),
         ("dcc", {"CUSTOM_QAT_DCC"}),
         ("dc;of_a_later_kernel", {"CUSTOM_QAT_DC"}),

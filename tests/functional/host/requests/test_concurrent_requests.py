@@ -288,17 +288,6 @@ def test_one_damaged_record_keeps_nobody_from_his_requests(bench, book, one, tab
     assert one.uuid not in {each.uuid for each in book.find()}
 
 
-def test_an_instance_leaves_a_dead_host_without_asking_it(bench, book, one):
-    """Cyborg asks the dead host to unbind, and fails."""
-    bind(bench, book, one)
-    bench.kernel.reboot()
-    bench.restart()
-    # The host is up again, and the instance is on another host.
-    assert book.delete(instance=uuid_of(1)) == 1
-    assert leases(bench) == []
-    assert book.find() == ()
-
-
 # -- other changes of an instance -------------------------------------------------
 
 
@@ -310,12 +299,6 @@ def test_requests_follow_their_instance_when_it_is_rekeyed(bench, book, one):
     assert (found.uuid, found.state) == (one.uuid, RequestState.BOUND)
     assert book.delete(instance=uuid_of(1)) == 0
     assert book.delete(instance=uuid_of(2)) == 1
-    assert leases(bench) == []
-
-
-def test_what_a_plug_has_given_goes_with_the_instances_requests(bench, book):
-    bench.plug(1, GPU)
-    assert book.delete(instance=uuid_of(1)) == 1
     assert leases(bench) == []
 
 

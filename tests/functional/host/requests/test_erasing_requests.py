@@ -55,15 +55,6 @@ def test_a_request_is_bound_to_another_device_meanwhile(bench, book, one):
     assert erasing(bench) == [OTHER]
 
 
-def test_a_request_that_is_bound_twice_alike_keeps_its_data(bench, book, one):
-    bind(bench, book, one)
-    acme.write_medium(bench.root, GPU)
-    bind(bench, book, one)
-    advance(bench)
-    assert acme.has_data(bench.root, GPU)
-    assert erasing(bench) == []
-
-
 def test_a_deleted_request_leaves_the_erasure(bench, book, one):
     bind(bench, book, one)
     acme.write_medium(bench.root, GPU)

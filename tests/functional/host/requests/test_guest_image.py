@@ -64,7 +64,7 @@ def test_the_image_of_a_bound_request_names_its_function(fpgas, book):
     assert fpgas.programmings() == ["done"]
 
 
-@pytest.mark.parametrize("image", [{}, {"image_id": None}, {"image_id": ""}])
+@pytest.mark.parametrize("image", [{"image_id": None}, {"image_id": ""}])
 def test_a_binding_need_not_name_an_image(fpgas, book, image):
     (one,) = book.create("one")
     book.bind({one.uuid: binding(fpgas, **image)})
@@ -120,7 +120,7 @@ def test_an_image_of_one_binding_is_that_of_the_instance(fpgas, book):
     assert (held(fpgas), held(fpgas, OTHER_CARD)) == (GZIP, GZIP)
 
 
-@pytest.mark.parametrize("wrong", [7, b"x", ["x"], {}])
+@pytest.mark.parametrize("wrong", [7, ["x"]])
 def test_an_image_is_named_by_text(fpgas, book, wrong):
     (one,) = book.create("one")
     with pytest.raises(exception.InvalidInput, match="image_id", check=has()):

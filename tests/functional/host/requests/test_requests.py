@@ -19,6 +19,7 @@ from tests.functional.host.requests.request_states import (
     HAS_OTHERS,
     IN_STATE,
     NO_REQUEST,
+    TOO_FAR,
     bind,
     binding,
     reach,
@@ -153,14 +154,6 @@ def test_the_same_binding_again_confirms(bench, book, one):
     assert bench.kernel.writes() == writes
 
 
-def test_another_binding_of_what_is_bound_is_a_conflict(bench, book, one):
-    bind(bench, book, one)
-    with pytest.raises(exception.Conflict, check=IN_STATE, match="Bound"):
-        bind(bench, book, one, number=2)
-    assert bench.plugged(1) == [GPU]
-    assert bench.plugged(2) == []
-
-
 def test_all_requests_of_an_instance_are_bound_or_none(bench, book):
     first, second = book.create("two")
     bench.plug(9, FPGA)
@@ -238,14 +231,6 @@ def test_a_request_that_nobody_made_is_not_found(bench, book):
 # -- plug and unplug --------------------------------------------------------------
 
 
-def test_a_guest_that_is_started_again_has_what_its_requests_have(bench, book, one):
-    bind(bench, book, one)
-    bench.kernel.reboot()
-    bench.restart()
-    (entry,) = bench.manager.plug(instance(1), None, None)
-    assert (entry["uuid"], entry["pci_id"]) == (one.uuid, GPU)
-
-
 def test_unplug_unbinds_the_requests_of_an_instance(bench, book, one):
     bind(bench, book, one)
     assert bench.unplug(1) == 1
@@ -268,6 +253,28 @@ def test_an_instance_that_is_deleted_leaves_no_request(bench, book):
     assert bench.plugged(1) == []
     assert [each.profile for each in book.find()] == ["one"]
     assert book.delete(instance=uuid_of(1)) == 0
+
+
+@pytest.mark.parametrize(("cell", "near"), [(0, True), (1, False)])
+def test_the_policy_of_a_bound_request_is_kept_once_the_cells_are_known(
+    bench, book, cell, near
+):
+    """Nova binds requests before it fits the guest to the host's cells."""
+    (one,) = book.create("near")
+    bind(bench, book, one)
+    assert bench.plugged(1) == [GPU]
+    bench.restart()
+    before, found = bench.kernel.snapshot(), book.find()
+    guest = instance(1) | {"numa_cells": [cell]}
+    if near:
+        (entry,) = bench.manager.plug(guest, None, None)
+        assert (entry["uuid"], entry["numa_affinity"]) == (one.uuid, "local")
+        (bound,) = book.find()
+        assert serialize.request(bound)["numa_affinity"] == "local"
+        return
+    with pytest.raises(exception.NoDeviceAvailable, check=TOO_FAR, match="required"):
+        bench.manager.plug(guest, None, None)
+    assert (bench.kernel.snapshot(), book.find()) == (before, found)
 
 
 # -- lists and events ---------------------------------------------------------------
