@@ -57,7 +57,7 @@ def test_what_cyborg_does_not_have_is_not_found(source: Cyborg) -> None:
         source.profile("other", soon())
 
 
-@pytest.mark.parametrize("end", ["", "/v2/"])
+@pytest.mark.parametrize("end", ["", "/", "/v2", "/v2/"])
 def test_an_endpoint_may_have_its_version_or_not(cloud: Cloud, end: str) -> None:
     place = f"{cloud.url}/accelerator{end}"
     source = Cyborg(cloud.conf(SERVICE, endpoint_override=place))
@@ -155,7 +155,8 @@ def test_one_who_never_answers_is_not_waited_for(cloud: Cloud, source: Cyborg) -
 
 @pytest.mark.parametrize(
     "text",
-    ["<html>It works!</html>", '{"a": 1}'],
+    ["<html>It works!</html>", "", "[]", '{"a": 1}', "[" * 200_000],
+    ids=lambda text: text[:9],
 )
 def test_what_answers_is_not_cyborg(cloud: Cloud, source: Cyborg, text: str) -> None:
     cloud.text = text

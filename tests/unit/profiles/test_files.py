@@ -8,7 +8,6 @@ import contextlib
 import gc
 import itertools
 import json
-import math
 import os
 import sys
 import threading
@@ -18,13 +17,10 @@ import pytest
 import yaml
 
 from os_acc import deadlines, exception
-from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.files import ProfileFiles
 from tests.expected_errors import has, raises
-from tests.unit.profiles.profile_examples import profile
-
-FOREVER = math.inf
+from tests.unit.profiles.profile_examples import FOREVER, profile, results
 
 
 @pytest.fixture
@@ -36,14 +32,6 @@ def write(place, *profiles):
     place.write_text(
         yaml.safe_dump({"device_profiles": list(profiles)}, sort_keys=False)
     )
-
-
-def results(path):
-    """Return (name, None) or (None, error) of each entry."""
-    return [
-        (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
-        for _where, each in ProfileFiles(str(path)).checked(FOREVER)
-    ]
 
 
 def test_a_profile_is_found_by_name_and_by_uuid(place):
