@@ -151,14 +151,6 @@ def test_pruning_keeps_what_was_used_last(cache: Cache, several: Place) -> None:
     assert cache.prune(2 * SIZE, patiently()) == ()
 
 
-def test_pruning_everything_keeps_what_is_in_use(cache: Cache, several: Place) -> None:
-    use(cache, several, 1, 2, 3)
-    second = list(several.all.values())[1]
-    with cache.fetched(several, second, patiently()):
-        assert len(cache.prune(0, patiently())) == 2
-        assert numbers(cache, several) == [2]
-
-
 # -- the disk ------------------------------------------------------------------
 
 
@@ -196,11 +188,15 @@ def test_images_give_way_where_the_disk_is_full(
     assert numbers(cache, several) == [2, 3, 4]
 
 
-STEPS = ("posix_fallocate", "write", "fsync", "rename")
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [
+        ("posix_fallocate", errno.ENOSPC),
+        ("write", errno.EFBIG),
+        ("fsync", errno.EDQUOT),
+        ("rename", errno.ENOSPC),
+    ],
+)
 def test_a_disk_that_is_full_in_the_middle_leaves_nothing(
     cache: Cache,
     place: Place,
@@ -218,19 +214,6 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(
             get(cache, place)
     assert names(directory) == set()
     assert get(cache, place) == CONTENT
-
-
-def test_a_limit_of_the_kernel_is_told_as_it_is(
-    cache: Cache, place: Place, directory: Path, in_child: Callable[..., str]
-) -> None:
-    def within_limits() -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (PIECE, PIECE))
-        get(cache, place)
-
-    assert in_child(within_limits) == "CacheFull"
-    assert names(directory) == set()
 
 
 def test_a_file_system_that_cannot_reserve_space_is_used_all_the_same(

@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from os_acc import exception
@@ -87,13 +84,6 @@ def test_every_page_is_listed(glance: Double, source: Glance) -> None:
     assert glance.count("GET /v2/images?") == 4
 
 
-def test_more_images_than_are_asked_for_at_a_time(
-    glance: Double, source: Glance
-) -> None:
-    ids = [glance.add(name="nlb") for _ in range(450)]
-    assert found(source, name="nlb") == ids
-
-
 def test_images_are_found_by_owner_and_visibility(
     glance: Double, source: Glance
 ) -> None:
@@ -164,21 +154,3 @@ def test_an_image_that_goes_while_pages_are_listed(
     del glance.images[next(listing).id]
     with raises(exception.ServiceType.IMAGE, match="deleted while"):
         list(listing)
-
-
-# -- costs without use ---------------------------------------------------------------
-
-
-def test_nothing_of_openstacks_is_imported_before_it_is_asked() -> None:
-    program = """
-import sys
-from oslo_config import cfg
-from os_acc import conf
-from os_acc.bitstreams.glance.source import Glance
-Glance(cfg.ConfigOpts())
-print({"glanceclient", "keystoneauth1", "requests", "urllib3"} & set(sys.modules))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "set()"

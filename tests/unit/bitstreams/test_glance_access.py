@@ -132,7 +132,7 @@ def test_a_certificate_that_nobody_vouches_for(glance: Double) -> None:
 # -- retries and time limits ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [408, 429, 500, 502, 504])
+@pytest.mark.parametrize("code", [429, 500])
 def test_an_answer_that_may_be_another_one_later(
     glance: Double, source: Glance, code: int
 ) -> None:
@@ -179,13 +179,6 @@ def test_no_keystone_is_there(glance: Double) -> None:
         source = Glance(glance.conf(auth_url=url, connect_retries=0))
         with raises(exception.ServiceType.IMAGE, match="cannot reach Glance"):
             source.image(NOBODY, soon())
-
-
-def test_no_retry_outlives_the_deadline(glance: Double) -> None:
-    glance.failures = [503] * 99
-    source = Glance(glance.conf(status_code_retries=99, status_code_retry_delay=3600))
-    with raises(exception.ServiceType.IMAGE):
-        source.image(NOBODY, time.monotonic() + 0.5)
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_left_at_the_deadline(

@@ -33,11 +33,7 @@ def vm_image(**properties: str) -> Image:
     ("properties", "requested"),
     [
         ({}, None),
-        ({"bitstream_id": BY_ID.bitstream_id}, BY_ID),
         ({"function_id": FUNCTION_ID.upper()}, BY_FUNCTION),
-        ({"function_name": "Compression"}, BY_FUNCTION_NAME),
-        ({"function_uuid": FUNCTION_ID}, BY_FUNCTION),
-        ({"bitstream_name": "image-1"}, BY_NAME),
     ],
 )
 def test_the_vms_image_is_asked_where_the_flavor_says_nothing(

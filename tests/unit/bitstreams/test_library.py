@@ -8,19 +8,17 @@ import dataclasses
 import errno
 import hashlib
 import itertools
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams import library, signature
@@ -28,10 +26,9 @@ from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
-from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
-from os_acc.testing.test_host import config_of
 from tests.expected_errors import raises
+from tests.unit.bitstreams.cache_images import patiently
 from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
@@ -49,10 +46,6 @@ COMPRESSION = bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID)
 ELSEWHERE = bitstreams.gbs(OTHER_REGION_ID, FUNCTION_ID)
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-
-def patiently() -> float:
-    return time.monotonic() + 60
 
 
 @pytest.fixture
@@ -387,66 +380,17 @@ def test_what_is_named_and_not_allowed_is_told(made: Library, place: Place) -> N
         made.named("loopback1", patiently())
 
 
-def test_progress_is_passed_on(made: Library, place: Place) -> None:
-    recorded: list[tuple[int, int | None]] = []
-    image = place.all[id_of(1)]
-    with made.fetched(image, patiently(), lambda *each: recorded.append(each)):
-        pass
-    assert recorded == [(each, image.size) for each in (PIECE, 2 * PIECE, image.size)]
-
-
-# -- from options ----------------------------------------------------------------
-
-
-@pytest.fixture
-def configured(tmp_path: Path) -> Callable[..., cfg.ConfigOpts]:
-    """Return a function that makes a configuration with these lines in its group."""
-
-    def configure(*lines: str) -> cfg.ConfigOpts:
-        path = tmp_path / "os-acc.conf"
-        path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
-        return config_of(path)
-
-    return configure
-
-
-def test_a_directory_needs_no_service(
-    configured: Callable[..., cfg.ConfigOpts], tmp_path: Path
-) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    (images / "loopback.gbs").write_bytes(LOOPBACK)
-    recorded = {
-        "id": id_of(1),
-        "os_hash_algo": "sha256",
-        "os_hash_value": hashlib.sha256(LOOPBACK).hexdigest(),
-        "tags": ["FPGA"],
-        "accel:function_id": FUNCTION_ID,
-    }
-    (images / "loopback.gbs.json").write_text(json.dumps(recorded))
-    conf = configured("source = directory", f"directory = {images}")
-    state = tmp_path / "state"
-    made = library.build(conf, str(state), Locks(str(state / "locks")))
-    assert not state.exists()
-    image = made.image_for(
-        BitstreamRequest(function_id=FUNCTION_ID), REGION, patiently()
-    )
-    with made.fetched(image, patiently(), region=REGION) as bitstream:
-        assert bitstream.path == str(
-            state / "bitstreams" / f"sha256-{recorded['os_hash_value']}"
-        )
-        assert Path(bitstream.path).read_bytes() == LOOPBACK
-
-
 def test_a_library_that_nobody_asks_imports_no_client() -> None:
     program = (
         "import sys\n"
         "from oslo_config import cfg\n"
         "from os_acc.bitstreams import library\n"
+        "from os_acc.bitstreams.glance.source import Glance\n"
         "from os_acc.store.locks import Locks\n"
         "conf = cfg.ConfigOpts()\n"
         "conf([], default_config_files=[], default_config_dirs=[])\n"
         "library.build(conf, '/nowhere', Locks('/nowhere/locks'))\n"
+        "Glance(conf)\n"
         "names = ('keystoneauth1', 'glanceclient', 'cursive', 'cryptography',"
         " 'requests')\n"
         "print([name for name in names if name in sys.modules])\n"

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,20 +15,12 @@ from os_acc.bitstreams import library
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.options import InvisibleImage
-from os_acc.store.locks import Locks
 from os_acc.testing import uuid_of
 from tests.expected_errors import has, raises
 from tests.unit.bitstreams.fake_source import Place, id_of
 from tests.unit.bitstreams.image_examples import RULES
 
 OURS = uuid_of(1)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    state = tmp_path / "state"
-    state.mkdir()
-    return Cache(str(state / "bitstreams"), 1 << 20, Locks(str(state)))
 
 
 @pytest.fixture

@@ -86,14 +86,14 @@ def signed_image(content: bytes = CONTENT, **properties: str) -> Image:
 # -- the signature -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["RSA-PSS", "DSA", "ECC_SECP384R1", "ECC_SECP521R1"])
 @pytest.mark.parametrize(
-    ("method", "stated"),
+    ("kind", "method", "stated"),
     [
-        (hashes.SHA224(), "SHA-224"),
-        (hashes.SHA256(), "SHA-256"),
-        (hashes.SHA384(), "SHA-384"),
-        (hashes.SHA512(), "SHA-512"),
+        ("RSA-PSS", hashes.SHA224(), "SHA-224"),
+        ("RSA-PSS", hashes.SHA512(), "SHA-512"),
+        ("DSA", hashes.SHA256(), "SHA-256"),
+        ("ECC_SECP384R1", hashes.SHA384(), "SHA-384"),
+        ("ECC_SECP521R1", hashes.SHA512(), "SHA-512"),
     ],
 )
 def test_what_a_trusted_key_has_signed_is_good(
@@ -215,7 +215,7 @@ class Endless(io.RawIOBase):
 
 def test_a_file_of_any_size_is_read_in_pieces(store: Store) -> None:
     store.put(certificate(key("ECC_SECP384R1")))
-    size = 40 * 2**20
+    size = 4 * 2**20
     content = bytes(size)
     made = image(
         properties=signed_image(
@@ -308,7 +308,7 @@ def test_a_chain_to_a_root_that_is_there_is_trusted(store: Store) -> None:
     store.verify(signed_image())
 
 
-@pytest.mark.parametrize("kind", ["ECC_SECP521R1", "Ed25519", "DSA"])
+@pytest.mark.parametrize("kind", ["ECC_SECP521R1", "Ed25519"])
 def test_authorities_may_have_keys_of_any_kind(store: Store, kind: str) -> None:
     root = ("root", key(kind, 3))
     store.put(certificate(root[1], subject="root", extensions=(authority(),)), "root")

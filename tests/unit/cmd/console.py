@@ -27,6 +27,14 @@ class Ran:
     err: str
 
 
+def run(root: str, *arguments: str) -> Ran:
+    """Run the command once, as in a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    app = OsAcc(root=root, config=cfg.ConfigOpts(), stdout=out, stderr=err)
+    status = app.run([*arguments])
+    return Ran(status, out.getvalue(), err.getvalue())
+
+
 class Console:
     """A shell on the bench's host, with a configuration file."""
 
@@ -48,13 +56,8 @@ class Console:
         self.config_file.write_text("\n".join(lines) + "\n")
 
     def run(self, *arguments: str) -> Ran:
-        """Run the command once, as in a process of its own."""
-        out, err = io.StringIO(), io.StringIO()
-        app = OsAcc(
-            root=self.bench.root, config=cfg.ConfigOpts(), stdout=out, stderr=err
-        )
-        status = app.run(["--config-file", str(self.config_file), *arguments])
-        return Ran(status, out.getvalue(), err.getvalue())
+        """Run the command with the configuration file."""
+        return run(self.bench.root, "--config-file", str(self.config_file), *arguments)
 
     def json(self, *arguments: str) -> Any:
         """Run a command that succeeds, and return its JSON output."""

@@ -14,7 +14,6 @@ import pytest
 
 from os_acc.cmd.bitstream import progress_bar
 from os_acc.objects.image import Image
-from os_acc.testing import bitstreams
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
 from tests.unit.cmd.console import Console
@@ -74,43 +73,12 @@ def test_what_is_there_is_listed(console: Console, images: Images) -> None:
     assert now["Last Used"] > row["Last Used"]
 
 
-def test_in_a_table_hashes_are_short(console: Console, images: Images) -> None:
-    console.json("bitstream", "fetch", id_of(1))
-    value = about(images, 1).hash_value
-    for command in ("list", "verify", "prune"):
-        table = console.run("bitstream", command).out
-        assert f" {value[:16]}... " in table
-        assert value not in table
-
-
 def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
     ran = console.run("bitstream", "fetch", "nothing")
     assert ran.status == 1
     assert ran.err.startswith(
         "os-acc: no image with the tag FPGA has the name 'nothing'"
     )
-
-
-def test_what_may_not_be_programmed_is_not_fetched(
-    console: Console, images: Images
-) -> None:
-    images.put(1, bitstreams.gbs(REGION_ID, FUNCTION_ID), status="deactivated")
-    ran = console.run("bitstream", "fetch", id_of(1))
-    assert ran.status == 1
-    message, hint = ran.err.splitlines()
-    assert "'deactivated'" in message
-    assert "[os_acc_bitstreams]" in hint
-    assert images.cached == set()
-
-
-def test_an_image_that_is_not_what_it_should_be_is_not_kept(
-    console: Console, images: Images
-) -> None:
-    (images.place / "image1.gbs").write_bytes(bytes(about(images, 1).size or 0))
-    ran = console.run("bitstream", "fetch", id_of(1))
-    assert ran.status == 1
-    assert "do not match its hash" in ran.err
-    assert images.cached == set()
 
 
 def test_verifying_tells_and_drops_what_was_altered(
@@ -143,26 +111,6 @@ def test_pruning_keeps_what_is_in_use_and_as_much_as_is_said(
         assert images.cached == {file_name(first)}
     assert len(console.json("bitstream", "prune", "--size", "0")) == 1
     assert images.cached == set()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("fetch",),
-        ("fetch", id_of(1), "--timeout", "0"),
-        ("fetch", id_of(1), "--timeout", "inf"),
-        ("fetch", id_of(1), "--timeout", "soon"),
-        ("prune", "--size", "-1"),
-        ("prune", "--size", "much"),
-        ("prune", "--size", "5 apples"),
-    ],
-)
-def test_wrong_usage_ends_with_2(
-    console: Console, images: Images, arguments: tuple[str, ...]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        console.run("bitstream", *arguments)
-    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("command", [("fetch", id_of(1)), ("verify",), ("prune",)])

@@ -86,10 +86,20 @@ def trust(place: Path, name: str, **changes: object) -> None:
 # -- the source ---------------------------------------------------------------
 
 
-def test_a_host_without_fpgas_needs_no_source(console: Console) -> None:
-    found = only(console, "image source")
-    assert found["Result"] == "ok"
-    assert "no device of this host needs one" in found["What"]
+@pytest.mark.usefixtures("roomy")
+def test_a_host_without_fpgas_needs_neither_source_nor_signers_nor_cache(
+    console: Console,
+) -> None:
+    checks = console.checks()
+    names = ("source", "signers", "cache", "files")
+    found = [row for each in names for row in checks[f"image {each}"]]
+    assert [row["Result"] for row in found] == ["ok"] * 4
+    source, signers, cache, files = (row["What"] for row in found)
+    assert "no device of this host needs one" in source
+    assert signers == "signatures are not required"
+    assert cache.startswith("there is no cache yet")
+    assert files.startswith("there is no cache yet")
+    assert not os.path.exists(f"{console.bench.state_path}/bitstreams")
 
 
 def test_a_region_that_can_be_programmed_needs_one(
@@ -135,26 +145,10 @@ def test_a_wrong_password_fails_with_what_to_look_at(
     assert console.run("check").status == 1
 
 
-def test_a_glance_that_is_down_fails(console: Console, glance: Double) -> None:
-    glance.failures = [503] * 100
-    ask(console, glance)
-    found = only(console, "image source")
-    assert found["Result"] == "failed"
-    assert "Glance failed: HTTP 503" in found["What"]
-
-
 def test_a_directory_that_answers_passes(console: Console, images: Images) -> None:
     found = only(console, "image source")
     assert found["Result"] == "ok"
     assert found["What"].startswith(f"{images.place} answers")
-
-
-def test_a_directory_that_is_missing_fails(console: Console, images: Images) -> None:
-    images.place.rename(images.place.with_name("elsewhere"))
-    found = only(console, "image source")
-    assert found["Result"] == "failed"
-    assert str(images.place) in found["What"]
-    assert "[os_acc_bitstreams] directory" in found["Hint"]
 
 
 def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
@@ -167,10 +161,6 @@ def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
 
 
 # -- signers ------------------------------------------------------------------
-
-
-def test_who_may_sign_is_not_looked_at_where_nobody_has_to(console: Console) -> None:
-    assert only(console, "image signers")["What"] == "signatures are not required"
 
 
 def test_a_certificate_that_is_trusted_passes(console: Console, signers: Path) -> None:
@@ -205,28 +195,17 @@ def test_where_nobody_may_sign_each_image_is_refused(
     assert "<certificate uuid>.pem" in missing["Hint"]
 
 
-@pytest.mark.parametrize("mode", [None, 0o777])
+@pytest.mark.parametrize("change", [Path.rmdir, lambda path: path.chmod(0o777)])
 def test_a_trust_store_that_cannot_be_used_fails(
-    console: Console, signers: Path, mode: int | None
+    console: Console, signers: Path, change: Callable[[Path], None]
 ) -> None:
-    if mode is None:
-        signers.rmdir()
-    else:
-        signers.chmod(mode)
+    change(signers)
     found = only(console, "image signers")
     assert found["Result"] == "failed"
     assert str(signers) in found["What"]
 
 
 # -- the cache ----------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("roomy")
-def test_a_cache_that_is_not_there_yet_is_not_praised(console: Console) -> None:
-    found = only(console, "image cache")
-    assert found["Result"] == "ok"
-    assert found["What"].startswith("there is no cache yet")
-    assert not os.path.exists(f"{console.bench.state_path}/bitstreams")
 
 
 @pytest.mark.usefixtures("roomy")

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import io
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from os_acc.cmd.app import OsAcc
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import run
 
 COMMANDS = {
     "attached": ("UUID",),
@@ -60,25 +61,25 @@ def test_every_command_is_tried_for_its_help() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_is_its_own(console: Console, command: str) -> None:
+def test_the_help_of_a_command_is_its_own(tmp_path: Path, command: str) -> None:
     # Help is also for users with a broken configuration.
-    console.config_file.unlink()
-    ran = console.run(*command.split(), "--help")
+    asked = (str(tmp_path), f"--config-file={tmp_path / 'missing'}")
+    ran = run(*asked, *command.split(), "--help")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.startswith(f"usage: os-acc {command} ")
     for own in COMMANDS[command]:
         assert own in ran.out
-    assert ran.out == console.run("help", *command.split()).out
+    assert ran.out == run(*asked, "help", *command.split()).out
 
 
-def test_help_is_given_wherever_the_line_asks_for_it(console: Console) -> None:
+def test_help_is_given_wherever_the_line_asks_for_it() -> None:
     asked = ("device", "list", "--long", "--state", "free", "--help")
-    assert console.run(*asked).out == console.run("help", "device", "list").out
+    assert run("/", *asked).out == run("/", "help", "device", "list").out
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_alone_lists_the_commands(console: Console, flag: str) -> None:
-    ran = console.run("help")
+def test_help_alone_lists_the_commands(flag: str) -> None:
+    ran = run("/", "help")
     assert ran.status == 0
     listed = ran.out
     assert listed.startswith("usage: os-acc ")
@@ -87,6 +88,6 @@ def test_help_alone_lists_the_commands(console: Console, flag: str) -> None:
         assert f"  {each.name.replace('_', ' '):<13}  {about}\n" in listed
     out = io.StringIO()
     with pytest.raises(SystemExit) as ended:
-        OsAcc(root=console.bench.root, stdout=out).run([flag])
+        OsAcc(stdout=out).run([flag])
     assert not ended.value.code
     assert out.getvalue() == listed

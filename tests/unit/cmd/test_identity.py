@@ -109,9 +109,7 @@ def test_the_helpers_start_while_root_and_the_store_opens_after(
 
 
 @pytest.mark.usefixtures("of_nova")
-@pytest.mark.parametrize(
-    "arguments", [("device", "list"), ("provider", "list"), ("attached",), ("check",)]
-)
+@pytest.mark.parametrize("arguments", [("device", "list"), ("attached",), ("check",)])
 def test_who_only_looks_gives_up_root_too(
     console: Console, steps: list[str], arguments: tuple[str, ...]
 ) -> None:

@@ -25,18 +25,6 @@ def plug(console: Console, number: int, address: str, *more: str) -> Any:
     )
 
 
-def test_a_device_goes_to_an_instance_and_comes_back(console: Console) -> None:
-    before = console.bench.kernel.snapshot()
-    (entry,) = plug(console, 1, GPU)
-    assert (entry["PCI ID"], entry["State"]) == (GPU, "Bound")
-    assert console.bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
-    assert console.json("unplug", uuid_of(1)) == {
-        "Consumer": uuid_of(1),
-        "Released": 1,
-    }
-    assert console.bench.kernel.snapshot() == before
-
-
 def test_leases_of_the_command_say_so(console: Console) -> None:
     plug(console, 1, GPU)
     assert console.bench.manager.store.leases()[0].owner is Owner.COMMAND
@@ -113,17 +101,6 @@ def test_the_instance_alone_makes_its_devices_ready_after_a_reboot(
     assert console.bench.drivers(GPU) == ["nouveau"]
     assert console.json("plug", "--instance", uuid_of(1)) == first
     assert console.bench.drivers(GPU) == ["vfio-pci"]
-
-
-def test_an_unplug_in_use_names_who_holds_the_device(console: Console) -> None:
-    plug(console, 1, GPU)
-    console.bench.kernel.hold(GPU, pid=4711, command="qemu-kvm")
-    ran = console.run("unplug", uuid_of(1))
-    assert ran.status == 1
-    assert "qemu-kvm (pid 4711)" in ran.err
-    assert console.state(GPU) == "releasing"
-    console.bench.kernel.let_go(GPU)
-    assert console.json("unplug", uuid_of(1))["Released"] == 1
 
 
 def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> None:

@@ -16,7 +16,7 @@ from os_acc.cmd import privileges
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import Context
 from tests.unit import vendor_steps
-from tests.unit.cmd.console import Console
+from tests.unit.cmd.console import Console, run
 from tests.unit.helper_commands import as_started
 
 ETC = Path(__file__).parents[3] / "etc/os-acc"
@@ -161,10 +161,10 @@ def test_user_and_paths_of_sudoers_can_be_given(
     ids=" ".join,
 )
 def test_nothing_else_can_be_written_into_a_rule(
-    console: Console, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        console.run("privileges", "sudoers", *arguments)
+        run("/", "privileges", "sudoers", *arguments)
     assert ended.value.code == 2
     assert f"{arguments[1]!r} is not" in capsys.readouterr().err
 

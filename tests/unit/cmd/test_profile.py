@@ -136,17 +136,6 @@ def test_the_prefix_may_be_chosen(console: Console, tmp_path: Path) -> None:
     )
 
 
-def test_what_a_flavor_then_has_is_what_the_profile_asks_for(
-    console: Console, tmp_path: Path
-) -> None:
-    catalogue(console, tmp_path, profile())
-    applied = console.json("profile", "apply", "fpga-dp1", "m1")["Properties"]
-    given = [f"--property={key}={value}" for key, value in applied.items()]
-    shown = console.json("request", "show", *given, "--property=group_policy=none")
-    assert [each["resources"] for each in shown["Groups"]] == [{FPGA: 1}, {GPU: 2}]
-    assert shown["Groups"][0]["programmed_with"] is not None
-
-
 def test_it_is_set_where_that_is_asked_for(console: Console, tmp_path: Path) -> None:
     with running(flavors={("1", "m1"): {"accel:device_profile": "x"}}) as cloud:
         text = section("os_acc_nova", cloud.credentials())

@@ -210,14 +210,6 @@ def test_groups_of_a_device_profile_are_asked_for(
         assert asked in shown["Query"]
 
 
-def test_an_invalid_policy_is_none_beside_a_device_profile(
-    console: Console, profiles: None
-) -> None:
-    shown = in_json(console, "group_policy=Isolate", "accel:device_profile=gzip")
-    assert shown["Group Policy"] == "none"
-    assert "group_policy=none" in shown["Query"]
-
-
 def test_an_empty_name_is_no_device_profile(console: Console, profiles: None) -> None:
     ran = show(console, "resources:VCPU=1", "accel:device_profile=")
     assert (ran.status, ran.err) == (0, "")
@@ -242,28 +234,10 @@ def test_without_a_catalogue_groups_of_a_profile_are_told_to_be_missing(
     assert ran.err.startswith("os-acc: not shown: the groups of device profile 'gzip'")
 
 
-def test_a_catalogue_that_is_set_and_not_there_is_an_error(
-    console: Console, tmp_path: Path
-) -> None:
-    console.configure(more=f"[os_acc_profiles]\ncatalogue = {tmp_path}/none.yaml")
-    ran = show(console, "resources:VCPU=1", "accel:device_profile=gzip")
-    assert (ran.status, ran.out) == (1, "")
-    assert f"cannot read the device profiles in {tmp_path}/none.yaml" in ran.err
-
-
 def test_what_placement_miscounts_is_told_of(console: Console) -> None:
     ran = show(console, f"resources:{FPGA}=1", f"resources1:{FPGA}=1")
     assert ran.status == 0
     assert f"a numbered one request {FPGA}" in ran.err
-
-
-@pytest.mark.parametrize("arguments", [(), ("--flavor-file", "/no/such/file")])
-def test_without_a_flavor_it_is_wrong_usage(
-    console: Console, arguments: tuple[str, ...]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        console.run("request", "show", *arguments)
-    assert ended.value.code == 2
 
 
 def test_it_needs_no_configuration_no_state_and_no_helper(console: Console) -> None:

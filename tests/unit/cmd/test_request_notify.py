@@ -110,25 +110,6 @@ def test_a_request_that_does_not_exist_is_an_error(
     assert cloud.asked == []
 
 
-def test_without_credentials_the_option_is_named(
-    console: Console, book: Requests
-) -> None:
-    uuid = bound(console, book)
-    console.configure()
-    ran = console.run("request", "notify", uuid)
-    assert (ran.status, ran.out) == (1, "")
-    assert "[os_acc_nova] auth_type" in ran.err
-
-
-@pytest.mark.parametrize("arguments", [(), ("x",)])
-def test_without_a_uuid_it_is_wrong_usage(
-    console: Console, arguments: tuple[str, ...]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        console.run("request", "notify", *arguments)
-    assert ended.value.code == 2
-
-
 def test_the_output_in_the_manual(
     console: Console, book: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import shutil
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import privsep
 from os_acc.cmd import identity
@@ -22,6 +20,7 @@ from os_acc.cmd.app import OsAcc
 from os_acc.testing import FakeKernel, uuid_of
 from os_acc.testing.demo.host import DemoHost
 from os_acc.testing.privileged import privileged_here
+from tests.unit.cmd import console
 from tests.unit.cmd.console import Ran
 from tests.unit.cmd.test_help import COMMANDS
 
@@ -82,10 +81,7 @@ def watched() -> Iterator[list[str]]:
 
 def run(*arguments: str) -> Ran:
     """Run the command as on a real host: its root is ``/``."""
-    out, err = io.StringIO(), io.StringIO()
-    app = OsAcc(config=cfg.ConfigOpts(), stdout=out, stderr=err)
-    status = app.run([*arguments])
-    return Ran(status, out.getvalue(), err.getvalue())
+    return console.run("/", *arguments)
 
 
 @pytest.fixture

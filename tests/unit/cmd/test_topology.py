@@ -104,15 +104,6 @@ def test_who_names_nothing_sees_the_host_and_is_told_how(console: Console) -> No
     assert "No accelerators are offered." in ran.out
 
 
-def test_what_is_prepared_for_nobody_is_unknown(small: Console) -> None:
-    store = small.bench.manager.store
-    store.delete(store.leases())
-    (line,) = (
-        row for row in small.run("topology").out.splitlines() if f" {GPU}  " in row
-    )
-    assert f"{GPU}  unknown  " in line
-
-
 NETWORKS = """
 [neutron]
 physnets = foo, bar
@@ -220,23 +211,6 @@ def test_a_disk_that_is_full_is_an_error(small: Console) -> None:
     ran = small.run("topology", "--svg", "/dev/full")
     assert ran.status == 1
     assert ran.err.startswith("os-acc: cannot write /dev/full: ")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--cells", "one"),
-        ("--cells", "0,"),
-        ("--cells", "-1"),
-        ("--svg", "/no/such/place.svg"),
-        ("--svg", "/dev/null", "-f", "json"),
-        ("-f", "xml"),
-    ],
-)
-def test_wrong_usage_ends_with_2(console: Console, arguments: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        console.run("topology", *arguments)
-    assert ended.value.code == 2
 
 
 class _Terminal(io.StringIO):

@@ -36,40 +36,42 @@ def counted(*leases, providers=(NIC,), unreadable=()):
     }
 
 
+def on(number=2, state=LeaseState.HELD, of=NIC.uuid, **more):
+    return lease(of, handle(number), state, **more)
+
+
 @pytest.mark.parametrize(
-    "state", [LeaseState.PREPARING, LeaseState.HELD, LeaseState.RELEASING]
+    ("made", "expected"),
+    [
+        # Placement has the allocation; reserving the unit would count it twice.
+        pytest.param(on(2), (4, 0), id="held"),
+        pytest.param(on(2, LeaseState.PREPARING), (4, 0), id="prepared"),
+        pytest.param(on(2, LeaseState.RELEASING), (4, 0), id="released"),
+        # The allocation was deleted with its guest.
+        pytest.param(on(2, LeaseState.RELEASING, reason="in use"), (4, 1), id="failed"),
+        pytest.param(on(2, LeaseState.QUARANTINED), (4, 1), id="quarantined"),
+        # The allocation counts the unit that serves the request.
+        pytest.param(on(2, LeaseState.PREPARING, is_spare=True), (4, 1), id="new"),
+        pytest.param(on(2, LeaseState.RELEASING, is_spare=True), (4, 1), id="old"),
+        pytest.param(on(9), (5, 0), id="vanished"),
+        pytest.param(on(9, LeaseState.QUARANTINED), (5, 1), id="vanished-quarantined"),
+        pytest.param(on(2, of=""), (4, 0), id="adopted"),
+        pytest.param(on(2, LeaseState.QUARANTINED, of=""), (4, 1), id="adopted-failed"),
+        # It belongs to no provider.
+        pytest.param(on(9, of=""), (4, 0), id="adopted-vanished"),
+    ],
 )
-def test_a_leased_unit_is_counted_once_and_not_reserved(state):
-    """Placement has its allocation; reserving it would count it twice."""
-    assert counted(lease(NIC.uuid, FOUR[2], state)) == {NIC.uuid: {CLASS: (4, 0)}}
+def test_a_unit_is_counted_once_and_reserved_without_an_allocation(made, expected):
+    assert counted(made, on(1)) == {NIC.uuid: {CLASS: expected}}
 
 
-def test_a_unit_whose_release_failed_is_reserved():
-    """Its allocation was deleted with its guest."""
-    failed = lease(NIC.uuid, FOUR[2], LeaseState.RELEASING, reason="in use")
-    held = lease(NIC.uuid, FOUR[1])
-    assert counted(failed, held) == {NIC.uuid: {CLASS: (4, 1)}}
+def test_a_unit_that_a_damaged_record_claims_is_reserved():
+    assert counted(unreadable=[place(3)]) == {NIC.uuid: {CLASS: (4, 1)}}
 
 
-@pytest.mark.parametrize("state", [LeaseState.PREPARING, LeaseState.RELEASING])
-def test_a_unit_that_is_replaced_or_replaces_another_one_is_reserved(state):
-    """The allocation counts the unit that serves the request."""
-    spare = lease(NIC.uuid, FOUR[2], state, is_spare=True)
-    held = lease(NIC.uuid, FOUR[1])
-    assert counted(spare, held) == {NIC.uuid: {CLASS: (4, 1)}}
-
-
-def test_a_quarantined_unit_is_reserved():
-    quarantined = lease(NIC.uuid, FOUR[2], LeaseState.QUARANTINED)
-    held = lease(NIC.uuid, FOUR[1])
-    assert counted(quarantined, held) == {NIC.uuid: {CLASS: (4, 1)}}
-
-
-def test_a_leased_unit_that_has_vanished_is_still_counted():
-    gone = handle(9)
-    assert counted(lease(NIC.uuid, gone)) == {NIC.uuid: {CLASS: (5, 0)}}
-    quarantined = lease(NIC.uuid, gone, LeaseState.QUARANTINED)
-    assert counted(quarantined) == {NIC.uuid: {CLASS: (5, 1)}}
+def test_a_lease_stays_in_the_class_in_which_it_was_allocated():
+    before = on(0, resource_class=OTHER_CLASS)
+    assert counted(before) == {NIC.uuid: {CLASS: (3, 0), OTHER_CLASS: (1, 0)}}
 
 
 def test_of_a_device_that_has_vanished_what_is_leased_is_left():
@@ -79,10 +81,6 @@ def test_of_a_device_that_has_vanished_what_is_leased_is_left():
     assert dict(left.units) == {CLASS: Units(2, 0)}
 
 
-def test_a_unit_that_a_damaged_record_claims_is_reserved():
-    assert counted(unreadable=[place(3)]) == {NIC.uuid: {CLASS: (4, 1)}}
-
-
 def test_a_unit_that_another_provider_has_leased_is_reserved_here():
     """A changed node_name, for example, gives the same device another provider."""
     other = uuid_of(2)
@@ -90,21 +88,6 @@ def test_a_unit_that_another_provider_has_leased_is_reserved_here():
         NIC.uuid: {CLASS: (4, 1)},
         other: {CLASS: (1, 0)},
     }
-
-
-def test_what_was_adopted_by_hand_is_counted_where_its_device_is():
-    assert counted(lease("", FOUR[0])) == {NIC.uuid: {CLASS: (4, 0)}}
-    quarantined = lease("", FOUR[0], LeaseState.QUARANTINED)
-    assert counted(quarantined) == {NIC.uuid: {CLASS: (4, 1)}}
-
-
-def test_what_was_adopted_and_has_vanished_belongs_to_no_provider():
-    assert counted(lease("", handle(9))) == {NIC.uuid: {CLASS: (4, 0)}}
-
-
-def test_a_lease_stays_in_the_class_in_which_it_was_allocated():
-    before = lease(NIC.uuid, FOUR[0], resource_class=OTHER_CLASS)
-    assert counted(before) == {NIC.uuid: {CLASS: (3, 0), OTHER_CLASS: (1, 0)}}
 
 
 def test_a_class_of_which_nothing_is_left_is_not_there():

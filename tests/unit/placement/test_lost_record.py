@@ -52,10 +52,6 @@ def refused(bench, *providers):
     assert bench.manager.attached(None) == {}
 
 
-def test_a_lost_device_is_reserved(lost, nova):
-    assert nova.units(lost.uuid) == {lost.device.resource_class: (1, 1)}
-
-
 def test_its_next_guest_does_not_start_without_it(bench, lost):
     refused(bench, lost)
 

@@ -13,6 +13,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.device import CardProvider
+from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement import published
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
@@ -35,12 +36,12 @@ class Service:
 
     def __init__(self, ledger=None):
         self.ledger = ledger or Ledger()
-        self._memory = published.PublishedCache(self.ledger.published_names())
-        self._writer = TreeWriter("node1", self._memory)
+        self.memory = published.PublishedCache(self.ledger.published_names())
+        self._writer = TreeWriter("node1", self.memory)
 
     def write(self, tree, node, wanted):
         """Record the discovered providers, then write the tree."""
-        self._memory.record(
+        self.memory.record(
             [each.provider for each in wanted if each.provider], self.ledger
         )
         self._writer.write(tree, node, wanted)
@@ -223,6 +224,19 @@ def test_without_its_record_a_device_that_has_moved_is_in_its_new_cell(nova, wri
     assert nova.known.data(CARD).traits == {"CUSTOM_GOLD", "CUSTOM_NUMA_CELL_1"}
 
 
+def test_a_removed_trait_that_comes_back_is_foreign(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    # Publishing through Placement's API has removed the trait.
+    trait = frozenset({PlacementName(NameKind.TRAIT, "CUSTOM_FAST")})
+    writer.memory.above(writer.ledger).change_published_names(
+        NO_NAMES, PublishedNames({CARD: trait})
+    )
+    # The operator has added the trait again, so it is the operator's.
+    nova.known.add_traits(CARD, "CUSTOM_FAST")
+    nova.cycle(writes(writer, capacity(traits=())))
+    assert nova.known.data(CARD).traits == {"CUSTOM_FAST"}
+
+
 # -- cards -----------------------------------------------------------------------
 
 
@@ -294,13 +308,13 @@ def test_a_node_that_the_tree_does_not_have_is_told(nova, writer):
 
 
 @pytest.mark.parametrize(("value", "shown"), WRONG)
-def test_what_is_no_tree_is_told(writer, value, shown):
-    is_told(lambda: writer.write(value, "node1", []), exception.InvalidInput, shown)
-
-
-@pytest.mark.parametrize(("value", "shown"), WRONG)
-def test_what_is_no_node_is_told(nova, writer, value, shown):
-    is_told(lambda: writer.write(nova.known, value, []), exception.InvalidInput, shown)
+def test_what_is_no_tree_or_no_node_is_told(nova, writer, value, shown):
+    for arguments in ((value, "node1"), (nova.known, value)):
+        is_told(
+            lambda given=arguments: writer.write(*given, []),
+            exception.InvalidInput,
+            shown,
+        )
 
 
 @pytest.mark.parametrize(

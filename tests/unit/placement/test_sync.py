@@ -177,8 +177,10 @@ def test_a_change_that_fails_blocks_no_other(double, service, status):
 
 
 @pytest.mark.parametrize(("status", "done"), [(500, True), (500, False), (None, True)])
-@pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
-@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "resource_providers$"), ("PUT", "/inventories"), ("PUT", "/traits$")],
+)
 @pytest.mark.share(4)
 def test_a_change_that_fails_once_is_made_up_for(
     double, service, method, path, status, done
@@ -205,16 +207,6 @@ def test_what_passes_soon_is_asked_again(double, service, status):
     double.trouble("GET", "in_tree", status, times=2)
     assert service.sync(ONE, TWO).refused == ()
     assert double.providers[ONE.uuid].inventories.keys() == {CLASS}
-
-
-def test_nobody_who_answers_is_told(double, service):
-    double.end()
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.PLACEMENT),
-        match="cannot reach Placement",
-    ):
-        service.sync(ONE)
 
 
 def test_one_who_never_answers_is_waited_for_until_the_deadline(double):

@@ -11,8 +11,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement.api_tree import KEPT_SECONDS
-from os_acc.placement.capacity import Capacity, Units
-from os_acc.placement.sync import SyncResult
+from os_acc.placement.sync import Publisher, SyncResult
 from os_acc.testing import uuid_of
 from tests.expected_errors import has
 from tests.unit.placement import capacity_examples
@@ -121,15 +120,6 @@ def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
     assert "CUSTOM_FAST" in double.traits
 
 
-def test_a_lease_keeps_what_is_left_of_a_device(double, service):
-    service.sync(ONE)
-    left = Capacity(ONE.uuid, None, {CLASS: Units(1)})
-    service.sync(left)
-    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 1
-    assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
-    assert service.sync(left).writes == 0
-
-
 def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
     double, service, clock
 ):
@@ -195,3 +185,11 @@ def test_a_standard_trait_is_asked_for_again_in_a_while(double, service, clock):
     clock.pass_by(KEPT_SECONDS)
     assert service.sync(young).refused == ()
     assert double.providers[young.uuid].traits == {"HW_YOUNGER"}
+
+
+def test_what_is_published_is_known_to_the_writer_of_novas_tree(bench, double):
+    manager = bench.manager
+    manager.publisher = Publisher(double.config(), "node1")
+    assert manager.publish().done
+    assert manager.catalog.memory.names == manager.store.published_names()
+    assert manager.store.published_names().created

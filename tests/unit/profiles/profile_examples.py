@@ -4,8 +4,14 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
+from os_acc.objects.profile import DeviceProfile
+from os_acc.profiles.files import ProfileFiles
+
+FOREVER = math.inf
 FPGA, GPU = "CUSTOM_ACCELERATOR_FPGA", "CUSTOM_ACCELERATOR_GPU"
 BITSTREAM = "d5ca2f11-3108-4426-a11c-a959987565df"
 
@@ -30,3 +36,11 @@ def of_group(**group: Any) -> dict[str, Any]:
     """Return a profile of one group; '__' in a key stands for the colon."""
     keys = {key.replace("__", ":"): value for key, value in group.items()}
     return {"name": "one", "groups": [keys]}
+
+
+def results(path: Path) -> list[tuple[str | None, str | None]]:
+    """Return (name, None) or (None, error) of each entry of a catalogue."""
+    return [
+        (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
+        for _where, each in ProfileFiles(str(path)).checked(FOREVER)
+    ]

@@ -4,29 +4,18 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles.files import ProfileFiles
+from tests.unit.profiles.profile_examples import FOREVER, results
 
-FOREVER = math.inf
 GOOD = "- {name: good, groups: [{resources:FPGA: 1}]}\n"
 
 
 @pytest.fixture
 def place(tmp_path):
     return tmp_path / "profiles.yaml"
-
-
-def results(path):
-    """Return (name, None) or (None, error) of each entry."""
-    return [
-        (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
-        for _where, each in ProfileFiles(str(path)).checked(FOREVER)
-    ]
 
 
 def beside_a_good_one(place, wrong):
@@ -44,9 +33,7 @@ def beside_a_good_one(place, wrong):
     [
         "{name: %s}",
         "{name: bad, groups: [{resources:FPGA: %s}]}",
-        "{name: bad, groups: [%s]}",
         "{name: bad, groups: [{? %s : a}]}",
-        "{? %s : a}",
         "%s",
     ],
 )

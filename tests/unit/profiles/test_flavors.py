@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -131,15 +130,6 @@ def test_flavors_are_an_administrators(cloud: Cloud, flavors: Flavors) -> None:
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
-@pytest.mark.parametrize("code", [400, 403, 404, 409])
-def test_what_keystone_refuses_is_not_told_as_novas(
-    cloud: Cloud, flavors: Flavors, code: int
-) -> None:
-    cloud.keystone = code
-    with pytest.raises(exception.InvalidConfiguration, match="auth_url"):
-        flavors.apply("7", PROPERTIES, PREFIX, soon())
-
-
 def test_a_flavor_that_is_deleted_meanwhile(
     cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,42 +156,3 @@ def test_a_removal_whose_answer_is_lost_has_happened(
     flavors.apply("7", PROPERTIES, PREFIX, soon())
     assert cloud.flavors["7", "m7"] == PROPERTIES
     assert [each.split()[0] for each in writes(cloud)] == ["POST", "DELETE", "DELETE"]
-
-
-@pytest.mark.parametrize("code", [408, 429, 500, 502, 504])
-def test_a_nova_that_cannot_answer_now(
-    cloud: Cloud, flavors: Flavors, code: int
-) -> None:
-    cloud.statuses = 4 * [code]
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.COMPUTE),
-        match="Nova failed",
-    ) as error:
-        flavors.apply("7", PROPERTIES, PREFIX, soon())
-    assert error.value.retryable
-
-
-@pytest.mark.parametrize("text", ["<html>", "", "[]", '{"flavors": [{"id": 1}]}'])
-def test_what_answers_is_not_nova(cloud: Cloud, flavors: Flavors, text: str) -> None:
-    cloud.text = text
-    with pytest.raises(exception.InvalidConfiguration, match="os_acc_nova"):
-        flavors.apply("7", PROPERTIES, PREFIX, soon())
-
-
-def test_what_answers_for_a_flavor_is_not_nova(
-    cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cloud, "_specs", lambda *_: (200, {"extra_specs": []}))
-    with pytest.raises(exception.InvalidConfiguration, match="is not from Nova"):
-        flavors.apply("7", PROPERTIES, PREFIX, soon())
-
-
-def test_nobody_waits_for_a_nova_that_is_silent(cloud: Cloud, flavors: Flavors) -> None:
-    cloud.silent = True
-    with pytest.raises(
-        exception.ServiceUnavailable,
-        check=has(service=exception.ServiceType.COMPUTE),
-        match="in time",
-    ):
-        flavors.apply("7", PROPERTIES, PREFIX, time.monotonic() + 0.3)

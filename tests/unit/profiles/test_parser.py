@@ -50,17 +50,6 @@ def test_groups_keep_their_order_and_are_called_as_nova_calls_them():
     ]
 
 
-def test_there_are_as_many_requests_as_accelerators_in_all_groups():
-    assert parser.read(profile()).accelerators == 3
-    groups = [{f"resources:{GPU}": "4"} for _ in range(3)]
-    assert parser.read({"name": "many", "groups": groups}).accelerators == 12
-
-
-def test_a_number_need_not_be_quoted():
-    read = parser.read(of_group(resources__FPGA=2))
-    assert read.groups[0].request.resources == (("FPGA", 2),)
-
-
 def test_one_without_a_uuid_has_the_same_one_every_time():
     first, again = parser.read(profile()), parser.read(profile())
     assert first.uuid == again.uuid

@@ -165,7 +165,7 @@ def test_an_answer_of_millions_of_values_is_not_read(
     assert peak() < 80 * MEBIBYTE
 
 
-@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "br", "deflate", "x"])
+@pytest.mark.parametrize("coding", ["gzip", "x"])
 def test_no_coding_is_requested_and_none_decoded(server: Server, coding: str) -> None:
     packed = gzip.compress(json.dumps({"device_profiles": []}).encode())
     server.answer = of(packed, Content_Encoding=coding)

@@ -274,7 +274,7 @@ def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
         "%s",
     ],
 )
-@pytest.mark.parametrize("number", [5000 * "1", "-" + 60_000 * "1", "1e999", "NaN"])
+@pytest.mark.parametrize("number", [5000 * "1", "1e999"])
 @pytest.mark.share(3)
 def test_one_number_that_cannot_be_used_hides_no_other(
     cloud: Cloud, wrong: str, number: str
