@@ -83,7 +83,6 @@ class AnotherProcess:
         self._say("go")
 
     def outcome(self) -> dict[str, Any]:
-        """Return its outcome."""
         outcome: dict[str, Any] = json.loads(self._of.readline())
         self._end()
         return outcome

@@ -64,7 +64,6 @@ class RootSide:
             self._hotplug.close()
 
     def store(self, path: str, text: str) -> None:
-        """Write an attribute."""
         sysfs.store(Path("/", path), text)
 
     def load(self, module: str, loaded: bool) -> None:
@@ -79,12 +78,10 @@ class RootSide:
         subprocess.run(command, check=True)
 
     def swap_on(self, node: str) -> None:
-        """Use a disk as swap space."""
         subprocess.run(["mkswap", node], check=True)
         subprocess.run(["swapon", node], check=True)
 
     def swap_off(self, node: str) -> None:
-        """Stop using it as swap space."""
         subprocess.run(["swapoff", node], check=True)
 
     def keep_journal(self, node: str) -> None:
@@ -96,7 +93,6 @@ class RootSide:
         self._journal.close()
 
     def signal(self, pid: int, number: int) -> None:
-        """Signal a process."""
         os.kill(pid, number)
 
     def look_at(self, pid: int) -> tuple[dict[str, str], str, list[str]]:
@@ -138,7 +134,6 @@ class RootSide:
         return frozenset() if self._guest is None else self._guest.attached()
 
     def let_go(self) -> None:
-        """End the guest, if there is one."""
         guest, self._guest = self._guest, None
         # A write that waited for the guest may remove the node at this moment.
         with contextlib.suppress(FileNotFoundError):
@@ -146,11 +141,9 @@ class RootSide:
                 guest.close()
 
     def hand_over(self, node: str) -> None:
-        """Give a node to QEMU's user."""
         os.chown(node, self._qemu.uid, self._qemu.gid)
 
     def pull_out(self) -> None:
-        """Remove a function from its slot."""
         self._slot().remove()
 
     def begin_to_pull_out(self) -> None:
@@ -158,15 +151,12 @@ class RootSide:
         self._slot().request_removal()
 
     def wait_until_pulled_out(self) -> None:
-        """Wait until the kernel has removed it."""
         self._slot().wait_removed()
 
     def put_in(self) -> None:
-        """Insert it again."""
         self._slot().insert()
 
     def set_power(self, on: bool) -> None:
-        """Switch the power of the slot."""
         self._slot().set_power(on)
 
     def pcie_error(self) -> None:

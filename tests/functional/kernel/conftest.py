@@ -13,8 +13,6 @@ from . import dfl, inside, kernels, lane, machine, nvme, nvme_media, sysfs
 from .accounts import OrdinaryUser
 from .dfl_card import Card
 from .guest import InnerGuest
-from .hotplug import Hotplug
-from .kmsg import KernelLog
 from .machine import Machine
 
 _OPTION = "--of-kernel"
@@ -79,24 +77,6 @@ def inner_guest(vm_user: OrdinaryUser) -> Iterator[Callable[..., InnerGuest]]:
 
 
 @pytest.fixture
-def hotplug(the_machine: Machine) -> Iterator[Hotplug]:
-    """Yield the slot of :attr:`.Machine.hotplug`; fill it again afterwards."""
-    slot = Hotplug(the_machine.hotplug)
-    try:
-        yield slot
-    finally:
-        slot.close()
-
-
-@pytest.fixture
-def kernel_log() -> Iterator[KernelLog]:
-    """Yield the kernel's log from here on."""
-    log = KernelLog()
-    yield log
-    log.close()
-
-
-@pytest.fixture
 def idle_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
     """Yield four VFs of :attr:`.Machine.pf_node1`, bound to no driver."""
     pf = the_machine.pf_node1
@@ -106,21 +86,6 @@ def idle_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
     yield sysfs.virtual_functions(pf)
     sysfs.write(pf, "sriov_numvfs", "0")
     sysfs.write(pf, "sriov_drivers_autoprobe", "1")
-
-
-@pytest.fixture
-def running_vfs(
-    the_machine: Machine, idle_vfs: tuple[str, ...], kernel_log: KernelLog
-) -> tuple[str, ...]:
-    """Return the same VFs, bound to the host's nvme driver."""
-    nvme.bring_online(the_machine.pf_node1)
-    sysfs.write(the_machine.pf_node1, "sriov_drivers_autoprobe", "1")
-    for vf in idle_vfs:
-        sysfs.store(sysfs.BUS / "drivers_probe", vf)
-    for _ in idle_vfs:
-        # The driver link appears at once; this message shows that the driver stays.
-        kernel_log.wait_for("default/read/poll queues")
-    return idle_vfs
 
 
 @pytest.fixture(scope="session")

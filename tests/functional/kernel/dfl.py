@@ -18,8 +18,6 @@ from . import kernel_modules, sysfs
 from .dfl_card import Card
 
 DRIVER = sysfs.BUS / "drivers" / "dfl-pci"
-MANAGERS = Path("/sys/class/fpga_manager")
-REGIONS = Path("/sys/class/fpga_region")
 #: The interface id of the two cards, and the function that a card has after
 #: power-on.
 INTERFACE = uuid.UUID("9926ab6d-6c92-5a68-aabc-a7d84c545738")

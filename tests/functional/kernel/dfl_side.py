@@ -31,19 +31,15 @@ class FpgaSide(RootSide):
         self._events: pyudev.Monitor | None = None
 
     def card(self) -> str:
-        """Return its address."""
         return self._card.bdf
 
     def next_function(self, function: str) -> None:
-        """See :meth:`.CardProvider.next_function`."""
         self._card.next_function(uuid.UUID(function))
 
     def fail_with(self, *bits: int) -> None:
-        """See :meth:`.CardProvider.fail_with`."""
         self._card.fail_with(*bits)
 
     def never_complete(self) -> None:
-        """See :meth:`.CardProvider.never_complete`."""
         self._card.never_complete()
 
     def complete(self) -> None:
@@ -52,11 +48,9 @@ class FpgaSide(RootSide):
         self._card.wait_until_idle()
 
     def holds(self) -> str:
-        """Return the function in the hardware."""
         return str(self._card.function())
 
     def programmed(self) -> int:
-        """Return the number of completed bitstreams."""
         return self._card.programmed_count()
 
     def is_untouched(self) -> bool:
@@ -96,11 +90,9 @@ class FpgaSide(RootSide):
         raise TimeoutError(f"the kernel does not report a change of {self._card.bdf}")
 
     def open_port(self) -> None:
-        """Open the card's port, as a program on the host does."""
         self._fd = os.open(dfl.node(dfl.port(self._card.bdf)), os.O_RDWR)
 
     def close_port(self) -> None:
-        """Close the port again."""
         os.close(self._fd)
 
     def close(self) -> None:

@@ -67,13 +67,11 @@ class InnerGuest:
         )
 
     def byte(self, address: int) -> int:
-        """Return a byte of the guest's memory."""
         command = f"xp /1bx {address:#x}"
         text = self._qmp.execute("human-monitor-command", **{"command-line": command})
         return int(text.rpartition(":")[2], 16)
 
     def info_pci(self) -> str:
-        """Return the output of ``info pci`` of the human monitor."""
         text: str = self._qmp.execute(
             "human-monitor-command", **{"command-line": "info pci"}
         )

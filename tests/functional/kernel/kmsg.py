@@ -30,5 +30,4 @@ class KernelLog:
         raise TimeoutError(f"the kernel did not log {words}")
 
     def close(self) -> None:
-        """Close the log."""
         os.close(self._fd)

@@ -18,12 +18,10 @@ SECONDS = 60.0
 
 
 def disk(image: str) -> Path:
-    """Return the file behind a namespace."""
     return lane.RESULTS / f"{image}.img"
 
 
 def holds_data(image: str) -> bool:
-    """Return whether a namespace has data of a guest."""
     return DATA in disk(image).read_bytes()
 
 

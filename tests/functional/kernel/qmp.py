@@ -47,7 +47,6 @@ class Qmp:
         return answer["return"]
 
     def forget_events(self) -> None:
-        """Drop all earlier events."""
         self._events.clear()
 
     def wait_event(self, name: str, **data: object) -> None:
@@ -60,7 +59,6 @@ class Qmp:
             self._receive(wanted)
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self._fd)
 
     def _send(self, command: str, arguments: dict[str, object]) -> int:

@@ -38,12 +38,10 @@ def write(bdf: str, name: str, text: str) -> None:
 
 
 def exists(bdf: str) -> bool:
-    """Return whether the function is on the bus."""
     return (DEVICES / bdf).exists()
 
 
 def driver(bdf: str) -> str | None:
-    """Return the name of the bound driver."""
     link = DEVICES / bdf / "driver"
     return link.readlink().name if link.is_symlink() else None
 

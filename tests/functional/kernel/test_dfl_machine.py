@@ -98,15 +98,6 @@ def test_what_cannot_be_asked_for_does_not_reach_the_card(fpga: Card) -> None:
     assert dfl.afu_id(fpga.bdf) == dfl.FIRST_FUNCTION.hex
 
 
-@pytest.mark.parametrize("error", dfl_card.ERRORS, ids=lambda error: error.status)
-def test_an_error_of_the_hardware_is_told_by_its_status(
-    fpga: Card, error: dfl_card.Error
-) -> None:
-    fpga.fail_with(error.bit)
-    refusal(errno.EIO, lambda: dfl.program(fpga.bdf, PAYLOAD))
-    assert dfl.state(fpga.bdf) == ("write complete error", error.status)
-
-
 def test_several_errors_are_told_line_by_line(fpga: Card) -> None:
     fpga.fail_with(*(error.bit for error in dfl_card.ERRORS))
     refusal(errno.EIO, lambda: dfl.program(fpga.bdf, PAYLOAD))
@@ -135,14 +126,6 @@ def test_a_port_stays_in_reset_after_a_failure_until_the_driver_begins_anew(
     assert not fpga.in_reset()
     assert dfl.afu_id(fpga.bdf) == FUNCTION.hex
     assert dfl.state(fpga.bdf) == ("unknown", "")
-
-
-def test_the_kernel_gives_up_a_card_that_never_completes(fpga: Card) -> None:
-    fpga.never_complete()
-    refusal(errno.ETIMEDOUT, lambda: dfl.program(fpga.bdf, PAYLOAD))
-    assert dfl.state(fpga.bdf) == ("write complete error", "")
-    refusal(errno.EBUSY, lambda: dfl.afu_id(fpga.bdf))
-    assert fpga.programmed_count() == 0
 
 
 def test_while_a_card_is_programmed_its_function_cannot_be_read(
@@ -198,18 +181,6 @@ def test_unbinding_does_not_ask_who_has_the_engine_open(
     dfl.bind(fpga.bdf)
     assert dfl.afu_id(fpga.bdf) == dfl.FIRST_FUNCTION.hex
     assert fpga.programmed_count() == 0
-
-
-def test_a_card_comes_back_from_vfio_with_what_it_holds(fpga: Card) -> None:
-    fpga.next_function(FUNCTION)
-    dfl.program(fpga.bdf, PAYLOAD)
-    sysfs.rebind(fpga.bdf, "vfio-pci")
-    assert sysfs.driver(fpga.bdf) == "vfio-pci"
-    assert not (sysfs.DEVICES / fpga.bdf / "fpga_region").exists()
-    # The id is in new_id already; this binding needs no second write.
-    sysfs.rebind(fpga.bdf, None)
-    assert sysfs.driver(fpga.bdf) == "dfl-pci"
-    assert dfl.afu_id(fpga.bdf) == FUNCTION.hex
 
 
 def test_a_reset_of_the_function_does_not_change_what_it_holds(fpga: Card) -> None:

@@ -13,8 +13,6 @@ import pytest
 from . import sysfs
 from .accounts import OrdinaryUser
 from .guest import InnerGuest
-from .hotplug import Hotplug
-from .kmsg import KernelLog
 from .machine import Machine
 from .qmp import QmpError
 
@@ -34,12 +32,6 @@ def test_numa_nodes_are_those_of_the_host_bridges(the_machine: Machine) -> None:
     assert sysfs.numa_node(the_machine.hotplug) == -1
 
 
-def test_functions_of_one_slot_share_a_group(the_machine: Machine) -> None:
-    edu, nvme = the_machine.card
-    assert sysfs.group_members(edu) == {edu, nvme}
-    assert (sysfs.driver(edu), sysfs.driver(nvme)) == (None, "nvme")
-
-
 def test_functions_behind_a_conventional_bridge_share_its_group(
     the_machine: Machine,
 ) -> None:
@@ -48,25 +40,12 @@ def test_functions_behind_a_conventional_bridge_share_its_group(
         assert sysfs.group_members(bdf) == group
 
 
-def test_vfs_come_and_go(the_machine: Machine, idle_vfs: tuple[str, ...]) -> None:
-    pf = the_machine.pf_node1
-    assert len(idle_vfs) == 4
-    assert len({sysfs.iommu_group(vf) for vf in idle_vfs}) == 4
-    assert {sysfs.numa_node(vf) for vf in idle_vfs} == {1}
-    sysfs.write(pf, "sriov_numvfs", "0")
-    assert not any(map(sysfs.exists, idle_vfs))
-
-
 def test_another_number_of_vfs_needs_none_first(
     the_machine: Machine, idle_vfs: tuple[str, ...]
 ) -> None:
     with pytest.raises(OSError, match="busy") as refused:
         sysfs.write(the_machine.pf_node1, "sriov_numvfs", "2")
     assert refused.value.errno == errno.EBUSY
-
-
-def test_host_driver_runs_the_vfs(running_vfs: tuple[str, ...]) -> None:
-    assert [sysfs.driver(vf) for vf in running_vfs] == ["nvme"] * 4
 
 
 def test_inner_guest_holds_the_vfs_of_an_ordinary_user(
@@ -88,52 +67,6 @@ def test_inner_guest_holds_the_vfs_of_an_ordinary_user(
     assert held.value.errno == errno.EBUSY
     guest.end()
     os.close(os.open(node, os.O_RDWR))
-
-
-def test_unbind_of_a_held_function_waits_for_the_guest(
-    idle_vfs: tuple[str, ...],
-    inner_guest: Callable[..., InnerGuest],
-    kernel_log: KernelLog,
-) -> None:
-    vf = idle_vfs[0]
-    sysfs.rebind(vf, "vfio-pci")
-    guest = inner_guest(vf)
-    child = os.fork()
-    if child == 0:
-        sysfs.unbind(vf)
-        os._exit(0)
-    kernel_log.wait_for(vf, "Relaying device request to user")
-    assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    assert guest.attached() == {vf}
-    guest.kill()
-    assert os.waitpid(child, 0) == (child, 0)
-    assert sysfs.driver(vf) is None
-
-
-def test_function_can_be_pulled_out_and_put_back(
-    the_machine: Machine, hotplug: Hotplug
-) -> None:
-    assert sysfs.exists(the_machine.hotplug)
-    hotplug.remove()
-    assert not sysfs.exists(the_machine.hotplug)
-    hotplug.insert()
-    assert sysfs.read(the_machine.hotplug, "device") == "0x11e8"
-
-
-def test_function_that_a_guest_holds_leaves_after_the_guest(
-    the_machine: Machine,
-    hotplug: Hotplug,
-    inner_guest: Callable[..., InnerGuest],
-    kernel_log: KernelLog,
-) -> None:
-    sysfs.rebind(the_machine.hotplug, "vfio-pci")
-    guest = inner_guest(the_machine.hotplug)
-    hotplug.request_removal()
-    kernel_log.wait_for(the_machine.hotplug, "Relaying device request to user")
-    assert sysfs.exists(the_machine.hotplug)
-    guest.end()
-    hotplug.wait_removed()
-    assert not sysfs.exists(the_machine.hotplug)
 
 
 def test_guest_gets_no_function_whose_sibling_the_host_drives(

@@ -136,6 +136,10 @@ def specs(request: pytest.FixtureRequest) -> dict[str, str]:
     return found
 
 
+#: For a test that no row of doc/source/admin/nova-server-operations.rst names.
+two_groups = pytest.mark.parametrize("specs", [TWO], ids=["two groups"])
+
+
 @pytest.fixture
 def number(specs: dict[str, str]) -> int:
     """Return the number of accelerators that the flavor requests."""

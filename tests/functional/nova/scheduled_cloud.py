@@ -72,17 +72,6 @@ class ScheduledServers(libvirt_servers.LibvirtServers):
         self, extra_specs: dict[str, str], number: int, vcpus: int = 1
     ) -> list[dict[str, Any]]:
         """Create servers in one request; return them when they are active."""
-        made = self._begin_several(extra_specs, number, vcpus)
-        return [self._wait_for_state_change(each, "ACTIVE") for each in made]
-
-    def try_several(self, extra_specs: dict[str, str], number: int) -> list[str]:
-        """Create servers in one request; return the states in which they end."""
-        made = self._begin_several(extra_specs, number)
-        return [self.settled(each) for each in made]
-
-    def _begin_several(
-        self, extra_specs: dict[str, str], number: int, vcpus: int = 1
-    ) -> list[dict[str, Any]]:
         flavor = self._create_flavor(
             memory_mb=512, vcpu=vcpus, disk=1, ephemeral=0, extra_spec=extra_specs
         )
@@ -94,8 +83,8 @@ class ScheduledServers(libvirt_servers.LibvirtServers):
         }
         reservation = self.api.api_post("/servers", {"server": body}).body
         query = f"/servers/detail?reservation_id={reservation['reservation_id']}"
-        made: list[dict[str, Any]] = self.api.api_get(query).body["servers"]
-        return made
+        made = self.api.api_get(query).body["servers"]
+        return [self._wait_for_state_change(each, "ACTIVE") for each in made]
 
     @contextlib.contextmanager
     def summaries_refused(self) -> Iterator[list[str]]:

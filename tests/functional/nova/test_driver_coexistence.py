@@ -32,7 +32,6 @@ _LIBVIRT = "nova.virt.libvirt."
 #: The device of each host that Nova's option names.
 NIC = "0000:81:00.0"
 _NIC_IDS = {"vendor_id": libvirt.PCI_VEND_ID, "product_id": libvirt.PCI_PROD_ID}
-_CLASS_OF_NIC = f"CUSTOM_PCI_{libvirt.PCI_VEND_ID}_{libvirt.PCI_PROD_ID}"
 #: Providers of Nova have the trait.
 NOT_NOVAS = ONE | {"trait1:OWNER_NOVA": "forbidden"}
 BOTH = ONE | {"pci_passthrough:alias": "nic:1"}
@@ -60,7 +59,6 @@ class NovaDevices:
 
 
 TRACKER = NovaDevices(_NIC_IDS, _NIC_IDS)
-IN_PLACEMENT = dataclasses.replace(TRACKER, resource_class=_CLASS_OF_NIC)
 #: The name does not show that the class is Nova's.
 OF_OPERATOR = NovaDevices(
     {"address": NIC, "resource_class": "crypto", "traits": "fast"},
@@ -187,8 +185,8 @@ def hosts(nodes: dict[str, ComputeNode]) -> Iterator[SharedHosts]:
 
 
 @pytest.fixture(
-    params=[TRACKER, IN_PLACEMENT, OF_OPERATOR],
-    ids=["tracker", "in Placement", "in Placement, class of the operator"],
+    params=[TRACKER, OF_OPERATOR],
+    ids=["tracker", "in Placement, class of the operator"],
 )
 def shared(hosts: SharedHosts, request: pytest.FixtureRequest) -> SharedHosts:
     """Start a host with a device of Nova."""

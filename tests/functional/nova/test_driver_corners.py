@@ -88,6 +88,7 @@ def test_a_rebuild_from_the_snapshot_of_another_server_destroys_nothing(
 # -- two operations on one server ----------------------------------------------
 
 
+@clouds.two_groups
 def test_a_hard_reboot_beside_a_slow_start_keeps_the_accelerator(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_hard_reboot_repairs_a_failed_resize_to_other_accelerators(
 
 
 @pytest.mark.usefixtures("immediately")
+@clouds.two_groups
 def test_the_definition_on_the_source_does_not_keep_a_lease(
     pair: Cloud, server: dict[str, Any], number: int
 ) -> None:
@@ -282,6 +284,7 @@ def test_a_plain_server_needs_no_store(cloud: Cloud) -> None:
 
 
 @pytest.mark.usefixtures("immediately")
+@clouds.two_groups
 def test_a_conductor_that_restarts_does_not_end_the_rounds(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
@@ -314,6 +317,7 @@ def test_without_a_node_the_units_of_others_are_served(
 # -- flavors of two services ---------------------------------------------------
 
 
+@clouds.two_groups
 def test_a_flavor_of_cyborg_and_of_os_acc_is_refused(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_second_host_serves_if_the_first_fails(
     pair.check_attached(server, number, SECOND)
 
 
+@clouds.two_groups
 def test_a_request_that_no_host_serves_is_not_rescheduled(
     pair: Cloud, specs: dict[str, str]
 ) -> None:
@@ -143,14 +144,7 @@ def test_the_source_releases_after_a_failure_on_the_destination(
 
 
 @pytest.mark.usefixtures("immediately")
-def test_a_lease_in_use_stays(
-    cloud: Cloud, server: dict[str, Any], number: int
-) -> None:
-    cloud.nova.reconcile(FIRST)
-    cloud.check_attached(server, number)
-
-
-@pytest.mark.usefixtures("immediately")
+@clouds.two_groups
 def test_a_stopped_server_keeps_its_lease(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:
@@ -161,6 +155,7 @@ def test_a_stopped_server_keeps_its_lease(
 
 
 @pytest.mark.usefixtures("immediately")
+@clouds.two_groups
 def test_without_an_answer_of_placement_every_lease_stays(
     cloud: Cloud, server: dict[str, Any], number: int
 ) -> None:

@@ -80,15 +80,6 @@ def test_a_required_guest_goes_to_the_cell_of_the_accelerators(cloud: Cloud) -> 
 
 
 @pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
-def test_a_guest_gets_the_accelerator_of_the_cell_that_nova_chooses(
-    cloud: Cloud,
-) -> None:
-    """Nova spreads guests over the cells; each cell has one GPU."""
-    cells = [check_local(cloud, cloud.nova.create(ONE_CELL)) for _ in range(2)]
-    assert sorted(cells) == [0, 1]
-
-
-@pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
 def test_several_servers_of_one_request_get_accelerators_of_their_cells(
     cloud: Cloud,
 ) -> None:
@@ -100,14 +91,6 @@ def test_several_servers_of_one_request_get_accelerators_of_their_cells(
 def test_servers_of_one_request_share_a_host_without_cells(cloud: Cloud) -> None:
     for server in cloud.nova.create_several(ONE, 2):
         cloud.check_attached(server, 1)
-
-
-@pytest.mark.parametrize("nodes", [IN_BOTH], indirect=True)
-def test_without_the_filter_nova_tries_one_accelerator_for_all_of_them(
-    without_filter: Cloud,
-) -> None:
-    states = without_filter.nova.try_several(ONE, 2)
-    assert states == ["ERROR", "ERROR"]
 
 
 @pytest.mark.parametrize("nodes", [IN_THE_OTHER], indirect=True)

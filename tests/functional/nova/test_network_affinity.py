@@ -130,7 +130,7 @@ listed = st.dictionaries(
 
 
 @given(listed, nodes, orders)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_cell_has_the_networks_that_nova_gives_it(
     physnets: dict[str, list[int] | None],
     tunnel: list[int],

@@ -81,14 +81,14 @@ def over_the_wire(made: Any) -> Any:
 
 
 @given(hosts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_host_is_the_same_after_nova_has_had_it(host: NUMATopology) -> None:
     made = over_the_wire(to_nova.host_to_nova(host, objects))
     assert convert.host_from_nova(made) == host
 
 
 @given(guests)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_guest_is_the_same_after_nova_has_had_it(guest: InstanceNUMATopology) -> None:
     made = over_the_wire(to_nova.guest_to_nova(guest, objects))
     assert convert.guest_from_nova(made) == guest

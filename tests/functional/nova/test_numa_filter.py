@@ -77,7 +77,7 @@ def questions(seed: int, count: int) -> Iterator[numa.Question]:
         )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_it_passes_where_some_permutation_does(seed: int) -> None:
     counted = Counter[bool]()
     for question in questions(seed, 50):
@@ -91,7 +91,7 @@ def test_it_passes_where_some_permutation_does(seed: int) -> None:
     assert counted[False]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_it_agrees_with_nova_s_filter_but_for_nova_s_quirks(seed: int) -> None:
     """A model of Nova's claim predicts Nova's verdict in each case that differs."""
     counted = Counter[str]()

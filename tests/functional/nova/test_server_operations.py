@@ -114,30 +114,20 @@ def test_password_and_crash_dump_keep_the_allocation_and_the_guest(
     assert len(nova.dumps) == 1
 
 
-def test_a_snapshot_or_backup_keeps_the_allocation_and_the_guest(
-    nova: servers.Servers, check_guest: Callable[..., None]
-) -> None:
-    check_guest(nova.snapshot)
-    check_guest(nova.backup)
-
-
-def test_ports_and_volumes_leave_the_allocation_and_the_guest(
+def test_an_operation_beside_the_guest_keeps_the_allocation_and_the_guest(
     nova: servers.Servers, check_guest: Callable[..., None]
 ) -> None:
     for operation in (
+        nova.snapshot,
+        nova.backup,
         nova.add_port,
         nova.remove_port,
         nova.add_volume,
         nova.remove_volume,
+        nova.rename,
+        nova.set_state,
     ):
         check_guest(operation)
-
-
-def test_another_name_or_state_leaves_the_allocation_and_the_guest(
-    nova: servers.Servers, check_guest: Callable[..., None]
-) -> None:
-    check_guest(nova.rename)
-    check_guest(nova.set_state)
 
 
 def test_a_shelved_server_keeps_its_allocation_until_it_is_offloaded(

@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import hashlib
 import os
 import pwd
-import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -220,18 +218,6 @@ class Cloud:
     def file(self, image_id: str) -> Path:
         """Return the path of an image's data in Glance's store."""
         return self.store / image_id
-
-    def forget_hash(self, image_id: str) -> None:
-        """Remove an image's hash, as in images from before Rocky."""
-        with (
-            contextlib.closing(sqlite3.connect(self.home / "glance.sqlite")) as base,
-            base,
-        ):
-            base.execute(
-                "UPDATE images SET os_hash_algo = NULL, os_hash_value = NULL "
-                "WHERE id = ?",
-                (image_id,),
-            )
 
     def downloads(self, image_id: str) -> list[str]:
         """Return the requests for an image's data: "range status" of each."""

@@ -10,17 +10,11 @@ and with Placement's own mappings.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
-from stevedore import ExtensionManager
 
-from os_acc import plugins
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, hosts, instance
-from os_acc.testing.test_host import EVERYTHING
 from tests.functional.openstack.accelerator_flavors import (
     AS_IT_IS,
     ONE_GPU,
@@ -34,7 +28,6 @@ from tests.functional.openstack.accelerator_flavors import (
 from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import (
     FPGA,
-    FPGA_A,
     GPU,
     GPU_A,
     GPU_B,
@@ -44,8 +37,7 @@ from tests.functional.openstack.placement_site import (
     REGIONS,
     Site,
 )
-from tests.unit import acme_card
-from tests.unit.fpga import CRYPTO, GZIP, VFS, function_trait, upload
+from tests.unit.fpga import GZIP, function_trait, upload
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +83,6 @@ TWO_OF_TWO = (ONE_VF, ONE_GPU, ONE_VF, ONE_GPU)
     ("groups", "policy", "count", "allocations"),
     [
         pytest.param((PROGRAMMED,), "", 4, 4, id="a region"),
-        pytest.param((ONE_GPU,), "", 2, 2, id="a GPU"),
         pytest.param((Asked(NETWORK, 4),), "", 1, 1, id="all VFs"),
         pytest.param(TWO_REGIONS, "isolate", 12, 6, id="two regions"),
         pytest.param((ONE_VF, Asked(NETWORK, 3)), "none", 1, 1, id="one card's VFs"),
@@ -137,57 +128,6 @@ def test_groups_of_one_class_are_told_apart_by_what_a_region_holds(
     holder = host.provider(REGIONS[2]).uuid
     assert {one.mappings["2"] for one in found} == {(holder,)}
     assert customers.live_on_each(flavor, found) == 3
-
-
-def test_each_function_of_a_region_is_a_candidate_by_its_trait(
-    placement: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The specification's diagram: two PCI functions, one function each."""
-    monkeypatch.setitem(
-        ExtensionManager.ENTRY_POINT_CACHE,
-        plugins.NAMESPACE,
-        [EntryPoint("acme", acme_card.PLUGIN, plugins.NAMESPACE)],
-    )
-    with Site(tmp_path, placement, acme_card.spec(), device_spec=[VFS]) as site:
-        acme_card.hold(site, GZIP, CRYPTO)
-        site.published()
-        customers = Customers(site)
-        for number, (function, place) in enumerate(
-            ((CRYPTO, acme_card.PCI_B), (GZIP, acme_card.PCI_A))
-        ):
-            trait = function_trait(function).replace("INTEL", "ACE0")
-            flavor = Flavor((Asked(FPGA, traits=(trait,)),))
-            (candidate,) = customers.candidates(flavor)
-            (entry,) = site.manager.plug(
-                instance(number),
-                candidate.selected(with_mappings=False),
-                flavor.specs({}),
-            )
-            assert entry["pci_id"] == place
-            site.published()
-            assert trait not in site.known(place).traits
-
-
-def test_a_pre_programmed_function_is_a_candidate_again_after_a_guest(
-    placement: Placement, tmp_path: Path, soon: float
-) -> None:
-    spec = HostSpec((hosts.dfl("0000:3b", 0),))
-    with Site(tmp_path, placement, spec, device_spec=[EVERYTHING]) as site:
-        upload(site, function=GZIP)
-        site.plug(1, FPGA_A, function_id=GZIP, attach_target="none")
-        site.unplug(1)
-        site.published()
-        customers = Customers(site)
-        flavor = Flavor((Asked(FPGA, traits=(function_trait(GZIP),)),))
-        found = customers.candidates(flavor)
-        assert len(found) == 1
-        site.plug(2, FPGA_A)
-        site.unplug(2)
-        site.published()
-        assert function_trait(GZIP) not in site.known(FPGA_A).traits
-        site.manager.regions.program(PciAddress.parse(FPGA_A), soon)
-        site.published()
-        assert customers.candidates(flavor) == found
 
 
 @pytest.mark.parametrize("chosen", [GPU_A, GPU_B])
@@ -295,16 +235,6 @@ def test_the_vfs_beside_one_that_is_out_of_order_are_candidates(
     assert count(customers, ONE_VF) == 0
     heard(host, broken, Recovery.SUCCESSFUL)
     assert count(customers, ONE_VF) == 1
-
-
-def test_what_is_withdrawn_or_pulled_out_is_no_candidate_any_more(site: Site) -> None:
-    customers = Customers(site)
-    kept = [each for each in NAMED if ":3b:" not in each]
-    site.renew(device_spec=kept)
-    site.kernel.hot_unplug(GPU_B)
-    site.published()
-    assert count(customers, PROGRAMMED) == 2
-    assert count(customers, ONE_GPU) == 1
 
 
 def test_what_is_withdrawn_from_a_guest_is_no_candidate_for_another(

@@ -4,12 +4,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import resource
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -26,7 +21,7 @@ from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.expected_errors import has
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
-from tests.functional.openstack.service import ROOT, Service
+from tests.functional.openstack.service import Service
 from tests.unit.bitstreams import image_examples
 
 REGION_ID = "ce489693-98f0-5f33-946d-560708be108a"
@@ -136,104 +131,15 @@ def test_an_image_for_another_region(
         images.image_for(BitstreamRequest(function_id=function), REGION, soon)
 
 
-@pytest.mark.parametrize("visibility", ["private", "shared", "community"])
 def test_a_tenants_image_is_neither_chosen_nor_in_the_way(
-    cloud: Cloud, images: Library, soon: float, function: str, visibility: str
+    cloud: Cloud, images: Library, soon: float, function: str
 ) -> None:
-    upload(cloud, function, project="tenant", visibility=visibility)
+    upload(cloud, function, project="tenant", visibility="community")
     requested = BitstreamRequest(function_id=function)
     with pytest.raises(exception.BitstreamError):
         images.image_for(requested, REGION, soon)
     ours, _ = upload(cloud, function)
     assert images.image_for(requested, REGION, soon).id == ours
-
-
-def test_a_deactivated_image(
-    cloud: Cloud, images: Library, state: Path, soon: float, function: str
-) -> None:
-    image_id, _ = upload(cloud, function)
-    cloud.images("admin", "service").post(f"/v2/images/{image_id}/actions/deactivate")
-    with pytest.raises(exception.ImageRefused, match="deactivated"):
-        images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
-    with (
-        pytest.raises(exception.ImageRefused),
-        images.fetched(images.about(image_id, soon), soon),
-    ):
-        pass
-    assert cached(state) == []
-
-
-def test_an_image_without_a_hash(
-    cloud: Cloud, images: Library, state: Path, soon: float, function: str
-) -> None:
-    image_id, _ = upload(cloud, function)
-    cloud.forget_hash(image_id)
-    image = images.about(image_id, soon)
-    assert image.hash_value == ""
-    with pytest.raises(exception.BitstreamError, match="hash"):
-        images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
-    with pytest.raises(exception.BitstreamError), images.fetched(image, soon):
-        pass
-    assert cached(state) == []
-
-
-# -- altered images -------------------------------------------------------------
-
-
-def test_a_store_file_that_was_altered_never_ends_in_the_cache(
-    cloud: Cloud, images: Library, state: Path, soon: float, function: str
-) -> None:
-    image_id, data = upload(cloud, function)
-    cloud.file(image_id).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    image = images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
-    with (
-        pytest.raises(
-            exception.ImageUnusable,
-            check=has(reason=exception.ImageReason.INVALID),
-            match="hash",
-        ),
-        images.fetched(image, soon),
-    ):
-        pass
-    assert cached(state) == []
-
-
-def test_a_store_file_that_was_cut_short_never_ends_in_the_cache(
-    cloud: Cloud, images: Library, state: Path, soon: float, function: str
-) -> None:
-    image_id, data = upload(cloud, function)
-    cloud.file(image_id).write_bytes(data[: len(data) // 2])
-    image = images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
-    with (
-        pytest.raises(exception.BitstreamError),
-        images.fetched(image, time.monotonic() + 10.0),
-    ):
-        pass
-    assert cached(state) == []
-
-
-@pytest.mark.parametrize("where", ["magic", "head", "payload"])
-def test_a_cached_file_that_was_altered_is_fetched_anew(
-    cloud: Cloud,
-    images: Library,
-    state: Path,
-    soon: float,
-    function: str,
-    where: str,
-) -> None:
-    image_id, data = upload(cloud, function)
-    image = images.about(image_id, soon)
-    with images.fetched(image, soon) as bitstream:
-        path = Path(bitstream.path)
-    at = {"magic": 0, "head": data.index(b"{"), "payload": len(data) - 1}[where]
-    path.chmod(0o600)
-    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    # The helper that programs it hashes it again, and detects another payload.
-    if where == "payload":
-        assert images.forget(image, soon)
-    with images.fetched(image, soon) as bitstream:
-        assert Path(bitstream.path).read_bytes() == data
-    assert cloud.downloads(image_id) == ["- 200", "- 200"]
 
 
 # -- events during a download ------------------------------------------------------
@@ -373,105 +279,4 @@ def test_an_image_that_is_deleted_during_the_download_and_cannot_be_gone_on_with
         pass
     statuses = [line.rpartition(" ")[2] for line in cloud.downloads(image_id)]
     assert statuses == ["200", "404"]
-    assert cached(state) == []
-
-
-def test_an_image_that_is_deleted_while_the_last_of_it_arrives(
-    cloud: Cloud, images: Library, soon: float, function: str, large: bytes
-) -> None:
-    """Glance's store completes a started download; no later request finds the image."""
-    image_id, data = upload(cloud, function, large)
-    image = images.about(image_id, soon)
-
-    def deleted() -> None:
-        cloud.delete(image_id)
-        assert not cloud.file(image_id).exists()
-
-    with images.fetched(image, soon, once(deleted)) as bitstream:
-        assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
-    assert cloud.downloads(image_id) == ["- 200"]
-    for requested in (
-        BitstreamRequest(bitstream_id=image_id),
-        BitstreamRequest(bitstream_name=f"image {function}"),
-    ):
-        with pytest.raises(exception.ImageNotFound):
-            images.image_for(requested, REGION, soon)
-
-
-# -- other processes -----------------------------------------------------------
-
-
-@contextlib.contextmanager
-def fetching(
-    cloud: Cloud, state: Path, image_id: str, threads: int, most: int | None = None
-) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that is about to fetch an image.
-
-    :param most: the largest size of its files in bytes.
-    """
-
-    def limited() -> None:
-        if most is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.functional.openstack.fetcher"),
-            *(str(cloud.options()), str(state), image_id, str(threads)),
-        ],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=limited,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
-
-
-def outcome(process: subprocess.Popen[str]) -> list[str]:
-    """Return the result of each of its threads."""
-    content, _ = process.communicate("\n", timeout=300)
-    got: list[str] = json.loads(content)
-    return got
-
-
-def test_sixteen_who_fetch_at_the_same_time_cause_one_download(
-    cloud: Cloud, state: Path, function: str, large: bytes
-) -> None:
-    image_id, data = upload(cloud, function, large)
-    with contextlib.ExitStack() as stack:
-        processes = [
-            stack.enter_context(fetching(cloud, state, image_id, 4)) for _ in range(4)
-        ]
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        got = [each for process in processes for each in outcome(process)]
-    assert got == [sha512(data)] * 16
-    assert cloud.downloads(image_id) == ["- 200"]
-    assert cached(state) == [f"sha512-{sha512(data)}"]
-
-
-def test_what_one_process_has_fetched_another_need_not(
-    cloud: Cloud, state: Path, function: str
-) -> None:
-    image_id, data = upload(cloud, function)
-    for _ in range(2):
-        with fetching(cloud, state, image_id, 1) as process:
-            assert outcome(process) == [sha512(data)]
-    assert cloud.downloads(image_id) == ["- 200"]
-
-
-def test_a_disk_that_is_full(
-    cloud: Cloud, state: Path, function: str, large: bytes
-) -> None:
-    image_id, _ = upload(cloud, function, large)
-    with fetching(cloud, state, image_id, 1, most=2**20) as process:
-        assert outcome(process) == ["CacheFull"]
     assert cached(state) == []

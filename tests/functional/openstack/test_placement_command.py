@@ -106,12 +106,3 @@ def test_a_user_without_the_role_is_told_which_it_takes(site: Site) -> None:
     ) as caught:
         site.sync(site.new_publisher(username="os_acc"))
     assert not caught.value.retryable
-
-
-def test_a_user_whom_nobody_has_named_is_told(site: Site) -> None:
-    with pytest.raises(
-        exception.InvalidConfiguration,
-        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
-        match="auth_type",
-    ):
-        site.sync(site.new_publisher(auth_type=""))

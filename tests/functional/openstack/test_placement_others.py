@@ -9,13 +9,11 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent import futures
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from os_acc import exception
-from os_acc.objects import naming
 from os_acc.placement import sync
 from os_acc.placement.api_model import ServerFailed
 from os_acc.placement.changes import Move
@@ -242,27 +240,6 @@ def test_what_changes_while_it_is_changed_is_read_anew(
     assert site.units(gpu) == {GPU: (1, 0)}
 
 
-def test_what_changes_each_time_is_given_up_alone(
-    site: Site, meddling: Meddling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sync, "_PAUSE", 0.0)
-    gpu = site.provider(GPU_A)
-    there: list[int] = []
-
-    def change(provider: str) -> None:
-        if provider == gpu.uuid:
-            there.append(1)
-            site.placement.set_inventories(provider, {"VCPU": len(there)})
-
-    meddling.meddle = change
-    done = site.sync()
-    ((what, kind),) = told(done.refused).items()
-    assert what.startswith(f"set traits of {gpu.name}: ")
-    assert kind is exception.RefusalReason.CONFLICT
-    assert len(there) == sync.ROUNDS
-    assert site.units(site.provider(NIC).uuid) == {NETWORK: (4, 0)}
-
-
 def test_a_trait_that_is_deleted_meanwhile_is_made_again(
     site: Site, meddling: Meddling
 ) -> None:
@@ -317,16 +294,3 @@ def test_several_that_publish_at_once_come_to_the_same(site: Site) -> None:
         known = site.placement.known(offered.uuid)
         assert known.traits == offered.device.traits
         assert list(known.inventories) == [offered.device.resource_class]
-
-
-def test_names_of_ours_are_what_proves_them_ours(site: Site) -> None:
-    """The name suffices, even without the record."""
-    site.published()
-    Path(site.state_path, "os_acc.sqlite").unlink()
-    site.renew()
-    site.published()
-    for known in site.placement.tree(site.node).values():
-        assert known.uuid == site.node or naming.is_ours(
-            site.name, known.name, known.uuid
-        )
-    assert site.published().writes == 0

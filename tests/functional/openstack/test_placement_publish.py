@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 
 import pytest
@@ -90,12 +89,6 @@ def test_initialize_ends_when_all_devices_are_enumerated_and_traits_published(
         assert made.retrier.stop(LONG)
 
 
-def test_where_nothing_is_new_one_listing_is_read(site: Site) -> None:
-    site.published()
-    again = site.published()
-    assert (again.done, again.reads, again.writes) == ((), 1, 0)
-
-
 def test_a_restart_reads_what_there_is_and_writes_nothing(site: Site) -> None:
     site.published()
     site.renew()
@@ -116,25 +109,7 @@ def test_an_allocation_costs_two_reads_of_its_provider_and_no_write(
         assert (again.done, again.reads, again.writes) == ((), reads, 0)
 
 
-def test_a_dry_run_changes_nothing_and_shows_what_is_done_then(site: Site) -> None:
-    site.manager.discover()
-    before = site.placement.tree(site.node)
-    wanted = site.manager.catalog.snapshots.newest()
-    names = site.manager.store.published_names()
-    plan = site.publisher.difference(wanted, names, time.monotonic() + 300)
-    assert site.placement.tree(site.node) == before
-    assert plan.steps
-    assert tuple(map(str, site.published().done)) == tuple(map(str, plan.steps))
-
-
 # -- capacity ------------------------------------------------------------------
-
-
-def test_what_is_leased_is_counted_and_not_reserved(site: Site) -> None:
-    site.published()
-    site.plug(1, NIC, amount=3)
-    assert site.published().writes == 0
-    assert site.units(site.provider(NIC).uuid) == {NETWORK: (4, 0)}
 
 
 def test_what_cannot_be_given_back_is_reserved_until_it_is(site: Site) -> None:
@@ -149,15 +124,6 @@ def test_what_cannot_be_given_back_is_reserved_until_it_is(site: Site) -> None:
     operations.release_device(site.manager, PciAddress.parse(entry["pci_id"]), None)
     assert site.published().writes == 1
     assert site.units(nic) == {NETWORK: (4, 0)}
-
-
-def test_what_is_leased_of_a_card_that_has_vanished_stays(site: Site) -> None:
-    nic = site.provider(NIC).uuid
-    site.published()
-    site.plug(1, NIC, amount=3)
-    site.kernel.hot_unplug(NIC)
-    site.published()
-    assert site.units(nic) == {NETWORK: (3, 0)}
 
 
 # -- devices that are no longer offered -----------------------------------------

@@ -7,7 +7,6 @@ The images come from Glance itself; the cards are those of a simulated kernel.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.objects.api import AcceleratorEntry
 from os_acc.testing import (
     HostSpec,
     TestHost,
@@ -113,30 +111,6 @@ def test_the_image_of_the_guest_says_in_glance_what_it_needs(
     attributes = instance(1) | {key: booted}
     assert len(bench.manager.plug(attributes, selected, specs)) == 1
     assert held(bench, CARDS[0]) == function
-
-
-def test_a_rebuild_in_glance_s_terms(
-    cloud: Cloud, bench: TestHost, upload: Callable[[str], str], function: str
-) -> None:
-    other = str(uuid.uuid4())
-    booted = {}
-    for each in (function, other):
-        upload(each)
-        booted[each] = cloud.upload(b"a disk", **{"accel:function_id": each})
-    selected, specs = request(bench.provider(CARDS[0]))
-
-    def plug(image: str) -> list[AcceleratorEntry]:
-        return bench.manager.plug(instance(1) | {"image_ref": image}, selected, specs)
-
-    (entry,) = plug(booted[function])
-    for image in (booted[other], cloud.upload(b"a disk")):
-        assert plug(image) == [{**entry, "function_id": other}]
-        assert held(bench, CARDS[0]) == other
-    with pytest.raises(exception.ImageNotFound):
-        plug(cloud.upload(b"a disk", **{"accel:function_id": str(uuid.uuid4())}))
-    assert plug(booted[function]) == [entry]
-    assert held(bench, CARDS[0]) == function
-    assert bench.programmings() == ["done"] * 3
 
 
 def test_a_guest_comes_back_after_a_power_cut_while_glance_is_down(

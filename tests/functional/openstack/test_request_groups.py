@@ -18,13 +18,11 @@ from os_acc.objects.request import (
     RequestGroup,
 )
 from os_acc.scheduling import allocation_candidates, extra_specs
-from os_acc.scheduling.assignment import ProviderAllocation, assign
 from tests.functional.openstack.network_cards import (
     BYTES,
     NET1,
     NET2,
     SSL,
-    TRAITS,
     VF,
     VFS,
     Wiring,
@@ -145,16 +143,6 @@ def test_groups_of_three_levels_are_answered_together(wiring: Wiring) -> None:
     }
 
 
-def test_a_forbidden_trait_keeps_the_ports_out_that_have_it(wiring: Wiring) -> None:
-    assert wiring.candidates(group("1", f"!{SSL}", **ONE)) == {
-        taken(RP3=ONE),
-        taken(RP4=ONE),
-    }
-    assert wiring.candidates(group("1", f"!{SSL}", f"!{NET1}", NET2, **ONE)) == {
-        taken(RP4=ONE)
-    }
-
-
 def test_isolate_is_for_numbered_groups_alone(wiring: Wiring) -> None:
     flavor = {**group("", NET1, f"!{SSL}", **ONE), **group("1", NET1, **ONE)}
     assert taken(RP3={VF: 2}) in wiring.candidates(flavor | ISOLATE)
@@ -193,13 +181,6 @@ def test_any_provider_of_the_unnumbered_group_may_have_its_traits(
     }
 
 
-def test_no_provider_of_the_unnumbered_group_may_have_what_it_forbids(
-    wiring: Wiring,
-) -> None:
-    flavor = group("", f"!{SSL}", f"!{NET1}", VCPU=1, **ONE)
-    assert wiring.candidates(flavor) == {taken(CN1={"VCPU": 1}, RP4=ONE)}
-
-
 def test_traits_of_the_unnumbered_group_count_with_the_flavor_s_own_amounts(
     wiring: Wiring,
 ) -> None:
@@ -214,60 +195,6 @@ def test_a_limit_is_kept(wiring: Wiring) -> None:
     queries = [allocation_candidates.query(request, limit) for limit in (3, None)]
     found = [wiring.placement.candidates(query) for query in queries]
     assert [len(one["allocation_requests"]) for one in found] == [3, 4]
-
-
-@pytest.mark.parametrize(
-    "flavor",
-    [
-        {**group("1", NET1, **ONE), **group("2", NET2, **ONE), **NONE},
-        group("1", **{VF: 1, BYTES: 10_000}),
-        {
-            **group("1", NET1, **{VF: 1, BYTES: 10_000}),
-            **group("2", NET2, SSL, **{VF: 1, BYTES: 20_000}),
-            **NONE,
-        },
-        {**group("1", NET1, **ONE), **group("2", NET1, **ONE), **ISOLATE},
-        {**group("1", NET1, **ONE), **group("2", NET1, **{VF: 2}), **NONE},
-        {**group("", NET1, VCPU=1, **ONE), **group("1", f"!{SSL}", **ONE), **NONE},
-        {
-            **group("", VCPU=2, MEMORY_MB=512, **{BYTES: 1}),
-            **group("_net-A", NET2, **ONE),
-            **group("7", NET1, f"!{SSL}", **ONE),
-            **group("8", SSL, **{VF: 3}),
-            **NONE,
-        },
-    ],
-)
-def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
-    wiring: Wiring, flavor: dict[str, str]
-) -> None:
-    request = extra_specs.parse(flavor)
-    meant: dict[Taken, list[Mapping[str, frozenset[str]]]] = {}
-    for found in wiring.found(request):
-        meant.setdefault(found.allocations, []).append(found.mappings)
-    assert meant
-    for candidate, mappings in meant.items():
-        assert attributed(request, candidate) in mappings
-
-
-def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[str]]:
-    """Return the groups' providers, found without the mappings."""
-    allocated = []
-    for provider in sorted({provider for provider, _name, _n in candidate}):
-        resources = tuple(
-            (name, n) for rp, name, n in sorted(candidate) if rp == provider
-        )
-        traits = frozenset(TRAITS.get(provider, ()))
-        allocated.append(ProviderAllocation(provider, resources, True, traits, traits))
-    served = assign(request.groups, request.policy, allocated)
-    return {
-        group.suffix: frozenset(
-            provider
-            for (suffix, _n), provider in served.items()
-            if suffix == group.suffix
-        )
-        for group in request.groups
-    }
 
 
 # -- invalid requests -------------------------------------------------------------

@@ -19,7 +19,6 @@ from os_acc.bitstreams.library import Library
 from os_acc.objects.image import BitstreamRequest
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
-from tests.expected_errors import has
 from tests.functional.openstack.cloud import Cloud
 from tests.unit.bitstreams import image_examples
 
@@ -147,20 +146,6 @@ def test_a_private_image_of_a_project_that_is_allowed_takes_an_administrator(
     assert images("admin").image_for(by_name, REGION, soon).id == image_id
 
 
-def test_projects_that_are_allowed_and_have_the_same_have_two(
-    images: Callable[..., Library],
-    upload: Callable[..., str],
-    by_name: BitstreamRequest,
-    soon: float,
-) -> None:
-    ids = [upload("service", "private"), upload("partner", "community")]
-    with pytest.raises(
-        exception.ImageUnusable, check=has(reason=exception.ImageReason.AMBIGUOUS)
-    ) as error:
-        images().image_for(by_name, REGION, soon)
-    assert all(image_id in str(error.value) for image_id in ids)
-
-
 # -- other projects ---------------------------------------------------------------
 
 
@@ -168,11 +153,9 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
     ("visibility", "user"),
     [
         ("shared", "os_acc"),
-        ("community", "os_acc"),
         ("public", "os_acc"),
         # An administrator sees all projects' images.
         ("private", "admin"),
-        ("community", "admin"),
     ],
 )
 def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
@@ -193,17 +176,14 @@ def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
         assert tested.image_for(requested, REGION, soon).id == ours
 
 
-@pytest.mark.parametrize("visibility", ["shared", "community", "public"])
 def test_an_image_of_a_foreign_project_is_refused_by_its_id(
     cloud: Cloud,
     images: Callable[..., Library],
     upload: Callable[..., str],
     soon: float,
-    visibility: str,
 ) -> None:
-    theirs = upload("tenant", visibility)
-    if visibility == "shared":
-        share(cloud, "tenant", theirs)
+    theirs = upload("tenant", "shared")
+    share(cloud, "tenant", theirs)
     tested = images(public=False)
     with pytest.raises(exception.ImageRefused, match=theirs):
         tested.image_for(BitstreamRequest(bitstream_id=theirs), REGION, soon)
@@ -223,26 +203,3 @@ def test_a_public_image_of_anybody_is_found_where_the_operator_wants_that(
 ) -> None:
     published = upload("tenant", "public")
     assert images(public=True).image_for(by_name, REGION, soon).id == published
-
-
-# -- hidden images ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("visibility", ["private", "community"])
-def test_a_hidden_image_is_neither_picked_nor_in_the_way(
-    images: Callable[..., Library],
-    upload: Callable[..., str],
-    bitstream_requests: list[BitstreamRequest],
-    soon: float,
-    visibility: str,
-) -> None:
-    hidden = upload("service", visibility, os_hidden=True)
-    tested = images()
-    with pytest.raises(exception.ImageRefused, match="hidden"):
-        tested.image_for(BitstreamRequest(bitstream_id=hidden), REGION, soon)
-    for requested in bitstream_requests:
-        with pytest.raises(exception.ImageNotFound):
-            tested.image_for(requested, REGION, soon)
-    shown = upload("service", "private")
-    for requested in bitstream_requests:
-        assert tested.image_for(requested, REGION, soon).id == shown

@@ -24,7 +24,7 @@ from tests.expected_errors import Expected, kind_of, raises
 from tests.functional.openstack import keys
 from tests.functional.openstack.cloud import Cloud, sha512
 from tests.functional.openstack.service import Service
-from tests.unit.bitstreams.signing_keys import DAY, NOW, certificate, key, signed_by
+from tests.unit.bitstreams.signing_keys import certificate, key, signed_by
 from tests.unit.fpga import CARD, INTERFACE, OTHER_CARD, POWER_ON, held, two_cards
 
 KINDS = ["RSA-PSS", "ECC_SECP384R1", "DSA"]
@@ -122,20 +122,6 @@ def upload(cloud: Cloud, function: str, data: bytes) -> Callable[..., str]:
 # -- signers and signed data ----------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_somebody_has_signed_who_is_trusted_is_programmed(
-    bench: SignedHost,
-    upload: Callable[..., str],
-    function: str,
-    data: bytes,
-    kind: str,
-) -> None:
-    image_id = upload(**signature(data, bench.trust(key(kind)), kind))
-    assert len(bench.plug(1, CARD, bitstream_id=image_id)) == 1
-    assert held(bench) == function
-    assert bench.programmings() == ["done"]
-
-
 def test_what_nobody_has_signed_is_refused(
     cloud: Cloud, bench: SignedHost, upload: Callable[..., str], function: str
 ) -> None:
@@ -153,55 +139,6 @@ def test_what_nobody_has_signed_is_not_in_the_way(
     upload(**signature(data, bench.trust(key("RSA-PSS"))))
     bench.plug(1, CARD, bitstream_name=f"image {function}")
     assert held(bench) == function
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_signature_over_other_bytes_is_refused(
-    bench: SignedHost, upload: Callable[..., str], data: bytes, kind: str
-) -> None:
-    signer = bench.trust(key(kind))
-    image_id = upload(**signature(data + b"\0", signer, kind))
-    bench.refuses(
-        exception.ImageReason.INVALID, "does not match its file", bitstream_id=image_id
-    )
-
-
-def test_a_signature_by_a_key_that_is_not_the_certificates_is_refused(
-    bench: SignedHost, upload: Callable[..., str], data: bytes
-) -> None:
-    signer = bench.trust(key("RSA-PSS"))
-    image_id = upload(**signature(data, signer, private=key("RSA-PSS", 1)))
-    bench.refuses(
-        exception.ImageReason.INVALID, "does not match its file", bitstream_id=image_id
-    )
-
-
-def test_a_certificate_that_is_not_there_is_not_trusted(
-    bench: SignedHost, upload: Callable[..., str], data: bytes
-) -> None:
-    bench.trust(key("RSA-PSS"))
-    image_id = upload(**signature(data, str(uuid.uuid4())))
-    bench.refuses(exception.ImageRefused, "is not trusted", bitstream_id=image_id)
-
-
-@pytest.mark.parametrize(
-    ("about", "content"),
-    [
-        ({"until": NOW - DAY / 2}, "was valid until"),
-        ({"since": NOW + DAY / 2}, "not valid before"),
-        ({"issuer": ("a stranger", key("RSA-PSS", 2))}, "stranger.*not trusted"),
-    ],
-    ids=["expired", "not yet valid", "by a stranger"],
-)
-def test_a_certificate_that_is_worth_nothing_is_not_trusted(
-    bench: SignedHost,
-    upload: Callable[..., str],
-    data: bytes,
-    about: dict[str, Any],
-    content: str,
-) -> None:
-    image_id = upload(**signature(data, bench.trust(key("RSA-PSS"), **about)))
-    bench.refuses(exception.ImageRefused, content, bitstream_id=image_id)
 
 
 def test_who_has_glances_store_and_its_database_cannot_sign(
