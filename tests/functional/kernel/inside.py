@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-#: The variable of the environment with the name of the results folder.
-FOLDER_VARIABLE = "OS_ACC_KERNEL_LANE"
 MODULES = ("vfio-pci", "vfio_iommu_type1", "nvme", "virtio_console")
 
 #: The mount point of the host's files, and the directories that the machine may
@@ -120,7 +118,6 @@ def run_pytest(results: Path, emulator: Path, arguments: list[str]) -> int:
         "HOME": "/root",
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
-        FOLDER_VARIABLE: results.name,
         "HYPOTHESIS_STORAGE_DIRECTORY": "/var/tmp/hypothesis",
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v"]

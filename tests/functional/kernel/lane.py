@@ -9,8 +9,8 @@ on write), always by software emulation: that works everywhere, nested KVM does
 not. ``--share=NUMBER`` selects one of the kernels, and its share of the tests;
 ``--kernel=NAME`` selects one of them. The exit status is 0 if tests ran and all
 passed, pytest's status if tests failed, and 70 if a machine gave no result. The
-output of the machine stays in ``build/kernel-lane``. A full run boots all kernels at
-once, with the output of each in ``build/kernel-lane-<name of the kernel>``.
+output of the machine stays in ``build/kernel-lane``; that of an earlier kernel of
+the same run in ``build/kernel-lane-<name of the kernel>``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from typing import NoReturn
 from tests.shares import Share
 
 from . import kernel_modules, kernels
-from .inside import FOLDER_VARIABLE
 from .kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[2]
-RESULTS = CHECKOUT / "build" / os.environ.get(FOLDER_VARIABLE, "kernel-lane")
+RESULTS = CHECKOUT / "build" / "kernel-lane"
 NOVA_LOG = RESULTS.with_suffix(".nova.log")
 #: The packages of this environment; not every installer compiles them.
 PACKAGES = Path(sysconfig.get_path("purelib"))
@@ -460,46 +459,20 @@ def run(kernel: Kernel, pytest_args: Sequence[str]) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the tests on each kernel; return the exit status of the lane."""
     names, pytest_args = selected(arguments)
-    if len(names) > 1:
-        status = side_by_side(names, pytest_args)
-    else:
+    status = 0
+    for last, name in enumerate(names, 1 - len(names)):
         try:
-            status = run(kernels.KERNELS[names[0]](), pytest_args)
+            status = run(kernels.KERNELS[name](), pytest_args) or status
         except kernels.Unavailable as error:
             print(f"kernel lane: {error}")
             status = NO_RESULT
+        if last < 0:
+            keep(name)
     if not arguments and status == 0:
         # Only a full run writes figures: tools/figures.py accepts no other.
         FIGURES.parent.mkdir(exist_ok=True)
-        shutil.copyfile(folder_of(names[-1]) / "figures.json", FIGURES)
+        shutil.copyfile(RESULTS / "figures.json", FIGURES)
     return status
-
-
-def side_by_side(names: Sequence[str], pytest_args: Sequence[str]) -> int:
-    """Run a lane for each kernel at once; return a status that is not 0, if any is.
-
-    An emulated machine rarely uses more than one processor.
-    """
-    command = [sys.executable, "-m", "tests.functional.kernel.lane", *pytest_args]
-    lanes = [
-        subprocess.Popen(
-            [*command, f"--kernel={name}"],
-            cwd=CHECKOUT,
-            env={**os.environ, FOLDER_VARIABLE: folder_of(name).name},
-        )
-        for name in names
-    ]
-    try:
-        return next(filter(None, [lane.wait() for lane in lanes]), 0)
-    finally:
-        for lane in lanes:
-            lane.terminate()
-            lane.wait()
-
-
-def folder_of(name: str) -> Path:
-    """Return the results folder of one kernel of several."""
-    return RESULTS.with_name(f"{RESULTS.name}-{name}")
 
 
 def selected(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -511,6 +484,14 @@ def selected(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     both, _ = parser.parse_known_args(arguments)
     names = [ours.kernel] if ours.kernel else kernels.of(Share(both.share))
     return names, pytest_args
+
+
+def keep(name: str) -> None:
+    """Keep the output of a kernel, before another one replaces it."""
+    kept = RESULTS.with_name(f"{RESULTS.name}-{name}")
+    shutil.rmtree(kept, ignore_errors=True)
+    if RESULTS.exists():
+        RESULTS.rename(kept)
 
 
 if __name__ == "__main__":
