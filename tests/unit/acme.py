@@ -197,6 +197,10 @@ class Rival(Acme):
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
 
 
+class Newer(Acme):
+    contract_version = (1, base.CONTRACT_VERSION[1] + 1)
+
+
 class Undeclared(base.PluginBase):
     """Declares no contract version."""
 

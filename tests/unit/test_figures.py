@@ -74,7 +74,6 @@ def test_a_full_run_is_carried_with_its_commit(runs: Path):
 
 
 @pytest.mark.parametrize("argument", ["--share=4", "--fail"])
-@pytest.mark.share(4)
 def test_a_part_or_a_failure_is_refused(runs: Path, argument: str):
     run(runs, argument)
     with pytest.raises(ValueError, match="not a full run that passed"):

@@ -71,7 +71,7 @@ def write_text(
             else segment.text
             for segment in row
         )
-        out.write(text.rstrip().encode(encoding, "replace").decode(encoding) + "\n")
+        out.write(text.rstrip() + "\n")
 
 
 def picture(host: Line, supplies: Sequence[Supply]) -> str:
@@ -113,18 +113,26 @@ def _rows(
         color_system="standard",
         legacy_windows=False,
     )
-    shown = Group(_tree(host), "", *_tables(supplies))
+    shown = Group(_tree(host, encoding), "", *_tables(supplies))
     yield from console.render_lines(shown, pad=False)
 
 
-def _tree(line: Line) -> Tree:
+def _tree(line: Line, encoding: str) -> Tree:
+    def shown(text: str) -> str:
+        # A replaced character may be wider than the original.
+        return text.encode(encoding, "replace").decode(encoding)
+
     colour = _COLOURS.get(line.state, "")
     parts: tuple[str | tuple[str, str], ...]
-    parts = (line.label, (line.state, colour), "; ".join(line.details))
+    parts = (
+        shown(line.label),
+        (line.state, colour),
+        shown("; ".join(line.details)),
+    )
     gap = Text("  ")
     text = gap.join(Text.assemble(each) for each in parts if each and each[0])
     tree = Tree(text)
-    tree.children.extend(map(_tree, line.below))
+    tree.children.extend(_tree(each, encoding) for each in line.below)
     return tree
 
 

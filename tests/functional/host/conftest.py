@@ -19,6 +19,7 @@ from tests.unit.conftest import (
     manager,
     ports,
     programmed,
+    pytest_configure,
     two_functions,
 )
 
@@ -40,5 +41,6 @@ __all__ = [
     "manager",
     "ports",
     "programmed",
+    "pytest_configure",
     "two_functions",
 ]

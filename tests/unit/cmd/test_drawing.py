@@ -106,6 +106,12 @@ def test_no_line_is_wider_than_the_terminal(
         assert row.isprintable()
 
 
+def test_a_character_that_is_replaced_has_the_width_of_its_replacement() -> None:
+    # U+0301 has no width, and the question mark has one.
+    drawing = Line("host", ("e\u0301 " * 30,))
+    assert max(map(cell_len, printed(drawing, 40, "ascii"))) <= 40
+
+
 @given(scenes(), st.booleans())
 def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
     host: HostSnapshot, long: bool

@@ -69,7 +69,6 @@ def test_a_call_that_is_far_ahead_stops_no_later_one(bench):
 
 @pytest.mark.parametrize("jump", [YEAR, -YEAR])
 @pytest.mark.parametrize("again", ["nothing", "the helper", "the service", "the host"])
-@pytest.mark.share(4)
 def test_a_clock_that_moves_by_a_year_stops_no_service(bench, time_of_day, jump, again):
     """Devices leased meanwhile, and devices never used before, are served as well."""
     before = bench.kernel.snapshot()

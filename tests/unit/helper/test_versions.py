@@ -71,7 +71,6 @@ def plug(manager: Manager) -> list[str]:
 @pytest.mark.parametrize(
     "difference", ["a renamed entry point", "more arguments", "a new module"]
 )
-@pytest.mark.share(3)
 def test_a_call_of_another_version_changes_nothing_and_names_the_remedy(
     host: TestHost, manager: Manager, difference: str
 ) -> None:

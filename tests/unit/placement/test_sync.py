@@ -34,7 +34,6 @@ def kinds(found):
 # -- cost in requests --------------------------------------------------------------
 
 
-@pytest.mark.share(4)
 def test_one_of_64_devices_that_has_changed_costs_one_write(double, service):
     before = [capacity(number) for number in range(64)]
     service.sync(*before)
@@ -181,7 +180,6 @@ def test_a_change_that_fails_blocks_no_other(double, service, status):
     ("method", "path"),
     [("POST", "resource_providers$"), ("PUT", "/inventories"), ("PUT", "/traits$")],
 )
-@pytest.mark.share(4)
 def test_a_change_that_fails_once_is_made_up_for(
     double, service, method, path, status, done
 ):

@@ -150,7 +150,6 @@ def test_there_is_an_example():
     assert EXAMPLES
 
 
-@pytest.mark.share(6)
 def test_the_tests_of_an_example_pass(installed, tmp_path):
     options = ("-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}")
     output = installed.run("-m", "pytest", *options)

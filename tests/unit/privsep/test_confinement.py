@@ -78,7 +78,6 @@ def may_confine() -> bool:
 @pytest.mark.parametrize(
     "name", ["antigravity.x", "this.s", "idlelib.run.main", "no_such_module.x"]
 )
-@pytest.mark.share(4)
 def test_a_module_that_is_not_loaded_is_not_imported(
     helper: Callable[[str], HostileClient], marker: Path, context: str, name: str
 ):

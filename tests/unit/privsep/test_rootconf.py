@@ -37,6 +37,7 @@ from tests.unit.fpga_host import PORTED, SECOND, VFS, FpgaHost
 from tests.unit.privsep.root_config import (
     AUDIO,
     DENIED,
+    DISK,
     GPU,
     LEASE,
     NIC,

@@ -222,7 +222,6 @@ def test_what_python_does_not_read_is_told(
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.share(3)
 def test_a_refusal_of_megabytes_is_told_in_a_line(server: Server, name: str) -> None:
     text = "no " * MEBIBYTE
     for body in (

@@ -209,7 +209,6 @@ RECORD = {"total": 4, "reserved": 0}
         ("profiles", "/auth/tokens", {"token": []}, "not from Cyborg"),
     ],
 )
-@pytest.mark.share(3)
 def test_a_malformed_answer_is_told(
     cloud: Cloud, call: str, path: str, body: object, wording: str
 ) -> None:
@@ -275,7 +274,6 @@ def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
     ],
 )
 @pytest.mark.parametrize("number", [5000 * "1", "1e999"])
-@pytest.mark.share(3)
 def test_one_number_that_cannot_be_used_hides_no_other(
     cloud: Cloud, wrong: str, number: str
 ) -> None:

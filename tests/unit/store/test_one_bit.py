@@ -32,7 +32,6 @@ def test_every_table_has_rows(flips: Flips):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-@pytest.mark.share(6)
 def test_a_few_random_bits_may_be_wrong(flips: Flips):
     assert [why for why in map(flips.trouble, flips.bits("unit", 40)) if why] == []
 
@@ -46,7 +45,6 @@ def test_another_version_of_the_format_is_reported_or_harmless(flips: Flips):
 
 
 @pytest.mark.parametrize("table", [each for each in TABLES if each != "damaged_leases"])
-@pytest.mark.share(6)
 def test_another_type_of_a_value_is_reported(flips: Flips, table):
     with contextlib.closing(sqlite3.connect(flips.file)) as connection:
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
