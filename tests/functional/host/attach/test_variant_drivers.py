@@ -259,7 +259,7 @@ def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
     assert host.drivers(VF) == ["mlx5_core"]
 
 
-@pytest.mark.parametrize("value", ["nvidia", 1])
+@pytest.mark.parametrize("value", ["nvidia", "../vfio-pci", 1])
 def test_the_operator_cannot_name_anything_else(tmp_path: Path, value: object) -> None:
     tagged = AUTO.replace('"auto"', f'"{value}"' if value != 1 else "1")
     with (
