@@ -2,10 +2,10 @@
 
 """A disk that is full from one write of the store on.
 
-An audit hook refuses the files that are made, linked or renamed; write(2), of which
-half fits, and fsync(2) are wrapped. A file system reports at either what does not fit.
-A small file system would have to be mounted, which an ordinary user may not do, and
-would strike no chosen write.
+An audit hook refuses a file that is created, linked or renamed. Wrappers refuse
+write(2), after half of its data, and fsync(2): a file system reports a full disk at
+either. A small file system would have to be mounted, which an ordinary user may not do,
+and would refuse no chosen write.
 
 The hooks stay for good, so this is for processes that end with the run.
 """

@@ -177,6 +177,19 @@ def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) ->
     assert console.bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
 
 
+def test_a_leased_device_is_neither_released_nor_adopted(console: Console) -> None:
+    console.bench.plug(1, FPGA)
+    ran = console.run("device", "release", FPGA)
+    assert ran.status == 1
+    assert uuid_of(1) in ran.err
+    ran = console.run(
+        *("device", "adopt", FPGA, "--consumer", uuid_of(2), "--driver", "")
+    )
+    assert ran.status == 1
+    row = console.device(FPGA)
+    assert (row["State"], row["Consumer"]) == ("leased", uuid_of(1))
+
+
 def test_a_card_is_not_free_while_a_part_of_it_is_unknown(console: Console) -> None:
     make_unknown(console.bench, 1, GPU)
     kernel = console.bench.kernel

@@ -16,7 +16,7 @@ import pytest
 import os_acc
 from os_acc import deadlines, exception, inspection, service
 from os_acc.attach import operations
-from os_acc.inventory import snapshots
+from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import instance, request, uuid_of
@@ -235,6 +235,25 @@ def test_a_process_that_has_the_store_keeps_nobody(make_bench, looks, monkeypatc
         looks(bench)
         answers(bench, nova)
         assert is_looking(bench)
+
+
+def test_a_read_of_sysfs_that_hangs_keeps_nobody(bench, nova, looks, monkeypatch):
+    scan, began, gate = discovery.pci.scan, threading.Event(), threading.Event()
+
+    def hangs(root):
+        began.set()
+        gate.wait()
+        return scan(root)
+
+    monkeypatch.setattr(discovery.pci, "scan", hangs)
+    looks(bench)
+    try:
+        answers(bench, nova)
+        assert began.wait(SECONDS)
+        answers(bench, nova)
+        assert is_looking(bench)
+    finally:
+        gate.set()
 
 
 def test_what_nobody_has_plugged_is_found_by_the_thread(bench, nova, looks):

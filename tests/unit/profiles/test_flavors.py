@@ -156,3 +156,17 @@ def test_a_removal_whose_answer_is_lost_has_happened(
     flavors.apply("7", PROPERTIES, PREFIX, soon())
     assert cloud.flavors["7", "m7"] == PROPERTIES
     assert [each.split()[0] for each in writes(cloud)] == ["POST", "DELETE", "DELETE"]
+
+
+@pytest.mark.parametrize("code", [408, 502])
+def test_a_nova_that_cannot_answer_now(
+    cloud: Cloud, flavors: Flavors, code: int
+) -> None:
+    cloud.statuses = 4 * [code]
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.COMPUTE),
+        match="Nova failed",
+    ) as error:
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+    assert error.value.retryable

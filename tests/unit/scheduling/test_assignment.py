@@ -198,6 +198,11 @@ def test_a_pin_holds() -> None:
             "the unnumbered group .* requires T, but no suitable provider",
         ),
         (
+            [group("1"), group("2", 1, "!T")],
+            [ours("a", 2, "T")],
+            "^group '2' .* forbids T, but provider a has the forbidden trait T",
+        ),
+        (
             [group("1", 1, "T"), group("2", 1, "T")],
             [ours("a", 1, "T"), ours("b")],
             "group '1', group '2' request 2 .* that can serve them have 1",

@@ -53,16 +53,26 @@ def test_the_writes_of_a_plug_and_an_unplug(bench):
     assert writes()[len(taken) :] == [(GPU, "reset"), *returned]
 
 
-def test_a_write_that_fails_in_a_plug_is_named_and_undone(bench):
+@pytest.mark.parametrize(
+    ("address", "attribute", "error"),
+    [
+        (GPU, "driver_override", errno.EAGAIN),
+        (GPU, "unbind", errno.EINVAL),
+        (AUDIO, "drivers_probe", errno.EBUSY),
+    ],
+)
+def test_a_write_that_fails_in_a_plug_is_named_and_undone(
+    bench, address, attribute, error
+):
     before = bench.kernel.snapshot()
-    bench.kernel.fail(AUDIO, "drivers_probe", errno.EBUSY)
+    bench.kernel.fail(address, attribute, error)
     with pytest.raises(
         exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
     ) as caught:
         bench.plug(1, GPU)
-    assert (caught.value.errno, caught.value.address) == (errno.EBUSY, AUDIO)
-    assert "EBUSY" in str(caught.value)
-    assert "drivers_probe" in str(caught.value)
+    assert (caught.value.errno, caught.value.address) == (error, address)
+    assert errno.errorcode[error] in str(caught.value)
+    assert attribute in str(caught.value)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
     bench.plug(2, FPGA)

@@ -127,6 +127,18 @@ def forget_commit(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "replace", die)
 
 
+def test_the_next_operation_of_the_consumer_settles_as_well(bench, monkeypatch):
+    first = bench.manager
+    forget_commit(bench, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        bench.plug(1, GPU)
+    monkeypatch.undo()
+    assert bench.manager is first
+    bench.plug(1, FPGA)
+    assert bench.plugged(1) == [FPGA]
+    assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+
+
 def test_a_start_leaves_alone_what_others_are_at(bench, monkeypatch):
     forget_commit(bench, monkeypatch)
     with pytest.raises(KeyboardInterrupt):

@@ -48,6 +48,15 @@ def check_free(host: TestHost) -> None:
     assert not record.claimed()
 
 
+def check_both_erased(host: TestHost) -> None:
+    """Erase two drives at their new addresses, and check that nothing is left."""
+    for _ in range(2):
+        erase(host)
+    for address in (OTHER, FREE):
+        assert DATA not in host.kernel.read_medium(address, 1)
+    check_free(host)
+
+
 def lose_store(host: TestHost) -> None:
     Path(host.state_path, "os_acc.sqlite").unlink()
 
@@ -99,11 +108,7 @@ def test_drives_are_erased_that_only_their_leases_know(lost: TestHost) -> None:
         lost.unplug(number)
     for address in (OTHER, FREE):
         lost.bind(address, "nvme")
-    for _ in range(2):
-        erase(lost)
-    for address in (OTHER, FREE):
-        assert DATA not in lost.kernel.read_medium(address, 1)
-    check_free(lost)
+    check_both_erased(lost)
 
 
 def test_a_drive_that_first_showed_no_serial_number_is_erased_once(
@@ -295,11 +300,7 @@ def test_a_release_leaves_the_drive_that_is_at_the_address_of_a_moved_one(
     host.unplug(1)
     assert host.drivers(DRIVE) == ["nvme"]
     host.unplug(2)
-    for _ in range(2):
-        erase(host)
-    for address in (OTHER, FREE):
-        assert DATA not in host.kernel.read_medium(address, 1)
-    check_free(host)
+    check_both_erased(host)
 
 
 def test_the_record_of_a_moved_drive_claims_it_where_it_shows_its_serial_number(

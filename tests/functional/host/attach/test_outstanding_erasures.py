@@ -67,11 +67,12 @@ def check_erased(host: TestHost) -> None:
     host.plug(2, CARD)
 
 
-@pytest.mark.parametrize("target", ["VM", "none"])
-def test_a_store_that_is_lost_before_the_first_call_leaves_the_card_unknown(
-    host, target
+@pytest.mark.parametrize(("target", "calls"), [("VM", 0), ("VM", 1), ("none", 0)])
+def test_a_store_that_is_lost_during_the_erasure_leaves_the_card_unknown(
+    host, target, calls
 ):
     use(host, attach_target=target)
+    advance(host, calls)
     lose_store(host)
     check_unknown(host)
     release(host)

@@ -100,6 +100,21 @@ def test_a_guest_gets_the_variant_and_the_host_its_driver_back(host: TestHost) -
     assert host.kernel.snapshot() == before
 
 
+def test_a_guest_that_holds_the_function_delays_its_return(host: TestHost) -> None:
+    host.plug(1, VF)
+    host.kernel.hold(VF)
+    with (
+        host.short_timeout(),
+        pytest.raises(exception.DevicesUnreleased) as caught,
+    ):
+        host.unplug(1)
+    assert isinstance(caught.value.__cause__, exception.DeviceInUse)
+    assert host.drivers(VF) == [MLX5]
+    host.kernel.let_go(VF)
+    host.unplug(1)
+    assert host.drivers(VF) == ["mlx5_core"]
+
+
 def test_the_lease_records_the_driver(host: TestHost) -> None:
     host.plug(1, VF)
     # The choice of the present tags and modules does not matter for a lease.
@@ -244,7 +259,7 @@ def test_an_adopted_function_stays_on_its_variant(host: TestHost) -> None:
     assert host.drivers(VF) == ["mlx5_core"]
 
 
-@pytest.mark.parametrize("value", ["nvidia", 1])
+@pytest.mark.parametrize("value", ["nvidia", "../vfio-pci", 1])
 def test_the_operator_cannot_name_anything_else(tmp_path: Path, value: object) -> None:
     tagged = AUTO.replace('"auto"', f'"{value}"' if value != 1 else "1")
     with (

@@ -74,9 +74,11 @@ def test_a_guest_gets_it_and_keeps_it_after_a_reboot(
     host = make_host(kind.spec, *kind.named)
     before = host.kernel.snapshot()
     (entry,) = host.plug(1, kind.unit)
+    plugged = host.kernel.snapshot()
     host.kernel.reboot()
 
     assert host.restart().plug(instance(1), None, None) == [entry]
+    assert host.kernel.snapshot() == plugged
 
     assert host.unplug(1) == 1
     assert host.manager.store.leases() == ()

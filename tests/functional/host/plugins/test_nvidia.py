@@ -364,6 +364,18 @@ def test_a_vgpu_whose_type_cannot_be_read_back_is_deleted(
     assert type_of(host, VFS[0]) == 0
 
 
+def test_a_held_vgpu_is_not_even_written(host: TestHost) -> None:
+    """A driver of another version may delete it."""
+    target = target_of(host, VFS[0], VFS[0])
+    with host.kernel.installed():
+        vgpu.create_vgpu.function(target, HALF)
+        host.kernel.hold(VFS[0])
+        before = len(host.kernel.writes())
+        with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
+            vgpu.delete_vgpu.function(target)
+    assert not host.kernel.writes(before)
+
+
 def test_a_provider_keeps_its_vf_when_lower_ones_join(host: TestHost) -> None:
     host.restart(device_spec=tagged(*VFS[1:]))
     (before,) = providers(host)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""NVMe drives that a reboot moves: each guest gets its own data, or nothing.
-
-``tests/stress/test_drive_histories.py`` has the histories of moved drives.
-"""
+"""NVMe drives that a reboot moves: each guest gets its own data, or nothing."""
 
 from __future__ import annotations
 
@@ -44,9 +41,15 @@ def host(tmp_path: Path) -> Iterator[TestHost]:
         yield host
 
 
-def reboot(host: TestHost, *, shifted: bool = True, is_lost: bool = False) -> None:
-    if is_lost:
-        for each in Path(host.state_path).glob("os_acc.sqlite*"):
+def reboot(host: TestHost, *, shifted: bool = True, lost: str = "") -> None:
+    """Boot again; ``lost`` is the part of the store that has gone meanwhile."""
+    file = Path(host.state_path, "os_acc.sqlite")
+    if lost == "header":
+        content = bytearray(file.read_bytes())
+        content[16] ^= 1
+        file.write_bytes(content)
+    elif lost:
+        for each in file.parent.glob("os_acc.sqlite*"):
             each.unlink()
     host.kernel.reboot(SHIFTED if shifted else {})
     host.restart()
@@ -85,12 +88,57 @@ def check_new_guests(host: TestHost) -> None:
         assert data_at(host, place) == []
 
 
+def test_no_guest_starts_with_the_data_of_another_one(host: TestHost) -> None:
+    reboot(host)
+    for guest in GUESTS:
+        with pytest.raises((exception.DeviceChanged, exception.DeviceGone)):
+            start_again(host, guest)
+    for place, guest in zip(PLACES[1:], GUESTS, strict=True):
+        assert data_at(host, place) == [guest]
+    check_new_guests(host)
+
+
+def test_the_erasure_follows_each_drive_to_its_new_address(host: TestHost) -> None:
+    reboot(host)
+    for guest in GUESTS:
+        assert host.unplug(guest) == 1
+    check_new_guests(host)
+    advance(host)
+    assert host.manager.store.leases() == ()
+    for place in PLACES[1:]:
+        assert data_at(host, place) == []
+    for number, place in enumerate(PLACES[1:], 30):
+        host.plug(number, place)
+
+
+@pytest.mark.parametrize("lost", ["header", "everything"])
+@pytest.mark.parametrize("shifted", [False, True], ids=["in place", "moved"])
+def test_a_lost_store_and_a_reboot_lose_no_erasure(
+    host: TestHost, lost: str, shifted: bool
+) -> None:
+    reboot(host, shifted=shifted, lost=lost)
+    check_new_guests(host)
+    for place, guest in zip(PLACES[shifted:], GUESTS, strict=False):
+        assert data_at(host, place) == [guest]
+    for place in PLACES[shifted:][:4]:
+        if host.manager.store.lease_of(PciAddress.parse(place)) is None:
+            operations.release_device(host.manager, PciAddress.parse(place), None)
+    for guest in GUESTS:
+        host.unplug(guest)
+    advance(host)
+    for place in PLACES[shifted:][:4]:
+        assert data_at(host, place) == []
+    assert host.manager.store.leases() == ()
+    for number, place in enumerate(PLACES[shifted:][:4], 30):
+        host.plug(number, place)
+
+
 def test_a_lost_store_and_a_disabled_plugin_lose_no_erasure(host: TestHost) -> None:
     host.options["enabled_plugins"] = ["pci"]
     host.options["device_spec"] = [
         json.dumps({"address": "*:*:*.*", "allow_no_erase": "true"})
     ]
-    reboot(host, is_lost=True)
+    reboot(host, lost="everything")
     check_new_guests(host)
     for place, guest in zip(PLACES[1:], GUESTS, strict=True):
         assert data_at(host, place) == [guest]
@@ -108,12 +156,58 @@ def test_a_drive_that_moved_is_not_adopted_beside_its_lease(host: TestHost) -> N
     assert host.manager.store.leases() == ()
 
 
+@pytest.mark.parametrize("how", ["adopt", "release"])
+def test_a_hidden_drive_keeps_its_erasure_without_the_plugin(
+    host: TestHost, how: str
+) -> None:
+    """Neither its lease nor its serial number is left, and pci alone is enabled."""
+    place = PciAddress.parse(PLACES[0])
+    host.options["device_spec"] = PREBOUND
+    reboot(host, shifted=False, lost="everything")
+    host.kernel.reboot({})
+    host.bind(PLACES[0], "vfio-pci")
+    host.options["enabled_plugins"] = ["pci"]
+    host.restart()
+    if how == "adopt":
+        operations.adopt_device(host.manager, place, uuid_of(1), None)
+        with pytest.raises(exception.DevicesUnreleased):
+            host.unplug(1)
+    else:
+        with pytest.raises(exception.OsAccError):
+            operations.release_device(host.manager, place, "nvme")
+    host.options["enabled_plugins"] = ["nvme", "pci"]
+    host.restart()
+    check_new_guests(host)
+    assert data_at(host, PLACES[0]) == [1]
+    operations.release_device(host.manager, place, None)
+    advance(host)
+    assert data_at(host, PLACES[0]) == []
+
+
 def test_a_guest_gets_its_own_drive_again_after_a_reboot(host: TestHost) -> None:
     reboot(host, shifted=False)
     for guest, place in zip(GUESTS, PLACES, strict=False):
         assert start_again(host, guest) == place
         assert data_at(host, place) == [guest]
     check_new_guests(host)
+
+
+@pytest.mark.parametrize("lost", ["", "everything"])
+def test_prebound_drives_that_moved_are_told_apart(
+    tmp_path: Path, host: TestHost, lost: str
+) -> None:
+    """Nothing shows the serial number of a drive on vfio-pci."""
+    host.options["device_spec"] = PREBOUND
+    reboot(host, lost=lost)
+    for place in PLACES[1:]:
+        host.bind(place, "vfio-pci")
+    host.restart()
+    for guest in GUESTS:
+        with pytest.raises(exception.OsAccError):
+            start_again(host, guest)
+    check_new_guests(host)
+    for place, guest in zip(PLACES[1:], GUESTS, strict=True):
+        assert data_at(host, place) == [guest]
 
 
 def test_prebound_drives_in_place_start_again(host: TestHost) -> None:
