@@ -14,12 +14,12 @@ from benchmarks import host, measure, record
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.reads import Kind, Reads
 from benchmarks.rows import Aim, Count, Row
-from os_acc import plugins
 from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, evidence
 from os_acc.objects import device_spec
 from os_acc.objects.recorded_state import RecordedState
+from os_acc.plugins import loader
 from os_acc.testing import FakeKernel
 
 NAME = "discovery"
@@ -61,7 +61,7 @@ def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
         nova_mdev_addresses=(),
         nova_mdev_types=frozenset(),
     )
-    loaded = plugins.load(cfg.ConfigOpts(), root, ())
+    loaded = loader.load(cfg.ConfigOpts(), root, ())
 
     def check(found: discovery.Inventory) -> None:
         offered = sum(len(each.device.handles) for each in found.providers.values())

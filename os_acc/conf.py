@@ -344,11 +344,11 @@ def list_opts(
     """
     from oslo_privsep import priv_context
 
-    from os_acc import plugins
     from os_acc.bitstreams import options as bitstreams
     from os_acc.bitstreams.glance import source as glance
     from os_acc.numa import network_options
     from os_acc.placement import options as placement
+    from os_acc.plugins import loader
     from os_acc.profiles import cyborg, flavors
     from os_acc.profiles import options as profiles
 
@@ -363,7 +363,7 @@ def list_opts(
         (profiles.CYBORG, cyborg.SERVICE.list_opts()),
         (profiles.NOVA, flavors.SERVICE.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
-        *plugins.list_opts(enabled),
+        *loader.list_opts(enabled),
         *network_options.list_opts(),
     ]
 

@@ -9,11 +9,12 @@ import functools
 
 from oslo_config import cfg
 
-from os_acc import conf, plugins
+from os_acc import conf
 from os_acc.inventory import discovery, health_steps
 from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import device_spec
 from os_acc.objects.device import pci_functions_of
+from os_acc.plugins import loader
 from os_acc.store import readonly
 
 #: Seconds that a transaction waits for other processes.
@@ -26,7 +27,7 @@ class HostInspection:
 
     inventory: discovery.Inventory
     recorded: readonly.StoreSnapshot
-    plugins: plugins.Plugins
+    plugins: loader.Plugins
 
 
 def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
@@ -36,7 +37,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     """
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path)
-    loaded = plugins.load(config, root, settings.enabled_plugins)
+    loaded = loader.load(config, root, settings.enabled_plugins)
     named = rules(settings, unmanaged=True)
     scan = functools.partial(
         discovery.discover, root, named, loaded, settings.node_name, recorded

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import conf, deadlines, exception, inspection, plugins
+from os_acc import conf, deadlines, exception, inspection
 from os_acc.attach import (
     external_events,
     lifecycle,
@@ -35,6 +35,7 @@ from os_acc.objects import device_spec
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
+from os_acc.plugins import loader
 from os_acc.profiles.lookup import ProfileLookup
 from os_acc.store import node_name as recorded_name
 from os_acc.store import readonly
@@ -353,7 +354,7 @@ def _build(
     """
     rules = inspection.rules(settings, unmanaged)
     networks = _networks(config, root, owner)
-    loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
+    loaded = loader.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, inspection.STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
     helper = client.Helper(

@@ -22,7 +22,8 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
 from os_acc.objects.typed import expect, plain_text
-from os_acc.plugins import Plugins, base
+from os_acc.plugins import base
+from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
 from os_acc.store import refusals

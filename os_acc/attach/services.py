@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.helper.client import Helper
-from os_acc.plugins import Plugins
+from os_acc.plugins.loader import Plugins
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 

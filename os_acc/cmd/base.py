@@ -20,11 +20,11 @@ from os_acc.objects import device_spec
 
 # Each method imports what it calls: a command starts in a fraction of a second.
 if TYPE_CHECKING:
-    from os_acc import plugins
     from os_acc.attach.manager import Manager
     from os_acc.bitstreams.library import Library
     from os_acc.host.pci_ids import ModelNames
     from os_acc.inspection import HostInspection
+    from os_acc.plugins import loader
     from os_acc.store.readonly import StoreSnapshot
 
 #: The names of columns, and the rows.
@@ -91,16 +91,16 @@ class Acting(command.Command):
         self._drop_root()
         return inspection.look(self.os_acc.config, self.os_acc.root)
 
-    def plugins(self) -> plugins.Plugins:
+    def plugins(self) -> loader.Plugins:
         """Return the loaded plugins, and the ones set aside; root becomes the owner.
 
         :raises InvalidConfiguration: an option cannot be used.
         """
-        from os_acc import plugins
+        from os_acc.plugins import loader
 
         self._drop_root()
         enabled = self.settings.enabled_plugins
-        return plugins.load(self.os_acc.config, self.os_acc.root, enabled)
+        return loader.load(self.os_acc.config, self.os_acc.root, enabled)
 
     def models(self, look: HostInspection) -> ModelNames:
         """Return the model names of the host's functions, as far as they are known."""

@@ -11,8 +11,8 @@ from typing import Any
 from os_acc.cmd import base
 from os_acc.cmd.plugin_package import PluginPackage
 from os_acc.inspection import HostInspection
-from os_acc.plugins import entry_points
-from os_acc.plugins.entry_points import InstalledPlugin
+from os_acc.plugins import loader
+from os_acc.plugins.loader import InstalledPlugin
 
 _COLUMNS = ("Name", "Distribution", "Version", "Contract", "State", "Reason")
 
@@ -25,7 +25,7 @@ class PluginList(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
-        return _COLUMNS, [_row(each, look) for each in entry_points.installed()]
+        return _COLUMNS, [_row(each, look) for each in loader.installed()]
 
 
 def _row(found: InstalledPlugin, look: HostInspection) -> tuple[Any, ...]:
@@ -37,7 +37,7 @@ def _row(found: InstalledPlugin, look: HostInspection) -> tuple[Any, ...]:
         state, reason = "set aside", aside[found.name]
     elif loaded is None:
         state, reason = "disabled", "[os_acc] enabled_plugins leaves it out"
-    names, versions = zip(*map(entry_points.distribution_of, found.points), strict=True)
+    names, versions = zip(*map(loader.distribution_of, found.points), strict=True)
     contract = ".".join(map(str, loaded.contract_version)) if loaded else None
     return found.name, ", ".join(names), ", ".join(versions), contract, state, reason
 

@@ -14,8 +14,9 @@ from typing import Final
 
 from oslo_config import cfg
 
-from os_acc import conf, exception, plugins, privsep
+from os_acc import conf, exception, privsep
 from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.plugins import loader
 
 _TEMPLATES: Final = Path(__file__).with_name("plugin_template")
 #: A name for entry points, options and modules; the limit leaves room in sysfs' names
@@ -59,7 +60,7 @@ class PluginPackage:
                 "driver of this name, and drivers with the word vfio are for guests",
                 hint="choose a name without the word vfio",
             )
-        for point in metadata.entry_points(group=plugins.NAMESPACE, name=self.name):
+        for point in metadata.entry_points(group=loader.NAMESPACE, name=self.name):
             owner = point.dist.name if point.dist else point.value
             raise exception.InvalidInput(
                 f"{owner} has a plugin named {self.name}",
@@ -145,10 +146,10 @@ def _taken_sections() -> set[str]:
         for group, _options in conf.list_opts()
     }
     # A plugin without options has its group as well.
-    points = metadata.entry_points(group=plugins.NAMESPACE)
+    points = metadata.entry_points(group=loader.NAMESPACE)
     return (
         groups
-        | {plugins.section_of(each.name) for each in points}
+        | {loader.section_of(each.name) for each in points}
         | {each.cfg_section for each in privsep.contexts()}
     )
 

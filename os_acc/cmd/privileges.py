@@ -13,7 +13,7 @@ from typing import Final
 
 from os_acc import conf, exception, privsep
 from os_acc.cmd import base
-from os_acc.plugins import Plugins
+from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Context
 
 # Its context is among those of the process once it is imported.

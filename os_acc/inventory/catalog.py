@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, plugins
+from os_acc import deadlines, exception
 from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.view import Host
@@ -28,6 +28,7 @@ from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import AllocationEntries, Allocations, Selection
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
+from os_acc.plugins import loader
 from os_acc.scheduling.unmapped import TraitView
 from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
@@ -58,7 +59,7 @@ class Catalog:
         root: str,
         node_name: str,
         rules: OperatorRules,
-        loaded: plugins.Plugins,
+        loaded: loader.Plugins,
         store: Store,
         rejections: discovery.RejectionLog,
         faults: monitor.FaultTracker,

@@ -12,14 +12,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Set
 
-from os_acc import plugins
 from os_acc.objects.candidate import OfferedType, UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.plugins import answers
-from os_acc.plugins.entry_points import InstalledPlugin
+from os_acc.plugins import answers, loader
+from os_acc.plugins.loader import InstalledPlugin
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,7 +37,7 @@ class Discovered:
     )
     devices: list[Device] = dataclasses.field(default_factory=list)
     refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
-    set_aside: list[plugins.SetAside] = dataclasses.field(default_factory=list)
+    set_aside: list[loader.SetAside] = dataclasses.field(default_factory=list)
     broken_rules: list[str] = dataclasses.field(default_factory=list)
     offered: dict[DeviceAddress | DeviceName, str] = dataclasses.field(
         default_factory=dict
@@ -144,7 +143,7 @@ class Discovered:
 
     def keep(
         self,
-        idle: plugins.SetAside,
+        idle: loader.SetAside,
         offered: Mapping[DeviceName, Collection[str]],
         plugin: InstalledPlugin | None = None,
     ) -> None:

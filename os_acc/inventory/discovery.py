@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, plugins
+from os_acc import deadlines, exception
 from os_acc.host import attributes, pci
 from os_acc.host.view import Host
 from os_acc.inventory import (
@@ -38,7 +38,7 @@ from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import cell_traits, region_traits
-from os_acc.plugins import answers, base
+from os_acc.plugins import answers, base, loader
 from os_acc.store import refusals
 
 LOG = log.getLogger(__name__)
@@ -71,7 +71,7 @@ class Inventory:
     host: Host
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
-    set_aside: tuple[plugins.SetAside, ...] = ()
+    set_aside: tuple[loader.SetAside, ...] = ()
     broken_rules: tuple[str, ...] = ()
     provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
@@ -137,7 +137,7 @@ class RejectionLog:
 def discover(
     root: str,
     rules: OperatorRules,
-    loaded: plugins.Plugins,
+    loaded: loader.Plugins,
     node_name: str,
     recorded: RecordedState,
     deadline: float = math.inf,
@@ -227,7 +227,7 @@ def _with_faults(
     device: Device,
     faults: Mapping[PciAddress, str],
     refused: Mapping[tuple[str, str], str],
-    loaded: plugins.Plugins,
+    loaded: loader.Plugins,
 ) -> Device:
     """Return the device with the faults and refusals of each handle and its group."""
     if not (faults or refused):
@@ -307,7 +307,7 @@ def _leased_regions(
 
 def _discover(
     root: str,
-    loaded: plugins.Plugins,
+    loaded: loader.Plugins,
     candidates: base.Candidates,
     recorded: RecordedState,
     offered: Mapping[DeviceName, Collection[str]],
@@ -342,7 +342,7 @@ def _discover(
         except exception.PluginFailed as error:
             if exception.is_exhaustion(error.__cause__):
                 raise
-            found.set_aside.append(idle := plugins.SetAside.after(plugin.name, error))
+            found.set_aside.append(idle := loader.SetAside.after(plugin.name, error))
             found.keep(idle, offered, loaded.enabled[plugin.name])
             continue
         waiting.discard(plugin.name)
@@ -351,7 +351,7 @@ def _discover(
         invalid = (e for e in answer.refused if e.reason is RejectReason.INVALID)
         for rule in (*(each.detail for each in invalid), *answer.broken_rules):
             # An invalid answer may lack functions that it had before.
-            found.keep(plugins.SetAside(plugin.name, rule), offered)
+            found.keep(loader.SetAside(plugin.name, rule), offered)
     declared = frozenset().union(*loaded.own_vfio_drivers.values())
     found.reject_rest(declared)
     return found

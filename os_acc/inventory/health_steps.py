@@ -35,7 +35,7 @@ from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.typed import expect_text
-from os_acc.plugins import Plugins
+from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Context, HealthReading, Step, steps
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.store import health_record

@@ -14,13 +14,14 @@ from typing import Any, Final, Self
 
 from oslo_config import cfg
 
-from os_acc import conf, plugins, privsep, service
+from os_acc import conf, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import HelperRecord, LeaseState, Owner
 from os_acc.placement import options as placement
+from os_acc.plugins import loader
 from os_acc.privsep import images, record, tools, worker
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.profiles import options as profiles
@@ -48,8 +49,8 @@ def _register(config: cfg.ConfigOpts, group: str) -> None:
     if group in _REGISTER:
         _REGISTER[group](config)
         return
-    name = group.removeprefix(plugins.section_of(""))
-    for plugin_group, options in plugins.list_opts([name]):
+    name = group.removeprefix(loader.section_of(""))
+    for plugin_group, options in loader.list_opts([name]):
         config.register_opts(options, group=plugin_group)
 
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from oslo_config import cfg
 
-from os_acc import conf, exception, inspection, plugins
+from os_acc import conf, exception, inspection
 from os_acc.bitstreams import library, options, policy
 from os_acc.cmd.checks import option_names
 from os_acc.host import pci
@@ -20,6 +20,7 @@ from os_acc.host.view import Host
 from os_acc.inspection import HostInspection
 from os_acc.objects import device_spec as specs
 from os_acc.objects.device_spec import DeviceSpec
+from os_acc.plugins import loader
 from os_acc.store import readonly
 from os_acc.store.locks import Locks
 
@@ -112,9 +113,9 @@ class CheckContext:
         return pci.scan(self.root)
 
     @functools.cached_property
-    def plugins(self) -> plugins.Plugins:
+    def plugins(self) -> loader.Plugins:
         """The loaded plugins, and the ones set aside."""
-        return plugins.load(self.config, self.root, self.settings.enabled_plugins)
+        return loader.load(self.config, self.root, self.settings.enabled_plugins)
 
     @functools.cached_property
     def image_settings(self) -> options.BitstreamSettings:

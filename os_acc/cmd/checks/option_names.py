@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from oslo_config import cfg, iniparser
 
-from os_acc import conf, exception, plugins
+from os_acc import conf, exception
 from os_acc.numa import network_options
-from os_acc.plugins import entry_points
+from os_acc.plugins import loader
 
 _OWN_SECTION = re.compile(r"os[_-]?acc", re.IGNORECASE)
 _SECTIONS_WITH_AUTH = "auth_section"
@@ -87,7 +87,7 @@ def unknown(
     option that os_acc reads are unknown.
     """
     known = _known(config[conf.GROUP.name].enabled_plugins)
-    of_plugins = {plugins.section_of(each.name) for each in entry_points.installed()}
+    of_plugins = {loader.section_of(each.name) for each in loader.installed()}
     elsewhere = {
         name
         for sections in written.values()

@@ -10,7 +10,8 @@ from importlib.metadata import EntryPoint
 import pytest
 from stevedore import ExtensionManager
 
-from os_acc.plugins import NAMESPACE, entry_points
+from os_acc.plugins import loader
+from os_acc.plugins.loader import NAMESPACE
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
 
@@ -40,7 +41,7 @@ def installed(
             return {"Acme": "acme-gpu", "Rival": "rival-gpu"}[point.attr], "0.3"
         return f"acme-{point.name}", "0.3"
 
-    monkeypatch.setattr(entry_points, "distribution_of", distribution_of)
+    monkeypatch.setattr(loader, "distribution_of", distribution_of)
 
 
 ENABLED = "enabled_plugins = acme,fails,lost,newer,pci,twice"

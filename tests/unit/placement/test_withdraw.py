@@ -165,7 +165,7 @@ def test_reading_starts_neither_plugins_nor_a_scan(bench, failed, monkeypatch):
     def fail(*_arguments: object, **_options: object) -> None:
         raise AssertionError("the host was read")
 
-    for name in ("plugins.load", "discovery.discover", "client.Helper"):
+    for name in ("loader.load", "discovery.discover", "client.Helper"):
         module, _, attribute = name.partition(".")
         monkeypatch.setattr(getattr(service, module), attribute, fail)
     assert list(os_acc.recorded(failed)) == [uuid_of(1)]

@@ -116,7 +116,7 @@ def test_a_held_device_is_not_prepared_again(host):
 def test_a_crash_before_the_release_is_survived(host, monkeypatch):
     host.plug(1, CARD)
     with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.Plugins.call", die)
+        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
         with pytest.raises(KeyboardInterrupt):
             host.unplug(1)
     assert records(host) == [f"{CARD}.lease"]
@@ -158,7 +158,7 @@ def test_a_lost_store_does_not_lose_the_release(host, monkeypatch):
     """The functions are back on the host, and the plugin has not released them."""
     host.plug(1, CARD)
     with monkeypatch.context() as patch:
-        patch.setattr("os_acc.plugins.Plugins.call", die)
+        patch.setattr("os_acc.plugins.loader.Plugins.call", die)
         with pytest.raises(KeyboardInterrupt):
             host.unplug(1)
     lose_store(host)
