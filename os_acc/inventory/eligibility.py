@@ -17,7 +17,7 @@ from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
-from os_acc.plugins import families
+from os_acc.plugins.pci import family_of
 
 
 def check(
@@ -382,7 +382,7 @@ def _unerased(
     The plugin that offers the function erases siblings of its class with it, and no
     others. A sibling that is not named has the tags of the function, as elsewhere.
     """
-    if not families.family_of(other).keeps_data:
+    if not family_of(other).keeps_data:
         return None
     own = evidence.named[function.address]
     tags = evidence.named.get(other.address, own)

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from os_acc.host import vgpu
 from os_acc.objects.vfio_driver import NVIDIA
-from os_acc.plugins import base
+from os_acc.plugins import base, pci
 from os_acc.privsep import vgpu as steps_of_vgpu
 
 # VGPU is Nova's own, for mediated devices.
@@ -139,11 +139,8 @@ class NvidiaPlugin(base.PluginBase):
 
 
 def _offer(each: base.UsableFunction | base.MatchedFunction) -> _Offer:
-    identity, tags = each.function.identity, each.tags
-    own = {
-        f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}",
-        f"CUSTOM_VGPU_NVIDIA_{tags.vgpu_type}",
-    }
+    tags = each.tags
+    own = {pci.id_trait(each.function.identity), f"CUSTOM_VGPU_NVIDIA_{tags.vgpu_type}"}
     return (
         each.parent.address,
         tags.vgpu_type,

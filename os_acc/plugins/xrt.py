@@ -25,7 +25,7 @@ from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.objects.xrt import USER_DRIVER, VENDOR
-from os_acc.plugins import base, fpga
+from os_acc.plugins import base, pci
 
 _Found: TypeAlias = Iterator[Device | RejectedDevice]
 
@@ -39,19 +39,15 @@ class XrtPlugin(base.PluginBase):
     def discover(
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
-        """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
         for usable in candidates.usable:
             if usable.function.identity.vendor == VENDOR:
                 recorded = candidates.leased_regions.get(usable.function.address)
                 try:
                     yield from self._function(usable, recorded)
                 except exception.HostStepFailed as error:
-                    if exception.is_exhaustion(error):
-                        raise
-                    yield fpga.unreadable(usable, error)
+                    yield pci.unreadable(usable, error)
 
     def read_region(self, region: Region) -> Region | None:
-        """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
         card = xrt.read_management(self.root, region.card)
         place = dataclasses.replace(region.card, function=region.number)
         user = read_function(self.root, place)
@@ -67,7 +63,6 @@ class XrtPlugin(base.PluginBase):
     def program(
         self, region: Region, bitstream: Bitstream, steps: base.ProgrammingSteps
     ) -> None:
-        """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is not ImageFormat.XCLBIN:
             raise exception.ImageUnusable(
                 f"image {bitstream.image} is not an xclbin, the only format that "
@@ -88,7 +83,7 @@ class XrtPlugin(base.PluginBase):
                 f"the management function {management} is in it",
             )
         elif recorded is not None and recorded.card.same_slot(function.address):
-            yield fpga.device(self.name, usable, recorded)
+            yield pci.region_device(self.name, usable, recorded)
         elif function.driver == USER_DRIVER:
             yield self._user(usable)
 
@@ -98,7 +93,7 @@ class XrtPlugin(base.PluginBase):
         if card is None:
             # Its management function belongs to an outer host, or has no driver: the
             # guest uses the contents as they are.
-            return fpga.device(self.name, usable, None)
+            return pci.region_device(self.name, usable, None)
         if card.interface_id is None:
             return RejectedDevice(address, RejectReason.NO_INTERFACE, card.why)
         region = Region(
@@ -108,7 +103,7 @@ class XrtPlugin(base.PluginBase):
             interface_id=card.interface_id,
             function_id=xrt.read_xclbin(self.root, address),
         )
-        return fpga.device(self.name, usable, region)
+        return pci.region_device(self.name, usable, region)
 
 
 def _management_among(root: str, usable: UsableFunction) -> PciAddress | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.device import Erasure
-from os_acc.plugins import families
+from os_acc.plugins import pci
 from tests.unit.family_hosts import FAMILIES
 from tests.unit.plugins.conforming_hosts import HOSTS
 
@@ -180,7 +180,7 @@ def test_a_false_row_is_found(falsify: Callable[[list[str]], None]) -> None:
 
 def test_each_id_of_a_family_with_traits_is_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    for (vendor, product), family in families.BY_ID.items():
+    for (vendor, product), family in pci.BY_ID.items():
         if family.traits:
             assert f"{vendor:04x}" in text
             assert f"{product:04x}" in text, f"{vendor:04x}:{product:04x}"
