@@ -14,8 +14,7 @@ from os_acc.attach import lifecycle, planning, rebuild, swap
 from os_acc.attach.services import Services
 from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
-from os_acc.numa.affinity import allows
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import Policies, allows
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import function_of

@@ -15,10 +15,9 @@ from os_acc import exception
 from os_acc.attach import programming, verification
 from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
-from os_acc.numa.affinity import GuestCells
-from os_acc.numa.fit import networks
+from os_acc.numa import fit
 from os_acc.numa.network_options import NetworkAffinity
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import GuestCells, Policies
 from os_acc.objects.device import Erasure, functions_of
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
@@ -59,13 +58,13 @@ def check_networks(
     :raises InvalidInput: the host does not have one of the instance's NUMA cells.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
-    if not instance.numa_cells or instance.networks == networks.NO_NETWORKS:
+    if not instance.numa_cells or instance.networks == fit.NO_NETWORKS:
         return
     affinity = load()
     if not affinity.physnets and not affinity.tunnel:
         return
     topology = affinity.on(guest_cells(root, instance).topology)
-    missing = networks.not_carried(topology, instance.numa_cells, instance.networks)
+    missing = fit.not_carried(topology, instance.numa_cells, instance.networks)
     names = sorted(missing.physnets)
     if missing.tunneled:
         names.append("tunnelled networks")

@@ -29,8 +29,7 @@ from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
-from os_acc.numa.affinity import GuestCells
-from os_acc.numa.policies import Policies
+from os_acc.numa.policies import GuestCells, Policies
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, latest

@@ -21,7 +21,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.nova import cell_networks, claimed_candidates, conversion, options
 from os_acc.nova.host_providers import HostProviders, Providers
-from os_acc.numa.fit import convert
+from os_acc.numa import convert
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.scheduling import candidate_order
 from os_acc.scheduling.candidate_order import (

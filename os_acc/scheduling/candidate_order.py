@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from os_acc.numa import affinity, nearest
-from os_acc.numa.affinity import GuestCells
+from os_acc.numa import nearest
+from os_acc.numa.policies import GuestCells, allows
 from os_acc.objects.numa import Affinity, NUMAPolicy, NUMATopology
 
 #: Combinations of cells that are tried for a candidate at most, by kind.
@@ -142,7 +142,7 @@ class HostView:
         if not guest.cells:
             return Affinity.LOCAL
         found = [guest.affinity(cell) for cell in self.cells(use)]
-        allowed = [each for each in found if affinity.allows(use.policy, each)]
+        allowed = [each for each in found if allows(use.policy, each)]
         if not found:
             return Affinity.UNKNOWN
         return min(allowed, key=nearest.ORDER.index, default=None)
@@ -239,7 +239,7 @@ def _allowed_cells(
         host.id
         for host in topology.cells
         if any(
-            affinity.allows(use.policy, GuestCells(topology, (host.id,)).affinity(cell))
+            allows(use.policy, GuestCells(topology, (host.id,)).affinity(cell))
             for cell in cells
         )
     ]

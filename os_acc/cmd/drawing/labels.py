@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc.cmd.device_states import DeviceState
 from os_acc.cmd.drawing.snapshot import HostSnapshot
-from os_acc.numa.affinity import Affinity, allows
+from os_acc.numa.policies import allows
 from os_acc.objects.lease import Lease
-from os_acc.objects.numa import NUMACell, NUMAPolicy
+from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.request import AttachTarget
 

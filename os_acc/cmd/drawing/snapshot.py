@@ -12,9 +12,9 @@ from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
 from os_acc.host.pci_ids import NO_NAMES, ModelNames
 from os_acc.host.view import Host
 from os_acc.inspection import HostInspection
-from os_acc.numa.affinity import Affinity, GuestCells
+from os_acc.numa.policies import GuestCells
 from os_acc.objects.mdev import DeviceAddress, DeviceName
-from os_acc.objects.numa import NUMATopology
+from os_acc.objects.numa import Affinity, NUMATopology
 from os_acc.objects.pci import PciAddress, PciFunction
 
 

@@ -13,7 +13,7 @@ from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.drawing import labels
 from os_acc.cmd.drawing.labels import POLICIES
 from os_acc.cmd.drawing.snapshot import HostSnapshot
-from os_acc.numa.affinity import GuestCells, allows
+from os_acc.numa.policies import GuestCells, allows
 from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import PciAddress

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question
-from os_acc.numa.fit.search import Fit, fit_to_host
+from os_acc.numa.fit import DeviceRequest, Fit, Question, fit_to_host
+from os_acc.numa.nearest import DevicePool
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,
@@ -23,7 +23,9 @@ from os_acc.objects.numa import (
     NUMAPolicy,
     NUMATopology,
 )
-from tests.unit.numa import cases, oracle
+from tests.unit.numa import cases, oracle, quirks
+from tests.unit.numa.nova_claim import fit_as_nova
+from tests.unit.numa.quirks import QUIRKS
 
 seeds = st.integers(0, 2**32)
 patient = settings(deadline=None)
@@ -197,3 +199,18 @@ def test_a_large_host_is_decided_within_the_budget(seed: int) -> None:
             assert oracle.has_networks(question, found.cells)
             assert oracle.all_served(topology, found.cells, pools, question.requests)
     assert verdicts == {True, False}
+
+
+every_quirk = pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
+
+
+@every_quirk
+def test_the_truth_is_another_than_nova_s(quirk: quirks.Quirk) -> None:
+    assert quirk.exact != quirk.nova
+    found = fit_to_host(quirk.question)
+    assert (found.cells if found.fits else None) == quirk.exact
+
+
+@every_quirk
+def test_with_the_quirk_the_answer_is_nova_s(quirk: quirks.Quirk) -> None:
+    assert fit_as_nova(quirk.question) == quirk.nova

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.affinity import GuestCells
-from os_acc.numa.policies import NOTHING_SAID, Policies
+from os_acc.numa.policies import NOTHING_SAID, GuestCells, Policies
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress

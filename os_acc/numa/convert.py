@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Convert Nova's objects to values of this library.
+"""Convert objects of Nova, and networks of Neutron, to values of this library.
 
 The objects are those of Nova 34 (``nova/objects/numa.py``,
 ``instance_numa.py``, ``network_metadata.py``). They are not modified; any unset
@@ -9,8 +9,9 @@ field but an id counts as empty. Nova is not imported.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from os_acc.exception import InvalidInput
 from os_acc.objects.numa import (
@@ -109,3 +110,44 @@ def _field(of: Any, name: str, default: Any) -> Any:
         return default
     value = getattr(of, name)
     return default if value is None else value
+
+
+PHYSICAL: Final = frozenset({"flat", "vlan"})
+#: The types of Nova (``L3_NETWORK_TYPES`` in ``nova/network/constants.py``).
+TUNNELED: Final = frozenset({"geneve", "gre", "vxlan"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Network:
+    """A network as shown by Neutron to administrators.
+
+    A flat network or a VLAN uses the interface of its physical network; all tunnels
+    share one other interface (specification of NUMA-aware virtual switches).
+
+    :ivar network_type: ``flat``, ``vlan``, ``vxlan`` ...; None: unknown.
+    :ivar physical_network: set for flat networks and VLANs.
+    """
+
+    network_type: str | None = None
+    physical_network: str | None = None
+
+    @property
+    def needs(self) -> InstanceNUMANetworks:
+        """The NUMA requirement of this network.
+
+        A ``local`` network stays on the host, and the path of a type specific to
+        some back end is unknown: neither has a requirement. Nova considers the
+        physical network alone, of any type.
+        """
+        if self.network_type in PHYSICAL and self.physical_network:
+            return InstanceNUMANetworks(frozenset({self.physical_network}))
+        return InstanceNUMANetworks(tunneled=self.network_type in TUNNELED)
+
+
+def requested(networks: Iterable[Network]) -> InstanceNUMANetworks:
+    """Return the combined requirement of all networks of a guest."""
+    needs = [network.needs for network in networks]
+    return InstanceNUMANetworks(
+        frozenset[str]().union(*(each.physnets for each in needs)),
+        any(each.tunneled for each in needs),
+    )

@@ -2,9 +2,9 @@
 
 """Find the host cells that carry a guest, its networks and its devices.
 
-The search is backtracking in the order of :mod:`os_acc.numa.fit.question`. Networks
-and devices depend on the *set* of host cells alone, so a set that has failed is not
-tried again in another order, and equal guest cells take ascending host cells.
+The search is backtracking in Nova's order (:func:`ordered`). Networks and devices
+depend on the *set* of host cells alone, so a set that has failed is not tried again in
+another order, and equal guest cells take ascending host cells.
 """
 
 from __future__ import annotations
@@ -17,15 +17,82 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.numa.affinity import GuestCells, allows
-from os_acc.numa.fit import cells
-from os_acc.numa.fit.networks import declared
-from os_acc.numa.fit.question import DevicePool, DeviceRequest, Question, ordered
-from os_acc.numa.flow import Flow
-from os_acc.objects.numa import NUMAPolicy, NUMATopology
+from os_acc.numa import cells
+from os_acc.numa.nearest import DevicePool, GroupDemand, divide
+from os_acc.numa.policies import GuestCells, allows
+from os_acc.objects.numa import (
+    CPUPolicy,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    NUMACell,
+    NUMALimits,
+    NUMAPolicy,
+    NUMATopology,
+)
 
 #: How many sets of host cells are tried.
 BUDGET: Final = 5_000
+#: A guest without networks, or without networks of known affinity.
+NO_NETWORKS: Final = InstanceNUMANetworks()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """A request for a number of devices.
+
+    :ivar pools: names of the pools that can serve it.
+    """
+
+    name: str
+    count: int
+    pools: frozenset[str]
+    policy: NUMAPolicy = NUMAPolicy.LEGACY
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A host, a guest, and the guest's networks and devices.
+
+    :ivar limits: None: overcommit is not checked.
+    :ivar networks: the networks of the guest.
+    :ivar pools: free devices of the host; names are unique.
+    :ivar requests: device requests of the guest; names are unique.
+    :ivar pack: prefer cells in use to empty ones, as
+        ``[compute] packing_host_numa_cells_allocation_strategy`` does.
+    """
+
+    host: NUMATopology
+    guest: InstanceNUMATopology
+    limits: NUMALimits | None = None
+    networks: InstanceNUMANetworks = NO_NETWORKS
+    pools: tuple[DevicePool, ...] = ()
+    requests: tuple[DeviceRequest, ...] = ()
+    pack: bool = False
+
+
+def ordered(question: Question) -> tuple[NUMACell, ...]:
+    """Return the host's cells in the order of preference.
+
+    The first criterion is the number of free devices: most first for a guest
+    that requests devices, fewest first for others, packed or not. Then come free
+    CPUs, then free memory: most first, or least first if packed. If the guest
+    takes all cells, the order stays unchanged.
+    """
+    host, guest = question.host.cells, question.guest.cells
+    if len(host) <= len(guest) or not guest:
+        return host
+    shared = guest[0].cpu_policy is CPUPolicy.SHARED
+    there = Counter[int | None]()
+    for pool in question.pools:
+        there[pool.node] += pool.count
+    devices = -1 if question.requests else 1
+    free = 1 if question.pack else -1
+
+    def rank(cell: NUMACell) -> tuple[int, int, int]:
+        cpus = -cell.cpu_usage if shared else len(cell.free_pcpus)
+        return devices * there[cell.id], free * cpus, free * cell.available_memory
+
+    return tuple(sorted(host, key=rank))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +133,7 @@ def fit_to_host(question: Question, *, budget: int = BUDGET) -> Fit:
     """Find a host cell for each guest cell.
 
     The result is the first assignment in the order of
-    :mod:`os_acc.numa.fit.question`; the guest's first cell counts most. For a
+    :func:`ordered`; the guest's first cell counts most. For a
     guest without cells only the devices are counted.
 
     :param budget: the number of sets of host cells to try.
@@ -100,25 +167,53 @@ def all_served(
 ) -> bool:
     """Return whether the pools serve all requests at once.
 
-    A network flow assigns the devices, so that no request takes a device that another
-    one depends on.
-
     :param cells: ids of the host cells of the guest; none: any cell.
     """
     guest = GuestCells(topology, tuple(cells))
-    source, sink, first_pool = 0, 1, 2 + len(requests)
-    flow = Flow(first_pool + len(pools))
-    for at, pool in enumerate(pools, first_pool):
-        flow.add(at, sink, pool.count)
-    for at, request in enumerate(requests, 2):
-        flow.add(source, at, request.count)
-        for place, pool in enumerate(pools, first_pool):
-            if pool.name in request.pools and allows(
-                request.policy, guest.affinity(pool.node)
-            ):
-                flow.add(at, place, request.count)
-    wanted = sum(request.count for request in requests)
-    return flow.run(source, sink, wanted) == wanted
+    demands = []
+    for request in requests:
+        allowed = tuple(
+            place
+            for place, pool in enumerate(pools)
+            if pool.name in request.pools
+            and allows(request.policy, guest.affinity(pool.node))
+        )
+        demands.append(GroupDemand(request.count, allowed))
+    served = map(sum, divide(demands, pools, guest))
+    return list(served) == [request.count for request in requests]
+
+
+def declared(
+    topology: NUMATopology, networks: InstanceNUMANetworks
+) -> Iterator[tuple[str | None, frozenset[int]]]:
+    """Yield the networks that some cells declare, with the ids of these cells.
+
+    A network is a physical network; None stands for the tunnels.
+    """
+    wanted: list[str | None] = [*sorted(networks.physnets)]
+    for name in wanted + [None] * networks.tunneled:
+        cells = frozenset(
+            cell.id
+            for cell in topology.cells
+            if name in cell.network_info.physnets
+            or (name is None and cell.network_info.tunneled)
+        )
+        if cells:
+            yield name, cells
+
+
+def not_carried(
+    topology: NUMATopology, cells: Collection[int], networks: InstanceNUMANetworks
+) -> InstanceNUMANetworks:
+    """Return the networks that are declared by other cells only.
+
+    :param cells: ids of the host cells of the guest.
+    """
+    missing = {
+        name for name, at in declared(topology, networks) if at.isdisjoint(cells)
+    }
+    physnets = frozenset(name for name in missing if name is not None)
+    return InstanceNUMANetworks(physnets, None in missing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
