@@ -15,7 +15,7 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.reads import Kind, Reads
 from benchmarks.rows import Aim, Count, Row
 from os_acc.host import pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.inventory import discovery, evidence
 from os_acc.objects import device_spec
 from os_acc.objects.recorded_state import RecordedState

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from os_acc import exception
 from os_acc.helper import client
-from os_acc.host import pci, vfio, vgpu
+from os_acc.host import mdev, pci, vfio
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
@@ -80,7 +80,7 @@ def check_vgpu(root: str, lease: Lease) -> None:
     address = lease.address
     if not lease.handle.vgpu_type or not isinstance(address, PciAddress):
         return
-    found = vgpu.current_type(root, address)
+    found = mdev.vgpu_type(root, address)
     if found and found != lease.handle.vgpu_type:
         raise exception.DeviceInUse(
             f"{address} is a vGPU of type {found}, and its guest needs one of type "
@@ -96,7 +96,7 @@ def is_as_leased(root: str, lease: Lease, function: PciFunction) -> bool:
     if not lease.handle.vgpu_type:
         return is_prepared(root, lease, function)
     # A function that stays is alone in its group.
-    found = vgpu.current_type(root, function.address)
+    found = mdev.vgpu_type(root, function.address)
     return function.driver == lease.driver and found == lease.handle.vgpu_type
 
 
@@ -112,7 +112,7 @@ def is_prepared(root: str, lease: Lease, function: PciFunction) -> bool:
         return True
     # The function stays on the driver of the host, too.
     if lease.handle.vgpu_type:
-        return bool(vgpu.current_type(root, function.address))
+        return bool(mdev.vgpu_type(root, function.address))
     return vfio.is_offered(root, function.address, driver)
 
 

@@ -12,8 +12,8 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, mdev, vfio, vgpu
-from os_acc.host.view import Host
+from os_acc.host import attributes, mdev, vfio
+from os_acc.host.pci import Host
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, RejectReason
 from os_acc.objects.lease import (
@@ -100,7 +100,7 @@ class UnknownDevice:
         """Return the type of vGPU that the guest has, for the next reboot."""
         if self._function.driver != NVIDIA:
             return 0
-        return vgpu.current_type(self._manager.root, self._address) or 0
+        return mdev.vgpu_type(self._manager.root, self._address) or 0
 
     def _check_prepared(self, inventory: Inventory) -> None:
         if not _is_ours(inventory, self._address):

@@ -16,8 +16,8 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.attach import own_drivers, peers
 from os_acc.helper import client
-from os_acc.host import attributes, health, iommu, mdev, pci, usage, vfio
-from os_acc.host.view import Host
+from os_acc.host import attributes, health, mdev, pci, usage, vfio
+from os_acc.host.pci import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, physfns
@@ -170,7 +170,7 @@ def _obstacle(
 ) -> tuple[PciAddress, str | None] | None:
     """Return an unchecked function whose driver keeps the group from a guest."""
     assert lease.handle.iommu_group is not None, "it has no function"
-    for address in iommu.read_members(root, lease.handle.iommu_group):
+    for address in vfio.read_iommu_members(root, lease.handle.iommu_group):
         driver = None if address in checked else pci.read_driver(root, address)
         is_own = (address, driver) == (lease.address, lease.driver)
         if not is_own and not vfio.leaves_group_viable(driver):

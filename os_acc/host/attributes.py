@@ -14,11 +14,14 @@ import functools
 import os
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from os_acc.exception import HostStepFailed, InvalidInput
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
+#: The directory of all PCI functions, below the root.
+DEVICES: Final = "sys/bus/pci/devices"
 # The kernel answers ENODEV to a read of an open attribute of a removed device.
 _MISSING = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -28,6 +31,11 @@ _ATTRIBUTE_FLAGS = _FLAGS | os.O_NOFOLLOW
 _PAGE = 4096
 _NUMBER = re.compile(r"-?[0-9]{1,19}|0x[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
+
+
+def function_path(root: str, address: PciAddress, *parts: str) -> str:
+    """Return the directory of a PCI function, or the path of a part of it."""
+    return os.path.join(root, DEVICES, str(address), *parts)
 
 
 def read_text(path: str, *, dir_fd: int | None = None) -> str | None:

@@ -27,8 +27,7 @@ import re
 from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed
-from os_acc.host.attributes import link_address, names, number, read_text
-from os_acc.host.pci import DEVICES
+from os_acc.host.attributes import function_path, link_address, names, number, read_text
 from os_acc.objects.dfl import FME, MANAGER, PORT, REGION, canonical, is_id
 from os_acc.objects.pci import PciAddress
 
@@ -90,7 +89,7 @@ def read_card(root: str, address: PciAddress) -> DflCard | None:
 
 
 def _read_card(root: str, address: PciAddress) -> DflCard | None:
-    place = os.path.join(root, DEVICES, str(address))
+    place = function_path(root, address)
     fmes = list(_below(place, FME))
     if not fmes:
         return None
@@ -98,7 +97,7 @@ def _read_card(root: str, address: PciAddress) -> DflCard | None:
     manager = next(_class_devices(fme, MANAGER, "fpga_manager"), None)
     ports = [*_ports(place, address)]
     for vf in _vfs(place):
-        ports += _ports(os.path.join(root, DEVICES, str(vf)), vf)
+        ports += _ports(function_path(root, vf), vf)
     # Read last: if it is missing, the FME is gone and other absences are void.
     ports_num = read_text(f"{fme}/ports_num")
     if ports_num is None:

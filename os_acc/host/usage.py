@@ -17,18 +17,18 @@ from itertools import chain
 from typing import Final, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
-from os_acc.host import vgpu
+from os_acc.host import mdev
 from os_acc.host.attributes import (
     ClassDevice,
     class_devices,
     devices_in,
+    function_path,
     link_name,
     names,
     number,
     read_lines,
     read_text,
 )
-from os_acc.host.pci import DEVICES
 from os_acc.objects.pci import PciAddress, PciFunction
 
 #: PCI functions, the name of a device of theirs, and a function that returns how the
@@ -222,7 +222,7 @@ def displays(root: str, functions: _Functions) -> Iterator[Check]:
 
 def _boot_vga(root: str, address: PciAddress) -> str | None:
     # Set by the VGA arbiter, even for a function without a driver.
-    if read_text(os.path.join(root, DEVICES, str(address), "boot_vga")) == "1":
+    if read_text(function_path(root, address, "boot_vga")) == "1":
         return "it is the display that the firmware booted with"
     return None
 
@@ -249,7 +249,7 @@ def _console_on_framebuffer(root: str) -> bool:
 #
 # Each of them ends, or stops the unbind, when the function leaves its driver: mediated
 # devices (Documentation/driver-api/vfio-mediated-device.rst), vGPUs of NVIDIA on VFs
-# (:mod:`os_acc.host.vgpu`), and MIG instances.
+# (:mod:`os_acc.host.mdev`), and MIG instances.
 
 
 def _parts(root: str, functions: _Functions) -> Iterator[Check]:
@@ -260,7 +260,7 @@ def _parts(root: str, functions: _Functions) -> Iterator[Check]:
     of_nvidia = {
         address: function
         for address, function in functions.items()
-        if function.identity.vendor == vgpu.NVIDIA
+        if function.identity.vendor == mdev.NVIDIA_VENDOR
     }
     for address, function in of_nvidia.items():
         if function.physfn is not None:
@@ -276,7 +276,7 @@ def _parts(root: str, functions: _Functions) -> Iterator[Check]:
 
 
 def _vgpu(root: str, address: PciAddress) -> str | None:
-    kind = vgpu.current_type(root, address)
+    kind = mdev.vgpu_type(root, address)
     return f"it is a vGPU of type {kind}" if kind else None
 
 

@@ -17,12 +17,11 @@ No tool is run: ``xbmgmt examine`` shows the same attributes
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed, is_exhaustion
-from os_acc.host.attributes import read_text
-from os_acc.host.pci import DEVICES, read_function
+from os_acc.host.attributes import function_path, read_text
+from os_acc.host.pci import read_function
 from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress, PciFunction
 
@@ -86,7 +85,7 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
     function = read_function(root, address)
     if function is None or function.driver != xrt.MANAGEMENT_DRIVER:
         return None
-    place = os.path.join(root, DEVICES, str(address))
+    place = function_path(root, address)
     why = _why_not(place)
     if why:
         return ManagementFunction(function, None, why)
@@ -113,7 +112,7 @@ def read_xclbin(root: str, user: PciAddress) -> str | None:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    text = read_text(os.path.join(root, DEVICES, str(user), "xclbinuuid"))
+    text = read_text(function_path(root, user, "xclbinuuid"))
     return xrt.xclbin_id(text) if text else None
 
 

@@ -17,7 +17,7 @@ from oslo_log import log
 from os_acc import deadlines, exception
 from os_acc.helper import reconciliation
 from os_acc.host import health
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.inventory import discovery, monitor, snapshots
 from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice

@@ -15,7 +15,7 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.host import attributes, pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.inventory import (
     discovered,
     eligibility,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
-from os_acc.host import iommu, pci, vfio, vgpu
+from os_acc.host import mdev, pci, vfio
 from os_acc.inventory.evidence import HostEvidence
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
@@ -92,7 +92,7 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
         return _no(function, RejectReason.NO_IOMMU, "the group cannot be read")
     if group.unsafe:
         return _no(function, RejectReason.UNSAFE_IOMMU)
-    regions = iommu.blocking_regions(group)
+    regions = vfio.blocking_regions(group)
     if regions:
         start, end, _kind = regions[0]
         return _no(function, RejectReason.RESERVED_REGION, f"{start:#x} to {end:#x}")
@@ -157,7 +157,7 @@ def _without_vgpus(root: str, function: PciFunction) -> str | None:
         return "it is no VF; enable VFs with NVIDIA's sriov-manage"
     if function.driver != NVIDIA:
         return f"it is bound to {function.driver or 'no driver'}, not to nvidia"
-    if vgpu.current_type(root, function.address) is None:
+    if mdev.vgpu_type(root, function.address) is None:
         return "it has no nvidia/current_vgpu_type; its card may have mdev_types"
     return None
 
@@ -206,12 +206,12 @@ def _untagged_vgpu(
     offer it, also if ``nvidia`` is not enabled.
     """
     tags = evidence.named[function.address]
-    if function.identity.vendor != vgpu.NVIDIA or function.physfn is None:
+    if function.identity.vendor != mdev.NVIDIA_VENDOR or function.physfn is None:
         return None
     if tags.vgpu_type:
         return None
     try:
-        if vgpu.current_type(evidence.root, function.address) is None:
+        if mdev.vgpu_type(evidence.root, function.address) is None:
             return None
     except HostStepFailed as error:
         if is_exhaustion(error):

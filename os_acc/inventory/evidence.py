@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from os_acc.host import usage, vfio
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects import device_spec
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.pci import PciAddress, PciFunction

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from os_acc.exception import HostStepFailed, is_exhaustion
-from os_acc.host import mdev, vgpu
-from os_acc.host.view import Card, Host
+from os_acc.host import mdev
+from os_acc.host.pci import Card, Host
 from os_acc.objects.device import AttachHandle, Device
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
@@ -119,7 +119,7 @@ def _exists(root: str, lease: Lease) -> bool:
         if isinstance(address, MdevSlot):
             found = mdev.read_mdev(root, lease.uuid)
             return found is not None and found.type == address.type
-        return vgpu.current_type(root, address) == lease.handle.vgpu_type
+        return mdev.vgpu_type(root, address) == lease.handle.vgpu_type
     except HostStepFailed as error:
         if is_exhaustion(error):
             raise

@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice, TypeAttributes
-from os_acc.host.view import Card, Host
+from os_acc.host.pci import Card, Host
 from os_acc.inventory.eligibility import claims_of_nova
 from os_acc.inventory.evidence import HostEvidence
 from os_acc.objects.candidate import DeviceTags, OfferedType

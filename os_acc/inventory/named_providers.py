@@ -8,7 +8,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects import naming
 from os_acc.objects.candidate import OfferedType
 from os_acc.objects.device import CardProvider, Device, Provider

@@ -14,8 +14,8 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.helper import client
 from os_acc.host import pci
-from os_acc.host.qat import read_state
-from os_acc.host.view import Host
+from os_acc.host.attributes import function_path, read_text
+from os_acc.host.pci import Host
 from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import dfl, qat
 from os_acc.objects.candidate import DeviceTags
@@ -152,7 +152,8 @@ class VfMaker:
             )
         if services is None:
             return
-        found = read_state(self._root, function.address).services
+        path = function_path(self._root, function.address, qat.SERVICES)
+        found = read_text(path) or ""
         if set(found.split(";")) != set(services):
             raise exception.HostStepFailed(
                 f"its VFs have the services {found}, not {qat.services_text(services)}",

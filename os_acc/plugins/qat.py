@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
 from os_acc import exception
-from os_acc.host import qat as host_qat
+from os_acc.host.attributes import function_path, read_text
 from os_acc.objects import qat
 from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
@@ -77,16 +77,19 @@ class QatPlugin(base.PluginBase):
 
     def _read(self, pf: PciAddress) -> _Pf:
         try:
-            found = host_qat.read_state(self.root, pf)
+            state = read_text(function_path(self.root, pf, qat.STATE))
+            services = read_text(function_path(self.root, pf, qat.SERVICES))
         except exception.HostStepFailed as error:
             if exception.is_exhaustion(error):
                 raise
             return _Pf(fault=f"its PF is out of order: {error.message}")
-        names = (each.name for each in found.known_services)
+        # A later kernel may have more services.
+        parts = (services or "").split(";")
+        names = (each.name for each in qat.QatService if each in parts)
         traits = frozenset(f"CUSTOM_QAT_{name}" for name in names)
-        if found.state in ("", _UP):
+        if state in (None, "", _UP):
             return _Pf(traits)
-        return _Pf(traits, f"its PF {pf} is {found.state} (qat/state)")
+        return _Pf(traits, f"its PF {pf} is {state} (qat/state)")
 
 
 def _is_qat(each: UsableFunction | MatchedFunction) -> bool:

@@ -28,8 +28,6 @@ from os_acc.privsep import (
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.state_files import StateFile
 
-_STATE = f"{qat.DIRECTORY}/state"
-_SERVICES = f"{qat.DIRECTORY}/cfg_services"
 _UP, _DOWN = "up", "down"
 _DEBUGFS = "sys/kernel/debug"
 _HEALTHY, _UNRESPONSIVE = "0", "-1"
@@ -128,9 +126,9 @@ def _set(call: QatRequest) -> CallResult:
     if _is_configured(address, wanted):
         return OK
     # 2. Note the services to restore, before the device stops.
-    before = functions.read(address, _SERVICES)
+    before = functions.read(address, qat.SERVICES)
     if not _TEXT.fullmatch(before):
-        raise CallRefused(Outcome.NO_EFFECT, 0, _SERVICES, before)
+        raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, before)
     _note(address).create(before)
     try:
         # 3. The kernel changes the services only of a device that is down.
@@ -147,8 +145,8 @@ def _set(call: QatRequest) -> CallResult:
 
 
 def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
-    is_up = functions.read(address, _STATE) == _UP
-    return is_up and _parts(functions.read(address, _SERVICES)) == set(wanted)
+    is_up = functions.read(address, qat.STATE) == _UP
+    return is_up and _parts(functions.read(address, qat.SERVICES)) == set(wanted)
 
 
 def _parts(text: str) -> set[str]:
@@ -159,16 +157,16 @@ def _parts(text: str) -> set[str]:
 def _go(address: PciAddress, state: str) -> None:
     """Bring the device up or down, unless it is."""
     # Linux 6.1 refuses to stop a device that is down.
-    if functions.read(address, _STATE) != state:
-        functions.write(address, _STATE, state)
-    functions.check(address, _STATE, state)
+    if functions.read(address, qat.STATE) != state:
+        functions.write(address, qat.STATE, state)
+    functions.check(address, qat.STATE, state)
 
 
 def _configure(address: PciAddress, services: str) -> None:
-    functions.write(address, _SERVICES, services)
-    observed = functions.read(address, _SERVICES)
+    functions.write(address, qat.SERVICES, services)
+    observed = functions.read(address, qat.SERVICES)
     if _parts(observed) != _parts(services):
-        raise CallRefused(Outcome.NO_EFFECT, 0, _SERVICES, observed)
+        raise CallRefused(Outcome.NO_EFFECT, 0, qat.SERVICES, observed)
 
 
 def _note(address: PciAddress) -> StateFile:
@@ -181,7 +179,7 @@ def _put_back(address: PciAddress) -> None:
         return
     # Empty: the worker was killed before it changed anything.
     if noted:
-        if _parts(functions.read(address, _SERVICES)) != _parts(noted):
+        if _parts(functions.read(address, qat.SERVICES)) != _parts(noted):
             _go(address, _DOWN)
             _configure(address, noted)
         _go(address, _UP)

@@ -24,9 +24,9 @@ from oslo_log import log
 
 from os_acc import deadlines
 from os_acc.exception import HostStepFailed
-from os_acc.host import attributes, iommu, mdev, numa, pci, usage, vfio
+from os_acc.host import attributes, mdev, numa, pci, usage, vfio
 from os_acc.host.attributes import ClassDevice, class_devices
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
@@ -269,7 +269,7 @@ def record_host(
             if function.physfn is None
         ),
         nodes=tuple(_nodes(root)),
-        iommu=iommu.iommu_on(root),
+        iommu=vfio.iommu_on(root),
         vfio=vfio.has_driver(root, "vfio-pci"),
         mounts=(
             "proc /proc proc rw 0 0",

@@ -16,7 +16,7 @@ from os_acc import conf, exception, inspection
 from os_acc.bitstreams import library, options, policy
 from os_acc.cmd.checks import option_names
 from os_acc.host import pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.inspection import HostInspection
 from os_acc.objects import device_spec as specs
 from os_acc.objects.device_spec import DeviceSpec

@@ -12,7 +12,7 @@ from os_acc import exception
 from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.cmd.device_states import DeviceStatus, device_states
 from os_acc.helper import client
-from os_acc.host import iommu, vfio
+from os_acc.host import vfio
 from os_acc.inventory.health_steps import HealthStepReader
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
@@ -23,7 +23,7 @@ from os_acc.objects.vfio_driver import VFIO_PCI
 
 def iommu_on(context: CheckContext) -> Iterator[Finding]:
     """Check that IOMMU groups exist."""
-    if iommu.iommu_on(context.root):
+    if vfio.iommu_on(context.root):
         yield ok(f"{len(context.host.groups)} IOMMU groups")
     else:
         yield failed(

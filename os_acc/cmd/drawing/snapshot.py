@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
+from os_acc.host.pci import Host
 from os_acc.host.pci_ids import NO_NAMES, ModelNames
-from os_acc.host.view import Host
 from os_acc.inspection import HostInspection
 from os_acc.numa.policies import GuestCells
 from os_acc.objects.mdev import DeviceAddress, DeviceName

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from os_acc import exception
 from os_acc.attach import own_drivers, verification
 from os_acc.attach.manager import Manager
-from os_acc.host import attributes, mdev, pci, vfio, vgpu
+from os_acc.host import attributes, mdev, pci, vfio
 from os_acc.inventory.catalog import Reading
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, Provider
@@ -194,7 +194,7 @@ class Bench:
             created,
             tuple(attributes.read_text(path) or "" for path in paths),
             tuple(vfio.is_offered(root, each.address, each.driver) for each in prior),
-            tuple(vgpu.current_type(root, each) for each in functions),
+            tuple(mdev.vgpu_type(root, each) for each in functions),
         )
 
     def require_prepared(self, rule: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from os_acc.cmd.device_states import DeviceState, DeviceStatus
 from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
 from os_acc.exception import HostStepFailed, StepReason
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.numa.policies import GuestCells
 from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMACell, NUMATopology

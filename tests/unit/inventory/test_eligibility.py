@@ -12,7 +12,7 @@ import pytest
 
 from os_acc import conf, exception
 from os_acc.host import pci
-from os_acc.host.view import Host
+from os_acc.host.pci import Host
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, hosts, instance, request
