@@ -76,7 +76,7 @@ class SimulatedHost:
 
         A helper that is started as on a real host would reach the real kernel, as root.
         """
-        from os_acc.testing import helper, privileged
+        from os_acc.testing import helper
 
         command = helper.command(self.root, self.config_file)
-        return privileged.helpers_started_by(command)
+        return helper.helpers_started_by(command)

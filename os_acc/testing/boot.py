@@ -17,8 +17,8 @@ from os_acc.testing import (
     holders,
     mdevs,
     nodes,
+    pci_attributes,
     records,
-    sriov,
     vendor_attributes,
     vfio,
 )
@@ -75,7 +75,7 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
     vendor_attributes.show(tree, function.address, stay=True)
     drivers.attach(tree, function.address)
     if function.sriov and function.sriov.boot_vfs:
-        sriov.make_vfs(tree, function, function.sriov.boot_vfs)
+        pci_attributes.make_vfs(tree, function, function.sriov.boot_vfs)
 
 
 def unplug(tree: Transaction, address: str) -> FunctionSpec:
@@ -91,7 +91,7 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
     for below in functions.children(tree, address):
         unplug(tree, below)
     if functions.vfs(tree, address):
-        sriov.remove_vfs(tree, address)
+        pci_attributes.remove_vfs(tree, address)
     drivers.detach(tree, address)
     dfl.power_off(tree, address)
     functions.remove(tree, address)

@@ -19,6 +19,8 @@ from os_acc.testing.specs import FunctionSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
 DRIVER = "dfl-pci"
+#: The function in a port whose bitstream was not written completely.
+NOTHING = "00000000-0000-0000-0000-000000000000"
 _STATE = f"{PRIVATE}/dfl"
 _HARDWARE = f"{_STATE}/hardware"
 _MADE = f"{_STATE}/made"
@@ -320,6 +322,29 @@ def check_released(tree: Transaction, address: str, count: int) -> None:
 
 def _put(tree: Transaction, address: str, known: Made) -> None:
     tree.put(f"{_MADE}/{address}", records.dump(known))
+
+
+# -- bitstreams ---------------------------------------------------------------
+
+
+def payload(function_id: str, size: int = 4096) -> bytes:
+    """Return the content after the header of a bitstream with a function.
+
+    The simulated hardware reads which function that is from the first 16
+    bytes.
+
+    :param size: in bytes, at least 16.
+    """
+    begin = uuid.UUID(function_id).bytes
+    pattern = bytes(range(251))
+    rest = pattern * (size // len(pattern) + 1)
+    return begin + rest[: size - len(begin)]
+
+
+def function_of(payload: bytes) -> str:
+    """Return the function that a payload implements."""
+    begin = payload[:16]
+    return str(uuid.UUID(bytes=begin)) if len(begin) == 16 else NOTHING
 
 
 # -- attributes and nodes -----------------------------------------------------

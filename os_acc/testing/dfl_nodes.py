@@ -20,7 +20,7 @@ from os_acc.objects import pci
 from os_acc.objects.mdev import DeviceName
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import dfl, faults, holders
-from os_acc.testing.dfl_specs import NOTHING, function_of
+from os_acc.testing.dfl import NOTHING, function_of
 from os_acc.testing.drivers import refuse
 from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction, Tree

@@ -136,17 +136,6 @@ def add(
     tree.link(f"{DEVICES}/{address}", path)
 
 
-def set_node(tree: Transaction, address: str, text: str) -> None:
-    """Do as numa_node_store() of drivers/pci/pci-sysfs.c.
-
-    :raises OSError: EINVAL: no such node, or it is offline.
-    """
-    path = place(tree, address)
-    if text.strip() not in {"-1", *map(str, nodes.online(tree))}:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
-    tree.put(f"{path}/numa_node", f"{text.strip()}\n", 0o644)
-
-
 def remove(tree: Transaction, address: str) -> None:
     """Remove an unbound function, and its group with the last function of that."""
     path, group = place(tree, address), group_of(tree, address)

@@ -32,7 +32,7 @@ from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.testing import functions
-from os_acc.testing.attribute_specs import AttributeSpec
+from os_acc.testing.device_specs import AttributeSpec
 from os_acc.testing.specs import (
     ClassDeviceSpec,
     FunctionSpec,

@@ -23,23 +23,28 @@ from os_acc.testing import (
     functions,
     holders,
     mdevs,
-    pending,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.heartbeat import HeartbeatFiles
-from os_acc.testing.resets import HotResets
+from os_acc.testing.nvme import NvmeNodes
+from os_acc.testing.qat import HeartbeatFiles
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
     HOT_UNPLUG,
+    Pending,
     Write,
     WriteOutcome,
     WriteTarget,
+    add_pending,
     carry_out,
     end,
+    forget_pending,
+    is_locked,
+    is_under_way,
     name_of,
     perform,
     record,
+    resume_pending,
     revive,
     target_of,
 )
@@ -67,7 +72,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(HeartbeatFiles, HotResets):
+class FakeKernel(NvmeNodes, HeartbeatFiles):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.
@@ -123,7 +128,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         while under_way is not None:
             time.sleep(_POLL)
             with self._tree.transaction() as tree:
-                if not pending.is_under_way(tree, under_way):
+                if not is_under_way(tree, under_way):
                     return
 
     def read(self, path: str) -> str:
@@ -149,6 +154,12 @@ class FakeKernel(HeartbeatFiles, HotResets):
             if holders.is_foreign(tree, group):
                 return errno.EACCES
             return errno.EBUSY if holders.holds_group(tree, group) else 0
+
+    def hot_reset(self, group: int, function: str) -> None:
+        """Reset the functions of a group; logged as a write of the group's node."""
+        if number := self.probe_vfio_group(group):
+            raise drivers.refuse(number, f"/dev/vfio/{group}")
+        self.write(self.path("dev/vfio", str(group)), function)
 
     # -- faults --------------------------------------------------------------
 
@@ -253,7 +264,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         """
         with self._tree.transaction() as tree:
             holders.let_go(tree, str(address))
-            tree.notes.extend(record(write) for write in pending.resume(tree))
+            tree.notes.extend(record(write) for write in resume_pending(tree))
 
     def chown(self, address: Address, *, back: bool = False) -> None:
         """Let probes of a function's group fail with EACCES, held or not.
@@ -294,7 +305,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
                 boot.unplug(tree, str(address))
             except holders.Blocked:
                 target = WriteTarget(HOT_UNPLUG, str(address))
-                pending.add(tree, pending.Pending(target, "1"))
+                add_pending(tree, Pending(target, "1"))
             return function
 
     def swap(
@@ -336,7 +347,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
         :raises OSError: EEXIST: two functions would have one address.
         """
         with self._tree.transaction() as tree:
-            pending.forget(tree)
+            forget_pending(tree)
             boot.reboot(tree, moved)
 
     # -- observed by tests -----------------------------------------------------
@@ -418,7 +429,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
 
     def _is_locked(self, address: str) -> bool:
         with self._tree.transaction() as tree:
-            return pending.locks(tree, address)
+            return is_locked(tree, address)
 
     def _wait_for_turn(
         self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
@@ -429,7 +440,7 @@ class FakeKernel(HeartbeatFiles, HotResets):
             with self._tree.transaction() as tree:
                 hangs = fault is not None and faults.hangs(tree, fault)
                 probe = target.attribute == "drivers_probe"
-                if not hangs and (probe or not pending.locks(tree, target.address)):
+                if not hangs and (probe or not is_locked(tree, target.address)):
                     return
                 if not noted:
                     self._note(tree, path, text, WriteOutcome.BLOCKED.value)
@@ -451,8 +462,8 @@ class FakeKernel(HeartbeatFiles, HotResets):
             except holders.Blocked:
                 self._note(tree, path, text, WriteOutcome.BLOCKED.value)
                 inside = os.path.relpath(path, self.root)
-                write = pending.Pending(target, text, inside, os.getpid())
-                return pending.add(tree, write)
+                write = Pending(target, text, inside, os.getpid())
+                return add_pending(tree, write)
             self._note(tree, path, text, outcome)
         end(outcome, error, path)
         return None

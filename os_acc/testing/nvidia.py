@@ -14,7 +14,7 @@ import errno
 from typing import Final
 
 from os_acc.testing import drivers, functions, holders
-from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction
+from os_acc.testing.device_specs import AttributeSpec, SimulatedFunction
 from os_acc.testing.vendor_attributes import TreeFunction
 
 CURRENT: Final = "nvidia/current_vgpu_type"

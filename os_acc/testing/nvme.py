@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import Final
 
 from os_acc.testing import faults, functions, holders, nvme_resources, records
+from os_acc.testing.device_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.dfl_nodes import DflNodes
 from os_acc.testing.drivers import CONTROLLERS, refuse
 from os_acc.testing.faults import Effect
-from os_acc.testing.nvme_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.specs import FunctionSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 

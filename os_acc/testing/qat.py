@@ -13,9 +13,10 @@ import os
 from typing import Final
 
 from os_acc.objects import qat
+from os_acc.privsep import kernel
 from os_acc.testing import functions
-from os_acc.testing.attribute_specs import AttributeSpec, SimulatedFunction, keep
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.device_specs import AttributeSpec, SimulatedFunction, keep
+from os_acc.testing.tree import PRIVATE, Transaction, Tree
 
 _STATE: Final = "qat/state"
 _SERVICES: Final = "qat/cfg_services"
@@ -104,12 +105,12 @@ def is_down(tree: Transaction, address: str) -> bool:
     return tree.exists(path) and tree.read(path).strip() == "down"
 
 
-def flag(tree: Transaction, address: str, text: str) -> None:
+def _flag(tree: Transaction, address: str, text: str) -> None:
     """Set what the next queries find: '', ``silent`` or ``queried``."""
     tree.put(f"{_FLAGS}/{address}", text)
 
 
-def query(tree: Transaction, directory: str, address: str) -> None:
+def _query(tree: Transaction, directory: str, address: str) -> None:
     """Do as adf_heartbeat_status()."""
     path = f"{_FLAGS}/{address}"
     state = tree.read(path) if tree.exists(path) else ""
@@ -124,3 +125,45 @@ def query(tree: Transaction, directory: str, address: str) -> None:
 def _count(tree: Transaction, path: str) -> None:
     number = int(tree.read(path).rstrip("\n\0"))
     tree.put(path, f"{number + 1}\n\0", 0o400)
+
+
+class HeartbeatFiles(kernel.Kernel):
+    """The part of the simulated kernel that is below ``/sys/kernel/debug``."""
+
+    _tree: Tree
+
+    def read(self, path: str) -> str:
+        """Read an attribute; a read of a heartbeat's status queries the device."""
+        directory, name = os.path.split(path)
+        is_heartbeat = os.path.basename(directory) == "heartbeat"
+        if is_heartbeat and directory.startswith(f"{self.root}/{DEBUGFS}/"):
+            address = os.path.basename(os.path.dirname(directory)).rpartition("_")[2]
+            with self._tree.transaction() as tree:
+                # The kernel removes the directory of a device that goes down.
+                if is_down(tree, address):
+                    raise functions.refuse(errno.ENOENT, path)
+                if name == "status":
+                    _query(tree, os.path.relpath(directory, self.root), address)
+        return super().read(path)
+
+    def stop_heartbeat(self, address: object) -> None:
+        """Let the firmware of a PF hang."""
+        self._set_heartbeat(address, "silent")
+
+    def restart_heartbeat(self, address: object) -> None:
+        """Let the firmware of a PF respond again."""
+        self._set_heartbeat(address, "")
+
+    def crowd_heartbeat(self, address: object) -> None:
+        """Let another process have queried the PF just before each query."""
+        self._set_heartbeat(address, "queried")
+
+    def unmount_debugfs(self) -> None:
+        """Unmount debugfs, as ``umount`` does."""
+        with self._tree.transaction() as tree:
+            tree.drop(DEBUGFS)
+            tree.mkdir(DEBUGFS)
+
+    def _set_heartbeat(self, address: object, flag: str) -> None:
+        with self._tree.transaction() as tree:
+            _flag(tree, str(address), flag)

@@ -9,9 +9,7 @@ import errno
 from collections.abc import Mapping
 
 from os_acc.objects import pci
-from os_acc.testing.attribute_specs import AttributeSpec
-from os_acc.testing.dfl_specs import DflSpec
-from os_acc.testing.nvme_specs import OF_VF, NvmeSpec
+from os_acc.testing.device_specs import OF_VF, AttributeSpec, DflSpec, NvmeSpec
 
 #: A driver's or a device's (vendor, product).
 Ids = tuple[int, int]

@@ -25,7 +25,7 @@ from os_acc.plugins import loader
 from os_acc.privsep import images, record, tools, worker
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.profiles import options as profiles
-from os_acc.testing import helper, privileged, tree
+from os_acc.testing import helper, tree
 from os_acc.testing.image_directory import ImageDirectory
 from os_acc.testing.instances import instance, request, uuid_of
 from os_acc.testing.kernel import FakeKernel
@@ -168,9 +168,9 @@ class TestHost:
             stack.enter_context(self.installed())
             if self._separate_helper:
                 command = helper.command(self.root, self.write_config())
-                stack.enter_context(privileged.privileged_by(command))
+                stack.enter_context(helper.privileged_by(command))
             else:
-                stack.enter_context(privileged.privileged_here())
+                stack.enter_context(helper.privileged_here())
             stack.callback(self.let_go)
             self._entered = stack.pop_all()
         return self
@@ -318,7 +318,7 @@ class TestHost:
     def start_with_helpers(
         self,
         config_file: str,
-        contexts: Sequence[privsep.Context] = privileged.CONTEXTS,
+        contexts: Sequence[privsep.Context] = helper.CONTEXTS,
     ) -> Manager:
         """Call :meth:`install`, then start a service with helper processes.
 
@@ -329,9 +329,9 @@ class TestHost:
             others runs in this process.
         """
         self.install()
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             context.set_client_mode(context in contexts)
-        privileged.read_config(config_file)
+        helper.read_config(config_file)
         return service.build(cfg.CONF, self.root, Owner.NOVA)
 
     @contextlib.contextmanager
@@ -376,7 +376,7 @@ class TestHost:
         values_of = self._values(options)
         if self._xrt_tools:
             values_of["os_acc_xrt"] = {"tools": self._xrt_tools}
-        for context in privileged.CONTEXTS:
+        for context in helper.CONTEXTS:
             of_helper = values_of.setdefault(context.cfg_section, {})
             of_helper["helper_command"] = (
                 f"{command} --config-file {shlex.quote(str(path))}"

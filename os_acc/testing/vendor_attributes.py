@@ -9,13 +9,13 @@ import errno
 import os
 
 from os_acc.testing import functions, holders, vfio
-from os_acc.testing.attribute_specs import AttributeSpec
+from os_acc.testing.device_specs import AttributeSpec
 from os_acc.testing.tree import Transaction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeFunction:
-    """See :class:`os_acc.testing.attribute_specs.SimulatedFunction`."""
+    """See :class:`os_acc.testing.device_specs.SimulatedFunction`."""
 
     tree: Transaction
     address: str

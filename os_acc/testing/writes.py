@@ -11,19 +11,19 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from os_acc.testing import (
     boot,
     drivers,
-    functions,
+    holders,
     mdevs,
-    resets,
-    sriov,
+    pci_attributes,
+    records,
     vendor_attributes,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.tree import Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, serial
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
@@ -32,6 +32,7 @@ _MDEV_TYPE = re.compile(r"sys/devices/.*/([^/]+)/mdev_supported_types/([^/]+)/cr
 _GROUP = re.compile(r"dev/vfio/[0-9]+")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
+_PENDING = f"{PRIVATE}/pending"
 #: No attribute and no write, but it ends like one: see Pending.
 HOT_UNPLUG = "(hot unplug)"
 
@@ -177,7 +178,7 @@ def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
     elif target.attribute == "bind":
         drivers.bind(tree, target.address, target.driver)
     elif target.attribute == "unbind":
-        sriov.unbind(tree, target.address, target.driver)
+        pci_attributes.unbind(tree, target.address, target.driver)
     elif target.attribute in _STORES:
         _STORES[target.attribute](tree, target.address, text)
     else:
@@ -189,14 +190,73 @@ def _hot_unplug(tree: Transaction, address: str, _text: str) -> None:
 
 
 _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
-    "numa_node": functions.set_node,
+    "numa_node": pci_attributes.set_node,
     "driver_override": drivers.set_override,
-    "sriov_numvfs": sriov.set_numvfs,
-    "sriov_drivers_autoprobe": sriov.set_autoprobe,
+    "sriov_numvfs": pci_attributes.set_numvfs,
+    "sriov_drivers_autoprobe": pci_attributes.set_autoprobe,
     "create": mdevs.create,
     "remove": mdevs.remove,
-    "reset": resets.reset,
-    "reset_method": resets.set_methods,
-    "hot_reset": resets.hot_reset,
+    "reset": pci_attributes.reset,
+    "reset_method": pci_attributes.set_methods,
+    "hot_reset": pci_attributes.hot_reset,
     HOT_UNPLUG: _hot_unplug,
 }
+
+
+# -- writes that wait for the process that holds a function --------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pending:
+    """A write under way; without a path: a hot unplug."""
+
+    target: WriteTarget
+    text: str
+    path: str = ""
+    pid: int = 0
+
+
+def add_pending(tree: Transaction, write: Pending) -> int:
+    """Record that a write is under way; return its number."""
+    number = serial(tree)
+    tree.put(f"{_PENDING}/{number:08}", records.dump(write))
+    return number
+
+
+def is_under_way(tree: Transaction, number: int) -> bool:
+    """Return whether a write has not ended yet."""
+    return tree.exists(f"{_PENDING}/{number:08}")
+
+
+def is_locked(tree: Transaction, address: str) -> bool:
+    """Return whether a write under way keeps a function locked."""
+    if drivers.is_leaving(tree, address):
+        return True
+    return any(write.target.address == address for _name, write in _pending(tree))
+
+
+def resume_pending(tree: Transaction) -> Iterator[Write]:
+    """Resume all writes under way; return those that end."""
+    for name, write in _pending(tree):
+        outcome = WriteOutcome.DONE.value
+        try:
+            perform(tree, write.target, write.text)
+        except holders.Blocked:
+            continue
+        except OSError as error:
+            outcome = name_of(error)
+        tree.drop(f"{_PENDING}/{name}")
+        if write.path:
+            yield Write(write.path, write.text, outcome, write.pid)
+
+
+def forget_pending(tree: Transaction) -> None:
+    """Drop all writes under way for a reboot."""
+    tree.drop(_PENDING)
+
+
+def _pending(tree: Transaction) -> list[tuple[str, Pending]]:
+    return [
+        (name, records.load(Pending, tree.read(f"{_PENDING}/{name}")))
+        for name in tree.list(_PENDING)
+    ]

@@ -11,7 +11,7 @@ import os
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep.nvme import keeper
 from os_acc.testing import FunctionSpec, HostSpec, functions, holders, hosts, records
-from os_acc.testing.nvme_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, FORMATS, MANAGES, NvmeSpec
 from os_acc.testing.specs import nvme
 from os_acc.testing.tree import PRIVATE
 from tests.stress.simulated_host import simulated_host

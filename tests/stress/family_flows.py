@@ -19,7 +19,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 from os_acc.privsep.nvme import keeper
 from os_acc.testing import FakeKernel, TestHost, hosts
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.stress.flows import INSTANCE, NIC, OWN_PLUGINS, Flow, PlugFlow
 from tests.stress.plugin_flows import advance
 from tests.stress.simulated_host import plug

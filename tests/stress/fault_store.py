@@ -21,7 +21,7 @@ from os_acc.objects.region import Region
 from os_acc.store import readonly, records
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.stress.fault_flows import NEXT
 from tests.stress.simulated_host import plug, simulated_host
 from tests.unit.store.store_files import file_in

@@ -16,7 +16,7 @@ from os_acc.objects.region import Region
 from os_acc.privsep import binding, fpga, functions, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import TestHost, hosts
-from os_acc.testing.dfl_specs import payload
+from os_acc.testing.dfl import payload
 from os_acc.testing.hosts import DFL_INTERFACE
 
 LEASE = "77777777-7777-4777-8777-777777777777"

@@ -31,7 +31,7 @@ from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.testing.conformance import leaks
+from os_acc.testing.conformance import steps
 from os_acc.testing.conformance.rules import (
     RuleBroken,
     finish_erasures,
@@ -305,7 +305,7 @@ def nothing_is_left_open(bench: Bench) -> None:
         bench.plug()
         bench.unplug()
 
-    leaks.require_nothing_left(use_once, leaks.PATIENCE)
+    steps.require_nothing_left(use_once, steps.PATIENCE)
 
 
 def kills_lose_nothing(bench: Bench) -> None:

@@ -15,7 +15,7 @@ import pytest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, disks, functions, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 
 from . import kernel_clients, lane, machine, sysfs
 from .nvme_media import node_of

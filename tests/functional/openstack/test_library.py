@@ -18,7 +18,7 @@ from os_acc.bitstreams.library import Library
 from os_acc.objects.image import BitstreamRequest
 from os_acc.rest.session import ServiceAccess
 from os_acc.store.locks import Locks
-from os_acc.testing import bitstreams
+from os_acc.testing import image_directory
 from tests.expected_errors import has
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 from tests.functional.openstack.service import Service
@@ -54,12 +54,12 @@ def cached(state: Path) -> list[str]:
 def upload(
     cloud: Cloud,
     function: str,
-    payload: bytes = bitstreams.PAYLOAD,
+    payload: bytes = image_directory.PAYLOAD,
     region: str = REGION_ID,
     **about: object,
 ) -> tuple[str, bytes]:
     """Upload a bitstream with its metadata to Glance; return its id and its bytes."""
-    data = bitstreams.gbs(region, function, payload)
+    data = image_directory.gbs(region, function, payload)
     content = {
         "tags": ["FPGA"],
         "accel:function_id": function,

@@ -18,7 +18,7 @@ from os_acc.bitstreams import library, options
 from os_acc.bitstreams.library import Library
 from os_acc.objects.image import BitstreamRequest
 from os_acc.store.locks import Locks
-from os_acc.testing import bitstreams
+from os_acc.testing import image_directory
 from tests.functional.openstack.cloud import Cloud
 from tests.unit.bitstreams import image_examples
 
@@ -63,7 +63,7 @@ def upload(cloud: Cloud, function: str) -> Callable[..., str]:
         project: str, visibility: str, *, accepted: bool = False, **about: object
     ) -> str:
         image_id = cloud.upload(
-            bitstreams.gbs(REGION_ID, function),
+            image_directory.gbs(REGION_ID, function),
             project=project,
             visibility=visibility,
             name=f"image {function}",

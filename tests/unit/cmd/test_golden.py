@@ -16,7 +16,7 @@ from oslo_utils import uuidutils
 from os_acc.cmd import check, history, identity
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import rootconf
-from os_acc.testing import pci_ids, uuid_of
+from os_acc.testing import hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import GOLDEN, expect
 from tests.unit.cmd.images import Images
@@ -33,7 +33,7 @@ NOVA = 64055
 @pytest.fixture
 def golden(console: Console) -> Callable[..., None]:
     """Return a function that compares a command's output with the manual's."""
-    pci_ids.install(console.bench.root)
+    hosts.install_model_names(console.bench.root)
 
     def compare(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)

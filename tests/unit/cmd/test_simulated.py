@@ -19,7 +19,7 @@ from os_acc.cmd import identity
 from os_acc.cmd.app import OsAcc
 from os_acc.testing import FakeKernel, uuid_of
 from os_acc.testing.demo.host import DemoHost
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.unit.cmd import console
 from tests.unit.cmd.console import Ran
 from tests.unit.cmd.test_help import COMMANDS

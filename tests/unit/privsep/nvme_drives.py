@@ -14,7 +14,7 @@ from os_acc.privsep import functions, kernel, record, worker
 from os_acc.privsep.nvme import notes
 from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.specs import nvme
 
 DRIVE, PF = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x41, 0, 0)

@@ -16,7 +16,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, disks, functions, record
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.specs import ClassDeviceSpec
 
 DRIVE, HBA = PciAddress(0, 0xD9, 0, 0), PciAddress(0, 0x3B, 0, 0)

@@ -16,7 +16,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 
 GPU, AUDIO, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"

@@ -14,7 +14,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 
 NIC, HOST_DRIVER = "0000:3b:00.0", "ice"
 LEASE = "11111111-1111-4111-8111-111111111111"

@@ -22,8 +22,8 @@ from os_acc.privsep import holders, locks, mdev, outstanding, record, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep.root_config import limit_to
 

@@ -20,7 +20,7 @@ from os_acc.privsep import functions, record, worker
 from os_acc.privsep.nvme import erasing, keeper, notes, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
     DATA,
     DRIVE,

@@ -19,7 +19,7 @@ from os_acc.privsep.nvme import erasing, notes, steps, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.nvme_specs import (
+from os_acc.testing.device_specs import (
     BLOCK,
     CRYPTO,
     MANAGES,

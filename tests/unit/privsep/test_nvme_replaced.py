@@ -14,7 +14,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import state_files
 from os_acc.privsep.nvme import erasing, survey
 from os_acc.testing import FakeKernel
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.unit.privsep.nvme_drives import (
     DATA,
     DRIVE,

@@ -28,8 +28,8 @@ from os_acc.testing import (
     MdevTypeSpec,
     SriovSpec,
 )
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps as vendor
 
 BRIEFLY = vendor.BRIEFLY

@@ -17,8 +17,8 @@ from os_acc.objects.qat import number_of, parse_services
 from os_acc.privsep import binding, functions, mdev, qat, rootconf, sriov, vgpu
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
+from os_acc.testing.helper import privileged_here
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.privileged import privileged_here
 from tests.unit import vendor_steps
 from tests.unit.privsep.root_config import LEASE, limit_to, named
 

@@ -16,7 +16,7 @@ from os_acc.privsep import Step, binding, functions, record, steps, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 from os_acc.testing import FakeKernel, HostSpec
-from os_acc.testing.privileged import privileged_here
+from os_acc.testing.helper import privileged_here
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep.root_config import (
     AUDIO,

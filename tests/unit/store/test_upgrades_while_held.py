@@ -27,8 +27,8 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record
 from os_acc.store import records
 from os_acc.testing import TestHost, hosts, instance, request, uuid_of
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
 from tests.functional.host.attach.test_variant_drivers import MLX5, SPEC, VF
 from tests.unit import acme

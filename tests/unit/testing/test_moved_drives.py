@@ -14,7 +14,7 @@ import pytest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep.nvme import survey
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 
 FIRST, SECOND, THIRD = (f"0000:{bus}:00.0" for bus in ("41", "42", "43"))
 

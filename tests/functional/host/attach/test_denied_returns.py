@@ -19,8 +19,8 @@ from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
+from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
-from os_acc.testing.nvme_specs import NvmeSpec
 from tests.expected_errors import has
 from tests.unit import vendor_steps as vendor
 from tests.unit.privsep import root_config

@@ -25,7 +25,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, record, rootconf
 from os_acc.privsep.nvme import notes, survey
 from os_acc.testing import HostSpec, TestHost, hosts
-from os_acc.testing.nvme_specs import (
+from os_acc.testing.device_specs import (
     BLOCK,
     CRYPTO,
     FORMATS,

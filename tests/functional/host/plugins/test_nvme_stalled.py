@@ -16,7 +16,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record
 from os_acc.testing import TestHost
-from os_acc.testing.nvme_specs import BLOCK, NvmeSpec
+from os_acc.testing.device_specs import BLOCK, NvmeSpec
 from tests.functional.host.plugins.nvme_drive import DRIVE, advance, host_with
 from tests.functional.host.plugins.nvme_drive import lease_of as lease
 

@@ -16,7 +16,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.privsep import record
 from os_acc.privsep.nvme import notes
 from os_acc.testing import TestHost, instance, request
-from os_acc.testing.nvme_specs import NvmeSpec
+from os_acc.testing.device_specs import NvmeSpec
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
 
 TARGETS = pytest.mark.parametrize("target", ["VM", "host", "none"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""SR-IOV: VFs are added and removed (drivers/pci/iov.c)."""
+"""Writes of a function's attributes: SR-IOV (drivers/pci/iov.c) and resets (pci.c)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from os_acc.testing import (
     dfl,
     drivers,
     functions,
+    nodes,
     nvme_resources,
     vendor_attributes,
+    vfio,
 )
 from os_acc.testing.specs import FunctionSpec, SriovSpec
 from os_acc.testing.tree import Transaction
@@ -118,3 +120,59 @@ def _number(text: str, limit: int) -> int | None:
     except ValueError:
         return None
     return number if number <= limit else None
+
+
+def hot_reset(tree: Transaction, address: str, _text: str) -> None:
+    """Do as vfio_pci_ioctl_pci_hot_reset() with the group of a function."""
+    drivers.check_open(tree, address)
+    group = functions.group_of(tree, address)
+    together = _together(tree, address)
+    specs = [functions.spec(tree, each) for each in together]
+    if any(each.no_bus_reset or not each.parent for each in specs):
+        raise drivers.refuse(errno.ENODEV, address)
+    for each in together:
+        if functions.group_of(tree, each) != group or not vfio.is_registered(
+            tree, each
+        ):
+            raise drivers.refuse(errno.EINVAL, each)
+
+
+def reset(tree: Transaction, address: str, text: str) -> None:
+    """Do as reset_store()."""
+    path = functions.place(tree, address)
+    if text.strip() != "1":
+        raise drivers.refuse(errno.EINVAL, address)
+    methods = tree.read(f"{path}/reset_method").split()
+    # pci_parent_bus_reset(): the method of a card's first function is as old as the
+    # function, which was alone on the bus when the kernel found it.
+    if set(methods) <= {"bus"} and (not methods or len(_together(tree, address)) > 1):
+        raise drivers.refuse(errno.ENOTTY, address)
+    nvme_resources.reset(tree, address)
+
+
+def _together(tree: Transaction, address: str) -> list[str]:
+    """Return the functions of a bus."""
+    bus, known = address.rpartition(":")[0], tree.list(functions.DEVICES)
+    return [each for each in known if each.rpartition(":")[0] == bus]
+
+
+def set_methods(tree: Transaction, address: str, text: str) -> None:
+    """Do as reset_method_store(): some supported methods, none, or default."""
+    path = functions.place(tree, address)
+    supported = functions.spec(tree, address).reset_methods
+    wanted = supported if text.strip() == "default" else tuple(text.split())
+    if not set(wanted) <= set(supported):
+        raise drivers.refuse(errno.EINVAL, address)
+    line = " ".join(wanted)
+    tree.put(f"{path}/reset_method", f"{line}\n" if line else "", 0o644)
+
+
+def set_node(tree: Transaction, address: str, text: str) -> None:
+    """Do as numa_node_store() of drivers/pci/pci-sysfs.c.
+
+    :raises OSError: EINVAL: no such node, or it is offline.
+    """
+    path = functions.place(tree, address)
+    if text.strip() not in {"-1", *map(str, nodes.online(tree))}:
+        raise drivers.refuse(errno.EINVAL, address)
+    tree.put(f"{path}/numa_node", f"{text.strip()}\n", 0o644)
