@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Self
+from typing import Self, Unpack
 
 from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
@@ -24,13 +24,14 @@ from os_acc.testing import (
     holders,
     mdevs,
 )
-from os_acc.testing.faults import Effect, InjectedFault
+from os_acc.testing.faults import Effect, InjectedFault, Struck
 from os_acc.testing.nvme import NvmeNodes
 from os_acc.testing.qat import HeartbeatFiles
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
     HOT_UNPLUG,
+    POLL,
     Pending,
     Write,
     WriteOutcome,
@@ -51,8 +52,6 @@ from os_acc.testing.writes import (
 
 Address = str | DeviceAddress | DeviceName
 
-# Seconds between two looks of a blocked write whether it may go on.
-_POLL = 0.005
 # Attributes whose reads take device_lock(), too.
 _LOCKED_READS = ("driver_override", "sriov_numvfs")
 
@@ -123,13 +122,16 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         with self._tree.lock(self._lock_of(target)), self._programmed(target):
             with self._tree.transaction() as tree:
                 fault = faults.take(tree, target.address, target.attribute)
-            self._wait_for_turn(target, path, text, fault)
+
+            def waits(tree: Transaction) -> bool:
+                locks = target.attribute != "drivers_probe"
+                locked = locks and is_locked(tree, target.address)
+                return locked or faults.hangs(tree, fault)
+
+            self._wait_while(waits, path, text)
             under_way = self._carry_out(target, path, text, fault)
-        while under_way is not None:
-            time.sleep(_POLL)
-            with self._tree.transaction() as tree:
-                if not is_under_way(tree, under_way):
-                    return
+        if under_way is not None:
+            self._wait_while(lambda tree: is_under_way(tree, under_way))
 
     def read(self, path: str) -> str:
         """Read an attribute; some reads wait while the function is locked."""
@@ -142,8 +144,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             return super().read(path)
         address = os.path.basename(os.path.realpath(directory))
         with self._tree.lock(address):
-            while self._is_locked(address):
-                time.sleep(_POLL)
+            self._wait_while(lambda tree: is_locked(tree, address))
             return super().read(path)
 
     def probe_vfio_group(self, group: int) -> int:
@@ -168,9 +169,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         address: Address | None = None,
         attribute: str = "",
         error: int = errno.EIO,
-        *,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let a write fail with an error number and without effect.
 
@@ -179,32 +178,27 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``,
             ``reset``, ``reset_method`` or ``hot_reset``; of a card on the DFL driver
             ``program``, ``release`` or ``assign``; empty for any.
-        :param times: number of writes that it strikes; None: all.
-        :param nth: the first write that it strikes, counted from 1.
+        :param struck: ``times`` and ``nth``: see :class:`.Struck`.
         """
-        self._fault(Effect.FAIL, address, attribute, times, nth, error)
+        self._add_fault(Effect.FAIL, address, attribute, error, **struck)
 
     def hang(
         self,
         address: Address | None = None,
         attribute: str = "",
-        *,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let a write wait until :meth:`lift`; the device is locked meanwhile."""
-        self._fault(Effect.HANG, address, attribute, times, nth)
+        self._add_fault(Effect.HANG, address, attribute, **struck)
 
     def ignore(
         self,
         address: Address | None = None,
         attribute: str = "",
-        *,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let a write report success without effect."""
-        self._fault(Effect.IGNORE, address, attribute, times, nth)
+        self._add_fault(Effect.IGNORE, address, attribute, **struck)
 
     def kill(
         self,
@@ -212,12 +206,11 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         attribute: str = "",
         *,
         after: bool = False,
-        times: int | None = 1,
-        nth: int = 1,
+        **struck: Unpack[Struck],
     ) -> None:
         """Let the writing process die by SIGKILL before or after the effect."""
         effect = Effect.KILL_AFTER if after else Effect.KILL_BEFORE
-        self._fault(effect, address, attribute, times, nth)
+        self._add_fault(effect, address, attribute, **struck)
 
     def lift(self, address: Address | None = None, attribute: str = "") -> None:
         """Remove faults, all by default, and resume writes that hang."""
@@ -404,7 +397,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         ):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} blocked writes within {timeout} s")
-            time.sleep(_POLL)
+            time.sleep(POLL)
 
     # -- within --------------------------------------------------------------
 
@@ -427,26 +420,6 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         with self._tree.lock(engine) if engine else contextlib.nullcontext():
             yield
 
-    def _is_locked(self, address: str) -> bool:
-        with self._tree.transaction() as tree:
-            return is_locked(tree, address)
-
-    def _wait_for_turn(
-        self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
-    ) -> None:
-        """Wait while a fault lets the write hang or the function is locked."""
-        noted = False
-        while True:
-            with self._tree.transaction() as tree:
-                hangs = fault is not None and faults.hangs(tree, fault)
-                probe = target.attribute == "drivers_probe"
-                if not hangs and (probe or not is_locked(tree, target.address)):
-                    return
-                if not noted:
-                    self._note(tree, path, text, WriteOutcome.BLOCKED.value)
-            noted = True
-            time.sleep(_POLL)
-
     def _carry_out(
         self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
     ) -> int | None:
@@ -467,31 +440,6 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             self._note(tree, path, text, outcome)
         end(outcome, error, path)
         return None
-
-    def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:
-        inside = os.path.relpath(path, self.root)
-        tree.notes.append(record(Write(inside, text, outcome, os.getpid())))
-
-    def _fault(
-        self,
-        effect: Effect,
-        address: Address | None,
-        attribute: str,
-        times: int | None,
-        nth: int,
-        error: int = 0,
-    ) -> None:
-        fault = InjectedFault(
-            number=0,
-            effect=effect.value,
-            address=str(address or ""),
-            attribute=attribute,
-            errno=error,
-            skip=nth - 1,
-            times=times,
-        )
-        with self._tree.transaction() as tree:
-            faults.add(tree, fault)
 
 
 def _state(tree: Transaction, address: str) -> FunctionState:

@@ -15,7 +15,6 @@ import fcntl
 import os
 import signal
 import struct
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -42,7 +41,6 @@ _FLUSH_BUFFERS, _RESCAN, _DISCARD = 0x1261, 0x125F, 0x1277
 _MEDIA, _STATES = f"{PRIVATE}/media", f"{PRIVATE}/nvme"
 #: Size of each namespace: 128 blocks of 512 bytes.
 MEDIUM = 1 << 16
-_POLL = 0.005
 # SSTAT bits 2:0.
 _RUNNING: Final = 2
 
@@ -98,11 +96,7 @@ class NvmeNodes(DflNodes):
         effect = fault.effect if fault else ""
         if fault is not None and effect == Effect.FAIL:
             raise refuse(fault.errno, path)
-        while fault is not None and effect == Effect.HANG:
-            with self._tree.transaction() as tree:
-                if not faults.hangs(tree, fault):
-                    break
-            time.sleep(_POLL)
+        self._wait_while(lambda tree: faults.hangs(tree, fault))
         if effect == Effect.KILL_BEFORE:
             os.kill(os.getpid(), signal.SIGKILL)
         if effect == Effect.IGNORE:

@@ -11,11 +11,14 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 
+from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import (
     boot,
     drivers,
+    faults,
     holders,
     mdevs,
     pci_attributes,
@@ -23,7 +26,7 @@ from os_acc.testing import (
     vendor_attributes,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.tree import PRIVATE, Transaction, serial
+from os_acc.testing.tree import PRIVATE, Transaction, Tree, serial
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
@@ -33,6 +36,8 @@ _GROUP = re.compile(r"dev/vfio/[0-9]+")
 _MDEV = re.compile(r"sys/devices/.*/([0-9a-f-]{36})/remove")
 
 _PENDING = f"{PRIVATE}/pending"
+#: Seconds between two looks of a blocked write whether it may go on.
+POLL = 0.005
 #: No attribute and no write, but it ends like one: see Pending.
 HOT_UNPLUG = "(hot unplug)"
 
@@ -61,6 +66,47 @@ class Write:
     text: str
     outcome: str
     pid: int
+
+
+class LoggedCalls(privsep_kernel.Kernel):
+    """The calls of the simulated kernel that faults strike, logged as writes."""
+
+    _tree: Tree
+
+    def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:
+        inside = os.path.relpath(path, self.root)
+        tree.notes.append(record(Write(inside, text, outcome, os.getpid())))
+
+    def _wait_while(
+        self, waits: Callable[[Transaction], bool], path: str = "", text: str = ""
+    ) -> None:
+        """Wait; a write of a path is logged once as blocked."""
+        while True:
+            with self._tree.transaction() as tree:
+                if not waits(tree):
+                    return
+                if path:
+                    self._note(tree, path, text, WriteOutcome.BLOCKED.value)
+            path = ""
+            time.sleep(POLL)
+
+    def _add_fault(
+        self,
+        effect: Effect,
+        address: object,
+        attribute: str,
+        error: int = 0,
+        *,
+        times: int | None = 1,
+        nth: int = 1,
+        text: str = "",
+    ) -> None:
+        name = str(address or "")
+        fault = InjectedFault(
+            0, effect.value, name, attribute, error, nth - 1, times, text
+        )
+        with self._tree.transaction() as tree:
+            faults.add(tree, fault)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
