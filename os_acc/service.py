@@ -37,8 +37,7 @@ from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.plugins import loader
 from os_acc.profiles.lookup import ProfileLookup
-from os_acc.store import node_name as recorded_name
-from os_acc.store import readonly
+from os_acc.store import readonly, state_files
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 
@@ -218,7 +217,7 @@ def initialize(
     if ready is None or reset:
         where = root or default_root
         ready = _initialize(title, reset, config, where, owner, unmanaged)
-    recorded_name.record(
+    state_files.record_node_name(
         ready.settings.state_path, None if node_name is None else title
     )
     if node_name is None:

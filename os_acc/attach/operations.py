@@ -30,7 +30,7 @@ from os_acc.objects.region import Programming, card_key
 from os_acc.objects.request import AttachTarget
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
-from os_acc.store import refusals
+from os_acc.store import state_files
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -75,7 +75,9 @@ def release_device(
         return
     records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
-    if lease is None and refusals.forget(manager.settings.state_path, address):
+    if lease is None and state_files.forget_refusal(
+        manager.settings.state_path, address
+    ):
         # The next plug asks its plugin again.
         manager.discover(deadline)
         return

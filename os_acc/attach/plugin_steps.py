@@ -26,7 +26,7 @@ from os_acc.plugins import base
 from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Step
 from os_acc.privsep.step import StepPurpose
-from os_acc.store import refusals
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -250,7 +250,7 @@ def prepare(
     except exception.HostStepFailed as error:
         if error.reason is exception.StepReason.UNSUITABLE:
             options = plugins.options_of(lease.plugin)
-            refusals.record(*where, lease.address, options, error)
+            state_files.record_refusal(*where, lease.address, options, error)
         raise
 
 

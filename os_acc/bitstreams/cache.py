@@ -26,7 +26,7 @@ from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.source import ImageSource
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
-from os_acc.store import errors, small_files
+from os_acc.store import errors, state_files
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 
 LOG = log.getLogger(__name__)
@@ -247,7 +247,7 @@ class Cache:
                     if image.size is None:
                         self._make_room(image, 0)
                     os.rename(temporary, path)
-                small_files.sync_directory(self.directory)
+                state_files.sync_directory(self.directory)
                 file.seek(0)
                 return file
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from os_acc import conf, exception
-from os_acc.store import node_name
+from os_acc.store import state_files
 
 PROJECT = "os-acc"
 #: Hint for a wrong or missing configuration.
@@ -110,7 +110,7 @@ def _use_recorded_name(config: cfg.ConfigOpts) -> None:
     except exception.InvalidConfiguration:
         # Each command, and 'os-acc check', reports an invalid option.
         return
-    if name := node_name.recorded(state_path):
+    if name := state_files.recorded_node_name(state_path):
         config.set_default("node_name", name, group=conf.GROUP.name)
 
 

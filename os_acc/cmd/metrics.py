@@ -20,7 +20,7 @@ from os_acc.objects.device import RejectReason, pci_functions_of
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.placement import capacity
-from os_acc.store import health_record
+from os_acc.store import state_files
 
 #: A value, and the labels that distinguish it within its metric.
 Sample: TypeAlias = tuple[float, dict[str, str]]
@@ -49,7 +49,7 @@ class Metrics(base.Acting):
             health.source(root, each) for each in pci_functions_of(providers.values())
         }
         readings = health.read_in_time(root, sources)
-        recorded = health_record.recorded(self.settings.state_path, root).readings
+        recorded = state_files.recorded_health(self.settings.state_path, root).readings
         metrics = (*_states(look), *_readings(readings), _recorded(recorded))
         self.app.stdout.write(exposition(metrics))
         return 0

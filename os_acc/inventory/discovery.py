@@ -39,7 +39,7 @@ from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import cell_traits, region_traits
 from os_acc.plugins import answers, base, loader
-from os_acc.store import refusals
+from os_acc.store import state_files
 
 LOG = log.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def discover(
     )
     recorded = _accepting(recorded, found.devices, evidence.named)
     absent = kept_capacity.absent(root, host, found.devices, recorded)
-    refused_before = refusals.recorded(rules.state_path, root)
+    refused_before = state_files.recorded_refusals(rules.state_path, root)
     devices = [
         cell_traits.described(
             region_traits.described(

@@ -38,8 +38,8 @@ from os_acc.objects.typed import expect_text
 from os_acc.plugins.loader import Plugins
 from os_acc.privsep import Context, HealthReading, Step, steps
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.store import health_record
-from os_acc.store.health_record import HealthRecord
+from os_acc.store import state_files
+from os_acc.store.state_files import HealthRecord
 
 LOG = log.getLogger(__name__)
 
@@ -280,7 +280,7 @@ class HealthStepReader:
         }
         record = HealthRecord(self._tracker.step_faults, readings)
         try:
-            health_record.record(self._state_path, self._root, record)
+            state_files.record_health(self._state_path, self._root, record)
         except exception.OsAccError as error:
             LOG.warning("cannot record the health of devices for os-acc: %s", error)
 
@@ -296,7 +296,7 @@ def known_faults(
     :param functions: those of the devices.
     """
     read = health.faults_in_time(root, functions, rules.max_uncorrectable_errors)
-    return {**health_record.recorded(state_path, root).faults, **read}
+    return {**state_files.recorded_health(state_path, root).faults, **read}
 
 
 def _order(place: _Place) -> tuple[str, str]:

@@ -28,10 +28,10 @@ from os_acc.objects.published import NO_NAMES, PublishedNames
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, providers, records, regions, requests, schema
+from os_acc.store.damage import restore_leases
 from os_acc.store.database import Database
 from os_acc.store.errors import AlreadyLeased, StoreDamaged, StoreReplaced
 from os_acc.store.journal import Event, Operation
-from os_acc.store.recovery import restore_leases
 from os_acc.store.regions import RegionState
 from os_acc.store.schema import CLAIMS, EVENTS, PROVIDERS, REQUESTS
 

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.cmd import configuration
 from os_acc.conf import Settings
-from os_acc.store import node_name
+from os_acc.store import state_files
 from tests.unit.cmd.console import Console
 
 
@@ -114,7 +114,7 @@ def state(tmp_path: Path) -> Path:
     """Return the state directory of a service that passed the name ``of-nova``."""
     directory = tmp_path / "state"
     directory.mkdir()
-    node_name.record(str(directory), "of-nova")
+    state_files.record_node_name(str(directory), "of-nova")
     return directory
 
 

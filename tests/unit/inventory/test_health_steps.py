@@ -18,7 +18,7 @@ from os_acc.helper.client import Helper
 from os_acc.inventory import health_steps
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.store import health_record
+from os_acc.store import state_files
 from os_acc.testing import HostSpec, TestHost, hosts
 from tests.expected_errors import has
 
@@ -210,7 +210,7 @@ def test_a_refused_command_is_no_fault(drives, caplog):
 def test_readings_are_recorded_for_commands(drives):
     drives.kernel.wear_out(DRIVE, 0b1000, used=42, media_errors=7)
     read(drives)
-    found = health_record.recorded(drives.state_path, drives.root)
+    found = state_files.recorded_health(drives.state_path, drives.root)
     (address,) = found.faults
     assert str(address) == DRIVE
     assert dict(found.readings[address]) == {
@@ -241,16 +241,16 @@ def test_a_damaged_record_states_nothing(drives):
         ),
     ):
         place.write_text(damage)
-        recorded = health_record.recorded(drives.state_path, drives.root)
-        assert recorded == health_record.HealthRecord(), damage[:40]
+        recorded = state_files.recorded_health(drives.state_path, drives.root)
+        assert recorded == state_files.HealthRecord(), damage[:40]
 
 
 def test_a_record_counts_in_its_boot_and_for_a_while(drives, monkeypatch):
     drives.kernel.wear_out(DRIVE, 0b1000)
     read(drives)
-    recorded = health_record.recorded
+    recorded = state_files.recorded_health
     assert recorded(drives.state_path, drives.root).faults
-    monkeypatch.setattr(health_record, "MAX_AGE", -1.0)
+    monkeypatch.setattr(state_files, "MAX_AGE", -1.0)
     assert not recorded(drives.state_path, drives.root).faults
     monkeypatch.undo()
     drives.kernel.reboot()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Recover the readable part of a damaged store, and leases that were set aside."""
+"""Copy the intact rows of a damaged store to a new one; restore leases set aside."""
 
 from __future__ import annotations
 
