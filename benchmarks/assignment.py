@@ -14,7 +14,7 @@ from benchmarks import measure
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Row
 from os_acc import exception
-from os_acc.objects.selection import Allocations, GroupAllocation
+from os_acc.objects.request_group import Allocations, GroupAllocation
 from os_acc.scheduling import extra_specs, selected_rp
 from os_acc.scheduling.matching import match_groups
 from os_acc.scheduling.unmapped import TraitView

@@ -21,7 +21,7 @@ from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.directory import Directory
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.store.locks import Locks
 from os_acc.testing import HostSpec, hosts
 from tests.stress.simulated_host import simulated_host

@@ -19,7 +19,7 @@ from benchmarks import measure
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Aim, Count, Row
 from os_acc.bitstreams import library
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.store.locks import Locks
 from os_acc.testing import image_directory
 from tests.functional.openstack.cloud import Cloud

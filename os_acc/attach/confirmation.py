@@ -19,9 +19,9 @@ from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import Affinity
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import (
+from os_acc.objects.request_group import (
     Allocations,
+    FlavorRequest,
     GroupAllocation,
     Selection,
     fingerprint,

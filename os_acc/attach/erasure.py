@@ -37,7 +37,7 @@ from os_acc.objects.lease import (
     latest,
 )
 from os_acc.objects.pci import PciAddress, physfns
-from os_acc.objects.request import AttachTarget
+from os_acc.objects.request_group import AttachTarget
 from os_acc.privsep import record
 from os_acc.store.locks import consumer_lock
 

@@ -39,8 +39,12 @@ from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid, instance_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import Allocations, Selection, fingerprint
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    Selection,
+    fingerprint,
+)
 from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion

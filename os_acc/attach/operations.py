@@ -27,7 +27,7 @@ from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
 from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
-from os_acc.objects.request import AttachTarget
+from os_acc.objects.request_group import AttachTarget
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
 from os_acc.store import state_files

@@ -23,10 +23,8 @@ from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Guest, Lease, LeaseState, Owner
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of, parse_address
 from os_acc.objects.pci import PciAddress, physfns
-from os_acc.objects.profile import index_of
 from os_acc.objects.region import RecordedImage, Region
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import AttachTarget, GroupAllocation, profile_index
 from os_acc.scheduling import device_selection
 
 LOG = log.getLogger(__name__)
@@ -255,7 +253,7 @@ class LeasePlanner:
                 if each is not None
             ),
             # The flavor may have groups that are not part of the profile.
-            profile="" if index_of(group) is None else self.profile,
+            profile="" if profile_index(group) is None else self.profile,
             parent=verification.parent_identity(self.root, slot) if slot else None,
             outstanding=(Action.ERASE,) if to_erase else (),
         )

@@ -17,8 +17,8 @@ from os_acc.attach import peers, verification
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
+from os_acc.objects.bitstream import Bitstream
 from os_acc.objects.device import AttachHandle, Erasure, Provider
-from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import Action, Lease, LeaseState, LeaseView
 from os_acc.objects.region import Region
 from os_acc.objects.typed import expect, plain_text

@@ -23,7 +23,7 @@ from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import Bitstream
+from os_acc.objects.bitstream import Bitstream
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import (

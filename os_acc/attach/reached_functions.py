@@ -17,7 +17,7 @@ from os_acc.attach import plugin_steps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.region import Region, function_at, functions_held
-from os_acc.objects.request import title
+from os_acc.objects.request_group import title
 from os_acc.plugins import base
 from os_acc.plugins.loader import Plugins
 from os_acc.scheduling.device_selection import Reaching

@@ -23,7 +23,7 @@ from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.recorded_state import RecordedState

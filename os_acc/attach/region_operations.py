@@ -25,8 +25,8 @@ from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.device import Provider
-from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Lease, LeaseState, Owner
 from os_acc.objects.mdev import function_of
@@ -38,8 +38,7 @@ from os_acc.objects.region import (
     UnverifiedRegions,
     functions_held,
 )
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation, fingerprint
+from os_acc.objects.request_group import AttachTarget, GroupAllocation, fingerprint
 from os_acc.scheduling.device_selection import DeviceSelector
 from os_acc.store.locks import consumer_lock, device_lock
 

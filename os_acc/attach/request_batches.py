@@ -18,8 +18,12 @@ from os_acc.objects.accelerator_request import (
     RequestAction,
     RequestBinding,
 )
-from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
-from os_acc.objects.selection import Allocations
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+)
 from os_acc.profiles import parser
 
 # Characters of the list of missing requests; a profile has up to 256.

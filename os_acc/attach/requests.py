@@ -36,7 +36,7 @@ from os_acc.objects.accelerator_request import (
 from os_acc.objects.api import ExternalEvents, NotifyReport
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.profile import index_of
+from os_acc.objects.request_group import profile_index
 from os_acc.profiles.options import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
@@ -353,7 +353,7 @@ def with_plugged(
         AcceleratorRequest(
             uuid=lease.request_uuid,
             profile=lease.profile,
-            group=index_of(lease.group) if lease.profile else None,
+            group=profile_index(lease.group) if lease.profile else None,
             binding=RequestBinding(host, lease.provider, lease.consumer),
             lease=lease,
         )

@@ -30,13 +30,12 @@ from os_acc.host import vfio
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import GuestCells, Policies
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.recorded_state import RecordedState
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching
 from os_acc.store import AlreadyLeased
 

@@ -26,8 +26,7 @@ from os_acc.objects.lease import (
 )
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, physfns
-from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
 from os_acc.privsep.functions import is_driver_name

@@ -21,7 +21,7 @@ from os_acc.host.pci import Host
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, physfns
-from os_acc.objects.request import AttachTarget
+from os_acc.objects.request_group import AttachTarget
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep.functions import is_driver_name
 

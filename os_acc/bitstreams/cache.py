@@ -24,8 +24,7 @@ from os_acc import exception
 from os_acc.bitstreams import cache_files, download
 from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.source import ImageSource
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Digest, Image
 from os_acc.store import errors, state_files
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 
 from os_acc import deadlines, exception
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 
 _PIECE = 1 << 20
 # No file; a link; a pipe or a socket; another user's file.

@@ -27,7 +27,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.bitstreams.source import FIELDS, ImageStream, has, parsed
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.rest.responses import JsonValue, ResponseMalformed
 

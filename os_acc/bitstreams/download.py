@@ -15,8 +15,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.bitstreams.source import DownloadInterrupted, ImageSource, ImageStream
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Digest, Image
 
 LOG = log.getLogger(__name__)
 

@@ -15,8 +15,12 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.bitstreams import formats, options, policy, properties
-from os_acc.objects import bitstream_requests
-from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.bitstream import (
+    Bitstream,
+    BitstreamRequest,
+    Image,
+    parse_bitstream_request,
+)
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 
@@ -227,7 +231,7 @@ def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
         found: dict[BitstreamRequest, str] = {}
         for key, value in properties.stated(vm_image, names):
             try:
-                found.setdefault(bitstream_requests.read(field, value), key)
+                found.setdefault(parse_bitstream_request(field, value), key)
             except exception.InvalidInput as error:
                 raise exception.InvalidExtraSpec(
                     f"property {key} of the instance's image "

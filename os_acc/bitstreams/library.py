@@ -25,8 +25,7 @@ from os_acc.bitstreams import (
 )
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.source import ImageSource
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image
+from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Digest, Header, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 from os_acc.store import errors

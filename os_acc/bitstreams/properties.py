@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciIdentity
 

@@ -13,8 +13,7 @@ from typing import BinaryIO, Final, Protocol
 
 from os_acc import deadlines, exception
 from os_acc.bitstreams import policy, properties
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Digest, Image
 from os_acc.objects.instance import canonical_uuid
 
 _PIECE: Final = 2**20

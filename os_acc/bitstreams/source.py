@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from os_acc import exception
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.rest.responses import JsonValue
 
 #: Image service API v2, "Show image": the fields that are no custom properties.

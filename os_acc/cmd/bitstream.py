@@ -15,8 +15,7 @@ from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
 from os_acc.cmd import arguments, base, identity
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream
+from os_acc.objects.bitstream import Bitstream, Digest
 
 
 class BitstreamList(base.Listing):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from os_acc.cmd import base
 from os_acc.cmd.drawing.labels import plain
-from os_acc.objects.profile import DeviceProfile, ProfileGroup
+from os_acc.objects.request_group import DeviceProfile, ProfileGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.profiles.flavors import Flavors
 from os_acc.profiles.options import ProfileSource

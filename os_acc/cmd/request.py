@@ -15,7 +15,7 @@ from os_acc.attach.external_events import NovaEvents
 from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
-from os_acc.objects.request import AttachTarget, RequestGroup
+from os_acc.objects.request_group import AttachTarget, RequestGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.scheduling import allocation_candidates, extra_specs
 

@@ -18,8 +18,7 @@ from os_acc.helper import connection, errors, requests
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream
+from os_acc.objects.bitstream import Bitstream, Digest
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction

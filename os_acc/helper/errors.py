@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from os_acc import exception
+from os_acc.objects.bitstream import Bitstream, Image
 from os_acc.objects.epoch import AcceptedEpochs
-from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.region import Region
 from os_acc.privsep import disks, locks
 from os_acc.privsep.outcome import CallResult, Outcome

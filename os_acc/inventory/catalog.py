@@ -24,8 +24,12 @@ from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.recorded_state import RecordedState
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import AllocationEntries, Allocations, Selection
+from os_acc.objects.request_group import (
+    AllocationEntries,
+    Allocations,
+    FlavorRequest,
+    Selection,
+)
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
 from os_acc.plugins import loader

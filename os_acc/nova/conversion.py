@@ -18,7 +18,7 @@ from os_acc.numa import policies
 from os_acc.objects.api import AcceleratorEntry, InstanceDict, NetworksDict
 from os_acc.objects.instance import IMAGE_NUMA_POLICY
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import ACCELERATOR_CLASSES
+from os_acc.objects.request_group import ACCELERATOR_CLASSES
 from os_acc.scheduling import extra_specs
 from os_acc.scheduling.candidate_order import GroupRequirements
 

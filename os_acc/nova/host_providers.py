@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from os_acc import deadlines, exception
-from os_acc.objects import bitstream_requests
+from os_acc.objects.bitstream import canonical_function_id, names_function
 from os_acc.placement import cell_traits, region_traits
 from os_acc.scheduling.candidate_order import ProviderState
 
@@ -135,9 +135,7 @@ def _provider(summary: Mapping[str, Any]) -> ProviderState:
     return ProviderState(
         cells=cell_traits.cells_of(traits),
         functions=frozenset(
-            bitstream_requests.function_id(trait)
-            for trait in traits
-            if bitstream_requests.names_function(trait)
+            canonical_function_id(trait) for trait in traits if names_function(trait)
         ),
         is_programmable=region_traits.PROGRAMMABLE in traits,
         free={

@@ -20,8 +20,7 @@ from os_acc import exception
 from os_acc.objects.device import AttachHandle
 from os_acc.objects.instance import IMAGE_NUMA_POLICY, InstanceInfo
 from os_acc.objects.numa import Affinity, NUMAPolicy, NUMATopology, PolicySources
-from os_acc.objects.request import title
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import GroupAllocation, title
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc.objects import mdev, qat, vfio_driver
 from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.objects.request_group import PLACEMENT_NAME
 from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)

@@ -31,7 +31,7 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType, in_order
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.request import ACCELERATOR_CLASSES, PLACEMENT_NAME
+from os_acc.objects.request_group import ACCELERATOR_CLASSES, PLACEMENT_NAME
 from os_acc.objects.typed import expect, expect_text, plain_text
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base

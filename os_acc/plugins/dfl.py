@@ -15,10 +15,10 @@ from typing import ClassVar
 
 from os_acc import exception
 from os_acc.host import dfl
+from os_acc.objects.bitstream import Bitstream, ImageFormat
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.dfl import DRIVER, is_product
-from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.region import Region
 from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base, pci

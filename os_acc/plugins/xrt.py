@@ -19,9 +19,9 @@ from os_acc import exception
 from os_acc.bitstreams.shared_options import XRT_TOOLS
 from os_acc.host import xrt
 from os_acc.host.pci import read_function
+from os_acc.objects.bitstream import Bitstream, ImageFormat
 from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.objects.xrt import USER_DRIVER, VENDOR

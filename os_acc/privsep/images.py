@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from os_acc import deadlines, exception
 from os_acc.bitstreams import shared_options
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import request, rootconf, worker
 from os_acc.privsep.outcome import CallResult, unfit

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from os_acc import exception, privsep
 from os_acc.objects import epoch
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions

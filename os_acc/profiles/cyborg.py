@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile
+from os_acc.objects.request_group import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.options import CYBORG, CheckedProfile
 from os_acc.rest import responses

@@ -16,8 +16,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile, index_of
-from os_acc.objects.request import NUMBERED_SUFFIX, GroupPolicy
+from os_acc.objects.request_group import (
+    NUMBERED_SUFFIX,
+    DeviceProfile,
+    GroupPolicy,
+    profile_index,
+)
 from os_acc.profiles.options import ProfileSource
 from os_acc.scheduling import accel_keys, request_groups
 
@@ -114,7 +118,7 @@ def of_its_own(specs: object) -> object:
 
 def _is_of_profile(key: object) -> bool:
     own = accel_keys.find(key) if isinstance(key, str) else None
-    return key == KEY or (own is not None and index_of(own.suffix) is not None)
+    return key == KEY or (own is not None and profile_index(own.suffix) is not None)
 
 
 def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:

@@ -29,7 +29,7 @@ from typing import Any, Final
 import yaml
 
 from os_acc import deadlines, exception
-from os_acc.objects.profile import DeviceProfile
+from os_acc.objects.request_group import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.options import CheckedProfile
 from os_acc.rest import responses

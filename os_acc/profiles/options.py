@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self, TypeAlias
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.profile import DeviceProfile
+from os_acc.objects.request_group import DeviceProfile
 
 #: A profile, or the error of one that cannot be used.
 CheckedProfile: TypeAlias = DeviceProfile | exception.OsAccError

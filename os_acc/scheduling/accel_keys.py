@@ -14,10 +14,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects import bitstream_requests
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.bitstream import BitstreamRequest, parse_bitstream_request
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
+from os_acc.objects.request_group import NUMBERED_SUFFIX, AttachTarget
 from os_acc.scheduling.request_groups import text_of
 
 #: The namespaces that take a group's suffix; they are synonyms.
@@ -150,7 +149,7 @@ def _bitstream_request(own: AccelKey, value: object) -> BitstreamRequest:
             )
         text = own.value
     try:
-        return bitstream_requests.read(own.name, text)
+        return parse_bitstream_request(own.name, text)
     except exception.InvalidInput as error:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: {error.message}", hint=error.hint

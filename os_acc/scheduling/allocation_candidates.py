@@ -13,7 +13,7 @@ from typing import Final
 from urllib import parse
 
 from os_acc import exception
-from os_acc.objects.request import (
+from os_acc.objects.request_group import (
     MAX_AMOUNT,
     FlavorRequest,
     GroupPolicy,

@@ -16,8 +16,7 @@ from os_acc.numa.policies import NOTHING_SAID, GuestCells, Policies, allows
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.numa import Affinity, NUMAPolicy, NUMATopology
-from os_acc.objects.request import title
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import GroupAllocation, title
 
 #: A guest whose cells are unknown.
 ANYWHERE: Final = GuestCells(NUMATopology())

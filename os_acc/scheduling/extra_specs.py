@@ -23,7 +23,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from os_acc import exception
-from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, title
+from os_acc.objects.request_group import (
+    AttachTarget,
+    FlavorRequest,
+    RequestGroup,
+    title,
+)
 from os_acc.scheduling import accel_keys, request_groups
 
 # Maximum number of names in an error message.

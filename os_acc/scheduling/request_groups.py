@@ -16,7 +16,7 @@ import os_resource_classes
 from oslo_log import log as logging
 
 from os_acc import exception
-from os_acc.objects.request import (
+from os_acc.objects.request_group import (
     MAX_AMOUNT,
     NUMBERED_SUFFIX,
     PLACEMENT_NAME,

@@ -10,8 +10,10 @@ from typing import Any
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.request import MAX_AMOUNT, NUMBERED_SUFFIX, PLACEMENT_NAME
-from os_acc.objects.selection import (
+from os_acc.objects.request_group import (
+    MAX_AMOUNT,
+    NUMBERED_SUFFIX,
+    PLACEMENT_NAME,
     AllocationEntries,
     Allocations,
     Selection,

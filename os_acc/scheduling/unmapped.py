@@ -20,8 +20,12 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest, RequestGroup
-from os_acc.objects.selection import Allocations, GroupAllocation
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    GroupAllocation,
+    RequestGroup,
+)
 from os_acc.scheduling.assignment import (
     NO_PINS,
     Assignment,

@@ -29,7 +29,7 @@ from typing import Self
 import fasteners
 
 from os_acc import exception
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.store import errors
 

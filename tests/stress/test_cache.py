@@ -25,7 +25,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.store.locks import Locks
 from tests import run_figures
 from tests.stress import processes

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from os_acc.host.dfl import DflCard, read_card
 from os_acc.host.pci import read_function
-from os_acc.objects.digest import Digest
-from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.bitstream import Bitstream, Digest, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.privsep import binding, fpga, functions, sriov

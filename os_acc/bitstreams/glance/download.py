@@ -15,7 +15,7 @@ import urllib3.exceptions
 
 from os_acc import exception
 from os_acc.bitstreams.source import DownloadInterrupted, ImageStream
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient, summary
 from os_acc.rest.session import DATA, ServiceAccess, is_caused_by

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams.source import ImageStream, has, parsed
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.rest.client import ServiceClient, summary
 from os_acc.rest.responses import JsonValue, ResponseMalformed
 from os_acc.rest.service import Service

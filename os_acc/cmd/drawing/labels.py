@@ -14,7 +14,7 @@ from os_acc.numa.policies import allows
 from os_acc.objects.lease import Lease
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.request import AttachTarget
+from os_acc.objects.request_group import AttachTarget
 
 
 def addresses(

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc.bitstreams.options import DIRECTORY
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.privsep import rootconf
 from os_acc.privsep.outcome import Outcome
 from tests.behaviour import interpreter_access

@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest, GroupPolicy
-from os_acc.objects.selection import Allocations
+from os_acc.objects.request_group import Allocations, FlavorRequest, GroupPolicy
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
 from os_acc.scheduling.assignment import Assignment, ProviderAllocation, assign
 from os_acc.scheduling.unmapped import TraitView

@@ -15,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.rest.session import ServiceAccess
 from os_acc.store.locks import Locks
 from os_acc.testing import image_directory

@@ -24,7 +24,7 @@ from oslo_config import cfg
 
 from os_acc.bitstreams.glance import source as glance
 from os_acc.bitstreams.glance.source import Glance
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.unit import keystone_double
 from tests.unit.keystone_double import Handler, serving, soon
 

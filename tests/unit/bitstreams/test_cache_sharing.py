@@ -14,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import cache_files
 from os_acc.bitstreams.cache import Cache
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 from tests.unit.bitstreams.cache_images import (
     CONTENT,

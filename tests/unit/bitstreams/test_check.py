@@ -10,7 +10,7 @@ import pytest
 
 from os_acc.bitstreams import formats
 from os_acc.exception import ImageReason, RegionReason
-from os_acc.objects.image import Header, ImageFormat
+from os_acc.objects.bitstream import Header, ImageFormat
 from tests.expected_errors import raises
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams import download
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import PIECE, Faults, Place, image_of
 

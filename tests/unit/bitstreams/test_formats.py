@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from os_acc.bitstreams import formats
 from os_acc.exception import ImageReason, ImageUnusable
-from os_acc.objects.image import Header, ImageFormat
+from os_acc.objects.bitstream import Header, ImageFormat
 from os_acc.testing import image_directory
 from tests.expected_errors import raises
 from tests.unit.bitstreams.image_examples import (

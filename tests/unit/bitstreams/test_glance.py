@@ -8,7 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import Double
 from tests.unit.keystone_double import soon

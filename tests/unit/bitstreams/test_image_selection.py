@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams import image_selection, properties
-from os_acc.objects.image import BitstreamRequest, Image
+from os_acc.objects.bitstream import BitstreamRequest, Image
 from os_acc.objects.pci import PciIdentity
 from tests.expected_errors import Expected, kind_of, raises
 from tests.unit.bitstreams.image_examples import (

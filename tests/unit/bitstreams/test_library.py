@@ -25,7 +25,7 @@ from os_acc.bitstreams import library, signature
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.source import has
-from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
+from os_acc.objects.bitstream import BitstreamRequest, Image, ImageFormat
 from os_acc.testing import image_directory
 from tests.expected_errors import raises
 from tests.unit.bitstreams.cache_images import patiently

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc import exception
 from os_acc.bitstreams import signature
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from tests.expected_errors import Expected, kind_of, raises
 from tests.unit.bitstreams.image_examples import image
 from tests.unit.bitstreams.signing_keys import (

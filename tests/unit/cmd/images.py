@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from os_acc.bitstreams import library, options
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import Image
 from os_acc.store.locks import Locks
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.cmd.console import Console

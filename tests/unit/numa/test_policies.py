@@ -20,7 +20,7 @@ from os_acc.objects.device import AttachHandle
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology, PolicySources
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.selection import GroupAllocation
+from os_acc.objects.request_group import GroupAllocation
 from tests.unit.numa.nova_claim import served_in_turn
 
 GPU = PciAddress.parse("0000:3b:00.0")

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from os_acc import conf
 from os_acc.bitstreams import shared_options
-from os_acc.objects.digest import Digest
+from os_acc.objects.bitstream import Digest
 from os_acc.privsep import images
 from os_acc.privsep.images import Images
 from os_acc.privsep.outcome import CallRefused, CallResult

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from os_acc.objects.profile import DeviceProfile
+from os_acc.objects.request_group import DeviceProfile
 from os_acc.profiles.files import ProfileFiles
 
 FOREVER = math.inf

@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import GroupPolicy
+from os_acc.objects.request_group import GroupPolicy
 from os_acc.profiles import expansion, parser
 from os_acc.scheduling import extra_specs
 from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, profile

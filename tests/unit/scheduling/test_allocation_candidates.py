@@ -9,7 +9,7 @@ from urllib import parse
 import pytest
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
+from os_acc.objects.request_group import FlavorRequest, GroupPolicy, RequestGroup
 from os_acc.scheduling import allocation_candidates, extra_specs
 from os_acc.scheduling.allocation_candidates import filled, query
 

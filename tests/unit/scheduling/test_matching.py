@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import Allocations, GroupAllocation, SingleProvider
+from os_acc.objects.request_group import (
+    Allocations,
+    FlavorRequest,
+    GroupAllocation,
+    SingleProvider,
+)
 from os_acc.scheduling import extra_specs
 from os_acc.scheduling.matching import match_groups
 from os_acc.scheduling.unmapped import TraitView

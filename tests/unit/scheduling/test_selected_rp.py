@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.selection import Allocations, SingleProvider
+from os_acc.objects.request_group import Allocations, SingleProvider
 from os_acc.scheduling import selected_rp
 
 NODE = "00000000-0000-4000-8000-000000000000"

@@ -17,8 +17,8 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.library import Library
 from os_acc.helper.client import Helper
-from os_acc.objects.image import Bitstream
-from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.objects.bitstream import Bitstream
+from os_acc.objects.request_group import PLACEMENT_NAME
 from os_acc.testing import image_directory
 from os_acc.testing.dfl import payload
 from tests.expected_errors import raises

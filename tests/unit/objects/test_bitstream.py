@@ -10,8 +10,7 @@ from types import MappingProxyType
 import pytest
 
 from os_acc import exception
-from os_acc.objects.digest import LENGTHS, Digest
-from os_acc.objects.image import Image
+from os_acc.objects.bitstream import DIGEST_LENGTHS, Digest, Image
 from tests.expected_errors import has
 
 CONTENT = b"a bitstream"
@@ -36,7 +35,7 @@ def image(algorithm: str, value: str) -> Image:
     )
 
 
-@pytest.mark.parametrize("algorithm", LENGTHS)
+@pytest.mark.parametrize("algorithm", DIGEST_LENGTHS)
 def test_a_digest_is_told_by_the_name_of_its_file(algorithm: str) -> None:
     value = hashlib.new(algorithm, CONTENT).hexdigest()
     digest = Digest.of(image(algorithm, value))
