@@ -13,7 +13,6 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from os_acc.exception import HostStepFailed, InvalidInput
@@ -94,8 +93,12 @@ def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
 
     :raises HostStepFailed: it exists and cannot be read, or is not a link.
     """
-    target = link_target(path, dir_fd=dir_fd)
-    return None if target is None else target.rpartition("/")[2]
+    try:
+        return os.readlink(path, dir_fd=dir_fd).rpartition("/")[2]
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise _refused(path, error) from error
 
 
 def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
@@ -219,14 +222,16 @@ def _links(directory: str) -> list[str]:
     # A class may contain plain files: /sys/class/net/bonding_masters.
     try:
         with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_symlink())
+            return sorted([entry.name for entry in entries if entry.is_symlink()])
     except FileNotFoundError:
         return []
     except OSError as error:
         raise _refused(directory, error) from error
 
 
-def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
+# The devices of a function have the same ancestors in each scan.
+@functools.lru_cache(16384)
+def nearest_function(ancestors: tuple[str, ...]) -> PciAddress | None:
     """Return the last PCI function of a path; those before it are bridges."""
     for name in reversed(ancestors):
         # Cheaper than an exception for each name of another form.

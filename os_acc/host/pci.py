@@ -184,7 +184,7 @@ def read_parents(
     found = {}
     for address in addresses:
         target = link_target(function_path(root, address))
-        above = nearest_function(target.split("/")[:-1]) if target else None
+        above = nearest_function(tuple(target.split("/")[:-1])) if target else None
         if above is not None:
             found[address] = above
     return MappingProxyType(found)
@@ -390,7 +390,7 @@ def _vfs(fd: int) -> tuple[PciAddress, ...]:
             address = link_address(name, dir_fd=fd)
             if address is not None:
                 found[int(match[1])] = address
-    return tuple(found[index] for index in sorted(found))
+    return tuple([found[index] for index in sorted(found)])
 
 
 def _drive(fd: int, address: PciAddress, physfn: PciAddress | None) -> str:

@@ -73,7 +73,7 @@ def used(
     """
     found: dict[PciAddress, str] = {}
     for owners, name, use in checks:
-        if all(each in found or each not in functions for each in owners):
+        if not [each for each in owners if each in functions and each not in found]:
             continue
         try:
             sentence = use()

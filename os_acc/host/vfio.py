@@ -49,7 +49,7 @@ def blocking_regions(group: IommuGroup) -> tuple[tuple[int, int, str], ...]:
     types ``direct-relaxable``, ``msi`` and ``reserved`` do not
     (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
     """
-    return tuple(region for region in group.reserved if region[2] == "direct")
+    return tuple([region for region in group.reserved if region[2] == "direct"])
 
 
 def read_iommu_groups(

@@ -45,16 +45,19 @@ class Discovered:
 
     def add(self, name: str, answer: answers.PluginAnswer) -> None:
         """Add the answer of a plugin, without devices of another one's providers."""
-        foreign = tuple(
+        self.broken_rules.extend(answer.broken_rules)
+        if not (answer.devices or answer.refused):
+            # Most plugins recognise no device of a host.
+            return
+        foreign = [
             each for each in answer.devices if self._is_anothers(each.address, name)
-        )
+        ]
         if foreign:
-            own = tuple(each for each in answer.devices if each not in foreign)
+            own = tuple([each for each in answer.devices if each not in foreign])
             answer = dataclasses.replace(answer, devices=own)
-            self._claim(name, (each.address for each in foreign))
+            self._claim(name, [each.address for each in foreign])
         self.devices.extend(answer.devices)
         self.refused.extend(answer.refused)
-        self.broken_rules.extend(answer.broken_rules)
         taken = answer.taken
         if not taken:
             return
@@ -68,13 +71,15 @@ class Discovered:
 
         Those that it has to release or erase stay with it.
         """
+        own = {address for address, name in self.owners.items() if name == plugin}
+        if not own:
+            return
         kept = {
             address
             for lease in recorded.leases
             if lease.needs_release or lease.needs_erase
             for address in lease.members
         }
-        own = {address for address, name in self.owners.items() if name == plugin}
         self.owners = {
             address: name
             for address, name in self.owners.items()
@@ -101,9 +106,9 @@ class Discovered:
             stays on another driver is not for it.
         """
         usable = self._left_on(own_drivers)
-        others = {at: name for at, name in self.owners.items() if name != plugin}
-        if not others:
+        if not self.owners:
             return usable, self.left_types
+        others = {at: name for at, name in self.owners.items() if name != plugin}
         own = (each for each in usable if each.function.address not in others)
         types = (
             _without_others(each, others)
@@ -122,13 +127,15 @@ class Discovered:
 
     def note_served(self, plugin: InstalledPlugin) -> None:
         """Note the leased functions that stay with another plugin than this one."""
-        served = (
-            each.function.address
+        if not self.owners:
+            return
+        others = [
+            each.function
             for each in self.left
-            if plugin.serves(each.function.identity)
-        )
-        name = plugin.name
-        self._claim(name, (each for each in served if self._is_anothers(each, name)))
+            if self._is_anothers(each.function.address, plugin.name)
+        ]
+        served = [each.address for each in others if plugin.serves(each.identity)]
+        self._claim(plugin.name, served)
 
     def _is_anothers(self, address: DeviceAddress | DeviceName, plugin: str) -> bool:
         return self.owners.get(address, plugin) != plugin

@@ -316,7 +316,7 @@ def _discover(
     deadline: float,
 ) -> discovered.Discovered:
     found = discovered.Discovered(candidates.usable, candidates.mdev_types, owners)
-    waiting = set(loaded.enabled)
+    waiting, own_drivers = set(loaded.enabled), loaded.own_vfio_drivers
     regions = _leased_regions(root, recorded)
     for each in loaded.enabled.values():
         found.note_served(each)
@@ -326,7 +326,7 @@ def _discover(
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         usable, types = found.candidates_for(
-            plugin.name, waiting, loaded.own_vfio_drivers[plugin.name]
+            plugin.name, waiting, own_drivers[plugin.name]
         )
         given = dataclasses.replace(
             candidates,
@@ -348,12 +348,11 @@ def _discover(
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         found.release(plugin.name, recorded)
-        invalid = (e for e in answer.refused if e.reason is RejectReason.INVALID)
-        for rule in (*(each.detail for each in invalid), *answer.broken_rules):
+        invalid = [e for e in answer.refused if e.reason is RejectReason.INVALID]
+        for rule in (*[each.detail for each in invalid], *answer.broken_rules):
             # An invalid answer may lack functions that it had before.
             found.keep(loader.SetAside(plugin.name, rule), offered)
-    declared = frozenset().union(*loaded.own_vfio_drivers.values())
-    found.reject_rest(declared)
+    found.reject_rest(frozenset().union(*own_drivers.values()))
     return found
 
 

@@ -67,21 +67,13 @@ def claims_of_nova(
     if function.physfn in evidence.nova:
         # A guest that gets the PF has the VFs, or ends them.
         return _no(function, RejectReason.NOVA_CLAIMS, f"its PF {function.physfn}")
-    offered = _offered_to_nova(evidence, function.address)
-    if offered:
-        return _no(
-            function, RejectReason.NOVA_CLAIMS, f"it offers {', '.join(offered)}"
-        )
+    # Nova claims these types of mediated devices on every function.
+    if types := evidence.rules.nova_mdev_types:
+        offered = types & pci.mdev_types(evidence.root, function.address)
+        if offered:
+            detail = f"it offers {', '.join(sorted(offered))}"
+            return _no(function, RejectReason.NOVA_CLAIMS, detail)
     return None
-
-
-def _offered_to_nova(evidence: HostEvidence, address: PciAddress) -> list[str]:
-    """Return the device's mdev types that Nova claims on every function."""
-    if not evidence.rules.nova_mdev_types:
-        return []
-    return sorted(
-        evidence.rules.nova_mdev_types & pci.mdev_types(evidence.root, address)
-    )
 
 
 def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
@@ -107,15 +99,13 @@ def _lease_driver(evidence: HostEvidence, function: PciFunction) -> str | None:
 
 
 def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
-    """Return the driver of a function in a guest, by its lease, or else by its tags."""
+    """Return the driver of a function in a guest, by its lease, or else by its tags.
+
+    The host may lack that of the tags.
+    """
     if (leased := _lease_driver(evidence, function)) is not None:
         return leased
-    tags = evidence.named[function.address]
-    return _tagged_driver(evidence.root, function, tags)
-
-
-def _tagged_driver(root: str, function: PciFunction, tags: DeviceTags) -> str:
-    """Return the driver of a named function in a guest, which the host may lack."""
+    root, tags = evidence.root, evidence.named[function.address]
     if tags.vgpu_type:
         return NVIDIA
     if tags.vfio_driver != AUTO:
@@ -409,13 +399,12 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """Return the rest of the group."""
-    group = evidence.host.group_of(function.address)
-    found = (
-        evidence.host.functions.get(address)
-        for address in group.members
-        if address != function.address
-    )
-    return tuple(other for other in found if other is not None)
+    members = evidence.host.group_of(function.address).members
+    if len(members) == 1:
+        return ()
+    functions = evidence.host.functions
+    others = [each for each in members if each != function.address]
+    return tuple([functions[each] for each in others if each in functions])
 
 
 def _goes_along(
@@ -436,9 +425,9 @@ def _goes_along(
 
 
 def _members(evidence: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
-    along = (
+    along = [
         other.address
         for other in _others(evidence, function)
         if _goes_along(evidence, function, other)
-    )
+    ]
     return tuple(sorted((function.address, *along)))

@@ -76,7 +76,7 @@ class PluginAnswer:
         offered |= {
             each.address for each in self.devices if isinstance(each.address, MdevType)
         }
-        return frozenset(offered.union(each.address for each in self.refused))
+        return frozenset(offered.union([each.address for each in self.refused]))
 
 
 def ask(

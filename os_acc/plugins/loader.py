@@ -130,6 +130,8 @@ class PluginCalls:
     @property
     def hangs(self) -> bool:
         """Whether a call has exceeded its deadline and has not returned."""
+        if not self._hanging:
+            return False
         with self._guard:
             self._hanging = {each for each in self._hanging if not each.done()}
             return bool(self._hanging)
