@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import erasure, own_drivers, plugin_steps, verification
+from os_acc.attach import device_state, erasure, plugin_steps, verification
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import mdev
@@ -44,7 +44,7 @@ class Devices:
             if each.is_the_guests
             and (each.programming or each.state is not LeaseState.PREPARING)
         ]
-        own_drivers.check_free(self._root, self._helper, again, deadline)
+        verification.check_free(self._root, self._helper, again, deadline)
         # 4. Call the plugins. Undo: their ``release``.
         prepared = deadlines.side_by_side(
             leases, lambda each: self._prepare(each, deadline)
@@ -148,8 +148,8 @@ class Devices:
             for each in leases
             if len(leases) > 1
             and (each.is_the_guests and each.slot is None)
-            and verification.remaining(self._root, each) == each
-            and not verification.given_back_by_reboot(self._root, each, deadline)
+            and device_state.remaining(self._root, each) == each
+            and not device_state.given_back_by_reboot(self._root, each, deadline)
         ]
         try:
             return self._helper.give_back_several(present, deadline) if present else {}
@@ -168,7 +168,7 @@ class Devices:
                 self._forget(lease, deadline)
             return
         has_records = is_restored or (
-            not verification.given_back_by_reboot(self._root, lease, deadline)
+            not device_state.given_back_by_reboot(self._root, lease, deadline)
             and self._restore_or_skip(lease, deadline, is_plug)
         )
         if not lease.is_the_guests:
@@ -190,7 +190,7 @@ class Devices:
                 raise
             # Its epoch has ended the plug. Without a record nothing has changed.
             recorded = {each.lease for each in self._helper.recorded(deadline)}
-            if verification.moved(self._root, lease) or lease.uuid in recorded:
+            if device_state.moved(self._root, lease) or lease.uuid in recorded:
                 raise
             return False
         return True
@@ -211,7 +211,7 @@ class Devices:
         if lease.programming is None or lease.is_half_programmed:
             return lease.is_half_programmed
         unverified = self._store.until(deadline).recorded_state().unverified_regions
-        return lease.programming.region in unverified and not verification.moved(
+        return lease.programming.region in unverified and not device_state.moved(
             self._root, lease
         )
 
@@ -224,7 +224,7 @@ class Devices:
             self._helper.remove_mdev(lease, lease.slot, deadline)
             return
         for remaining_attempts in reversed(range(len(lease.prior) + 1)):
-            rest = verification.remaining(self._root, lease)
+            rest = device_state.remaining(self._root, lease)
             gone = set(lease.functions).difference(rest.functions)
             try:
                 if gone and not lease.needs_erase:
@@ -259,7 +259,7 @@ class Devices:
         After the loss of a store, epochs continue above those that the helper has
         seen; epochs issued while the clock was ahead come back to the present.
         """
-        found = [each for each in leases if verification.is_about(each, error.address)]
+        found = [each for each in leases if device_state.is_about(each, error.address)]
         fresh = self._store.until(deadline).replace(found or leases, error.accepted)
         return latest(leases, fresh)
 

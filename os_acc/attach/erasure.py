@@ -22,7 +22,7 @@ from typing import Final
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import peers, plugin_steps, verification
+from os_acc.attach import device_state, plugin_steps
 from os_acc.attach.release_result import record_failures
 from os_acc.attach.services import Services
 from os_acc.helper import client
@@ -130,7 +130,11 @@ class Eraser:
         if not lacks_number(lease):
             return lease
         lease = _numbered(lease, self._helper.recorded(deadline))
-        equal = peers.of(self._root, lease) if lacks_number(lease) else ()
+        equal = (
+            device_state.identical_cards(self._root, lease)
+            if lacks_number(lease)
+            else ()
+        )
         lease = dataclasses.replace(lease, peers=equal)
         own = {(each.identity.drive, each.identity.numbers) for each in lease.prior}
         for other in self._store.until(deadline).leases():
@@ -279,8 +283,8 @@ class Eraser:
         records = self._helper.recorded(deadline)
         if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
-        peers.check_distinct(self._root, lease)
-        present = verification.remaining(self._root, lease)
+        device_state.check_distinct(self._root, lease)
+        present = device_state.remaining(self._root, lease)
         gone = [each for each in lease.prior if each not in present.prior]
         now = followed(self._root, lease)
         if now != lease:
@@ -339,13 +343,13 @@ class Eraser:
 
 
 def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
-    """Do as :func:`.verification.refreshed`, but keep the boot of unverified drives.
+    """Do as :func:`.device_state.refreshed`, but keep the boot of unverified drives.
 
     A reboot may have moved a drive that is on no driver that shows its serial number.
     Only root can tell that it has the data of its guest: once the plugin has prepared
     it, :class:`.Lifecycle` records the boot.
     """
-    now = verification.refreshed(root, lease, deadline)
+    now = device_state.refreshed(root, lease, deadline)
     functions = (pci.read_function(root, each) for each in lease.functions)
     shown = all(each is not None and each.identity.drive for each in functions)
     was_shown = all(each.identity.drive for each in lease.prior)
@@ -388,7 +392,7 @@ def followed(root: str, lease: Lease, records: Iterable[HelperRecord] = ()) -> L
     :param records: the helper's.
     """
     drives = [each for each in lease.prior if each.identity.drive]
-    here = verification.remaining(root, lease).prior if drives else ()
+    here = device_state.remaining(root, lease).prior if drives else ()
     places = {each.serial: each.address for each in records if each.serial}
     old = [
         each

@@ -19,10 +19,9 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.attach import (
+    device_state,
     devices,
     erasure,
-    own_drivers,
-    peers,
     plugin_steps,
     programming,
     region_requirements,
@@ -96,14 +95,14 @@ class Lifecycle:
         store = self._store.until(deadline)
         plugin_steps.check_loaded(self._plugins, leases)
         # Before the intent: the recovery of a crash would wait for the process.
-        own_drivers.check_free(self._root, self._helper, leases, deadline)
+        verification.check_free(self._root, self._helper, leases, deadline)
         # 1. Record the intent. Undo: delete it, since no device is touched yet.
         intents = store.add(
             plugin_steps.with_actions(self._plugins, leases), recorded.store
         )
         try:
             verification.check_unchanged(self._root, intents, deadline)
-            peers.check_new(self._root, intents, recorded.leases)
+            device_state.check_new(self._root, intents, recorded.leases)
             verification.check_leases_answer(self._root, intents, deadline)
         except BaseException:
             store.delete(intents)
@@ -176,7 +175,7 @@ class Lifecycle:
         :raises OsAccError: the error of the step that failed; the leases stay.
         """
         leases = self.eraser.noted(leases, deadline)
-        broken = [each for each in leases if not verification.holds(self._root, each)]
+        broken = [each for each in leases if not device_state.holds(self._root, each)]
         if not broken:
             return leases
         # 1. Record the present bindings, and the outstanding actions of a newer plugin.
@@ -188,7 +187,7 @@ class Lifecycle:
         idle = [
             each
             for each in fresh
-            if not each.is_the_guests or not verification.holds(self._root, each)
+            if not each.is_the_guests or not device_state.holds(self._root, each)
         ]
         # 2. Check that the plugins can prepare the devices again, that the host does
         #    not use them, and that they have power.
@@ -202,7 +201,7 @@ class Lifecycle:
         idle = [
             self.devices.with_epoch(self.devices.restore, lease, deadline)
             if lease.programming is not None
-            and (lease.is_the_guests or not verification.moved(self._root, lease))
+            and (lease.is_the_guests or not device_state.moved(self._root, lease))
             else lease
             for lease in idle
         ]
@@ -221,7 +220,7 @@ class Lifecycle:
         """Record for leases that their devices and regions are right in this boot."""
         this_boot = attributes.boot_id(self._root)
         verified = [
-            verification.verified(dataclasses.replace(each, boot_id=this_boot))
+            device_state.verified(dataclasses.replace(each, boot_id=this_boot))
             for each in ready
             if each.programming or each.boot_id != this_boot
         ]
@@ -243,7 +242,7 @@ class Lifecycle:
         recorded = self.eraser.at_release(leases, deadline)
         begun = store.replace([lease.releasing() for lease in recorded])
         # 2. Give each device back.
-        plugs = verification.begun_plugs(self._root, leases)
+        plugs = device_state.begun_plugs(self._root, leases)
         ended = self.devices.try_give_back(begun, deadline, plugs)
         done = tuple(lease for lease, error in ended if error is None)
         failed = tuple((lease, error) for lease, error in ended if error is not None)

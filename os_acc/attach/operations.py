@@ -16,7 +16,7 @@ from types import MappingProxyType
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import plugin_steps, unknown_device, verification
+from os_acc.attach import device_state, plugin_steps, unknown_device
 from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
@@ -166,7 +166,7 @@ def _lost_slot(
             lease = dataclasses.replace(lease, plugin=device.plugin)
         (lease,) = plugin_steps.with_actions(manager.plugins, [lease])
         reconciler.repair_slot(lease, slot, store, deadline)
-    if verification.is_in_place(manager.root, lease):
+    if device_state.is_in_place(manager.root, lease):
         return lease
     reconciler.disclaim_slot(lease, slot, store, deadline)
     return None
@@ -184,7 +184,7 @@ def _kept_slot(
         its mediated device.
     """
     lease = _slot_lease(manager, inventory, slot, records)
-    if verification.is_back(manager.root, lease):
+    if device_state.is_back(manager.root, lease):
         raise exception.NotFound(
             f"the mediated device of {slot} does not exist",
             hint=f"no guest has it: run 'os-acc device release {slot}'",
@@ -261,7 +261,7 @@ def _release(
         # An unknown device in use was not touched, and stays unknown.
         untouched = current is not None and not current.provider
         # Only its plugin's release fails, which does not give up the guest's data.
-        is_back = current is not None and verification.is_back(manager.root, current)
+        is_back = current is not None and device_state.is_back(manager.root, current)
         to_erase = is_back and failed.needs_erase
         if current is not None and (
             force or (untouched and isinstance(error, exception.DeviceInUse))

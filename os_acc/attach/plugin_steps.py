@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import peers, verification
+from os_acc.attach import device_state
 from os_acc.helper import vendor_steps
 from os_acc.helper.client import Helper
 from os_acc.helper.errors import DeviceClaimed, EpochRefused
@@ -270,10 +270,10 @@ def release(
     """
     steps = PluginSteps(deadline, helper, lease, StepPurpose.RETURN)
     try:
-        peers.check_distinct(root, lease)
+        device_state.check_distinct(root, lease)
         _for_lease(plugins, steps, lambda plugin: plugin.release)
     except (exception.DeviceGone, exception.DeviceChanged, DeviceClaimed) as error:
-        is_there = verification.is_in_place(root, lease)
+        is_there = device_state.is_in_place(root, lease)
         is_mine = is_there and lease.needs_release and not is_plug
         if isinstance(error, DeviceClaimed) and not is_mine:
             # The helper never recorded the device for this lease, or does no more.

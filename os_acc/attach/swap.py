@@ -23,7 +23,13 @@ from typing import TypeAlias
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle, planning, programming, verification
+from os_acc.attach import (
+    device_state,
+    lifecycle,
+    planning,
+    programming,
+    verification,
+)
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
@@ -349,7 +355,7 @@ def _commit(
 
 def _taking_over(new: Lease, old: Lease) -> Lease:
     """Return the new lease with the request of the old one."""
-    new = verification.verified(new)
+    new = device_state.verified(new)
     return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
 
 

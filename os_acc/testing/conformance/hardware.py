@@ -22,7 +22,7 @@ from concurrent import futures
 from typing import Any, Final, Self
 
 from os_acc import exception
-from os_acc.attach import own_drivers, verification
+from os_acc.attach import device_state, verification
 from os_acc.attach.manager import Manager
 from os_acc.host import attributes, mdev, pci, vfio
 from os_acc.inventory.catalog import Reading
@@ -212,7 +212,8 @@ class Bench:
         for address in lease.functions:
             function = pci.read_function(root, address)
             require(
-                function is not None and own_drivers.is_prepared(root, lease, function),
+                function is not None
+                and device_state.is_prepared(root, lease, function),
                 rule,
             )
 
