@@ -49,7 +49,7 @@ from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion
 from os_acc.profiles.lookup import ProfileLookup
-from os_acc.scheduling import extra_specs, matching, selected_rp
+from os_acc.scheduling import allocation_candidates, extra_specs, matching
 from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock
 
@@ -132,7 +132,7 @@ class Manager:
         """See :func:`os_acc.plug`."""
         deadline = time.monotonic() + self.settings.plug_timeout
         instance = InstanceInfo.from_api(instance_info)
-        selection = selected_rp.parse(selected)
+        selection = allocation_candidates.parse_selected_rp(selected)
         if selection is None:
             # After a power cut the source of profiles may not be available yet.
             request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
@@ -276,7 +276,7 @@ class Manager:
         deadline = time.monotonic() + self.settings.plug_timeout
         found = {} if allocations is None else allocations
         return self.catalog.owns_any(
-            selected_rp.parse_allocations(found, "allocations"), deadline
+            allocation_candidates.parse_allocations(found, "allocations"), deadline
         )
 
     def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:

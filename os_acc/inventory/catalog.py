@@ -33,7 +33,7 @@ from os_acc.objects.request_group import (
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
 from os_acc.plugins import loader
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.scheduling.missing_mappings import TraitView
 from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
 

@@ -23,7 +23,7 @@ from os_acc.objects.request_group import (
     profile_index,
 )
 from os_acc.profiles.options import ProfileSource
-from os_acc.scheduling import accel_keys, request_groups
+from os_acc.scheduling import accel_keys, extra_specs
 
 #: The extra spec that names a flavor's profile. A request has at most one profile.
 KEY: Final = accel_keys.DEVICE_PROFILE
@@ -84,7 +84,7 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
             _check_same(specs, key, value, profile)
             found[key] = value
     if len(own) <= 1 < len(own) + len(profile.groups) and not _has_policy(specs):
-        found[request_groups.GROUP_POLICY] = GroupPolicy.NONE.value
+        found[extra_specs.GROUP_POLICY] = GroupPolicy.NONE.value
     return ExpandedFlavor(found, profile.name)
 
 
@@ -162,8 +162,8 @@ def lacks_policy(specs: Mapping[str, str]) -> bool:
 def _has_policy(specs: Mapping[Any, object]) -> bool:
     """Return whether a flavor has a valid policy; the parser warns of others."""
     return (
-        request_groups.GROUP_POLICY in specs
-        and request_groups.policy(specs[request_groups.GROUP_POLICY]) is not None
+        extra_specs.GROUP_POLICY in specs
+        and extra_specs.group_policy(specs[extra_specs.GROUP_POLICY]) is not None
     )
 
 
@@ -172,5 +172,5 @@ def _numbered(specs: Mapping[Any, object]) -> set[str]:
     return {
         suffix
         for key in specs
-        if isinstance(key, str) and (suffix := request_groups.suffix_of(key))
+        if isinstance(key, str) and (suffix := extra_specs.suffix_of(key))
     }

@@ -17,7 +17,6 @@ from os_acc import exception
 from os_acc.objects.bitstream import BitstreamRequest, parse_bitstream_request
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request_group import NUMBERED_SUFFIX, AttachTarget
-from os_acc.scheduling.request_groups import text_of
 
 #: The namespaces that take a group's suffix; they are synonyms.
 NAMESPACES: Final = ("accel", "os_acc")
@@ -30,11 +29,8 @@ DEVICE_PROFILE: Final = "accel:device_profile"
 class KeyTreatment(enum.Enum):
     """The purpose of a key about accelerators: the field of its request group."""
 
-    #: It selects the bitstream of a region: a field of BitstreamRequest.
     BITSTREAM = "bitstream_request"
-    #: It selects the attach target of the accelerators.
     TARGET = "attach_target"
-    #: It sets the NUMA policy.
     POLICY = "numa_policy"
 
 
@@ -79,6 +75,19 @@ class AccelKey:
     def treatment(self) -> KeyTreatment | None:
         """The purpose of the key; None if the name is unknown."""
         return KEYS.get(self.name)
+
+
+def text_of(key: str, value: object) -> str:
+    """Return the value of an extra spec, which must be text.
+
+    :raises InvalidExtraSpec: it is not text.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)} is {exception.show(value)}, "
+            f"a {type(value).__name__}, not text"
+        )
+    return value
 
 
 def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:

@@ -27,7 +27,7 @@ from os_acc.objects.request_group import (
     title,
 )
 from os_acc.scheduling.assignment import NO_PINS, Assignment
-from os_acc.scheduling.unmapped import TraitView, without_mappings
+from os_acc.scheduling.missing_mappings import TraitView, without_mappings
 
 _NOTHING_KNOWN: Final = TraitView()
 

@@ -25,7 +25,7 @@ from os_acc import exception
 from os_acc.objects.request_group import Allocations, FlavorRequest, GroupPolicy
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
 from os_acc.scheduling.assignment import Assignment, ProviderAllocation, assign
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.scheduling.missing_mappings import TraitView
 from tests.expected_errors import has
 from tests.functional.openstack.inner_placement import (
     InnerPlacement,

@@ -17,7 +17,7 @@ from os_acc.objects.request_group import (
 )
 from os_acc.scheduling import extra_specs
 from os_acc.scheduling.matching import match_groups
-from os_acc.scheduling.unmapped import TraitView
+from os_acc.scheduling.missing_mappings import TraitView
 from tests.expected_errors import has
 
 NODE = "00000000-0000-4000-8000-000000000000"
