@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cliff import columns, command, lister, show
 
 from os_acc import conf, exception
-from os_acc.cmd import configuration, identity
-from os_acc.cmd.app import OsAcc
-from os_acc.cmd.suggestions import add_suggestions
+from os_acc.cmd import environment
+from os_acc.cmd.main import OsAcc
 from os_acc.objects import device_spec
 
 # Each method imports what it calls: a command starts in a fraction of a second.
@@ -45,8 +44,7 @@ class Acting(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser; its errors suggest what was probably meant."""
         parser = super().get_parser(prog_name)
-        os_acc = self.os_acc
-        add_suggestions(parser, os_acc.parser, lambda: os_acc.words)
+        self.os_acc.add_suggestions(parser)
         return parser
 
     def get_epilog(self) -> str:
@@ -142,12 +140,12 @@ class Acting(command.Command):
 
         settings = self.settings
         if os.geteuid() == 0:
-            identity.check_owner(settings.state_path)
+            environment.check_owner(settings.state_path)
             # Before root drops its privileges: root starts helpers without sudo.
             client.Helper(settings.write_timeout, settings.helper_start_timeout).start(
                 time.monotonic() + settings.initialize_timeout
             )
-            identity.become_owner(settings.state_path)
+            environment.become_owner(settings.state_path)
         return service.build(self.os_acc.config, self.os_acc.root, Owner.COMMAND)
 
     def remark(self, text: str) -> None:
@@ -157,14 +155,14 @@ class Acting(command.Command):
     def remark_if_none_named(self) -> None:
         """Print where to configure devices, if none is configured."""
         if not device_spec.parse(self.settings.device_spec).entries:
-            files = configuration.read_files(self.os_acc.config)
-            where = " or ".join(files) or f"a file ({configuration.NAME_IT})"
+            files = environment.read_files(self.os_acc.config)
+            where = " or ".join(files) or f"a file ({environment.NAME_IT})"
             self.remark(f"device_spec is empty: set [os_acc] device_spec in {where}")
 
     def _drop_root(self) -> None:
         if os.path.isdir(self.settings.state_path):
             # Plugins are third-party code and need no root to inspect the host.
-            identity.become_owner(self.settings.state_path)
+            environment.become_owner(self.settings.state_path)
 
     def _print_error(self, error: exception.OsAccError) -> None:
         self.remark(error.message)

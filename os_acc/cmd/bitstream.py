@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.download import Progress
 from os_acc.bitstreams.library import Library
-from os_acc.cmd import arguments, base, identity
+from os_acc.cmd import arguments, base, environment
 from os_acc.objects.bitstream import Bitstream, Digest
 
 
@@ -64,7 +64,7 @@ class BitstreamFetch(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        identity.check_owner(self.settings.state_path)
+        environment.check_owner(self.settings.state_path)
         seconds = parsed_args.timeout or self.settings.plug_timeout
         images = self.library()
         found = [self._fetched(images, text, seconds) for text in parsed_args.image]
@@ -91,7 +91,7 @@ class BitstreamVerify(base.Listing):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        identity.check_owner(self.settings.state_path)
+        environment.check_owner(self.settings.state_path)
         return (*_HASH, "Size", "Result"), list(self._verified(parsed_args))
 
     def _verified(self, parsed_args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
@@ -119,7 +119,7 @@ class BitstreamPrune(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        identity.check_owner(self.settings.state_path)
+        environment.check_owner(self.settings.state_path)
         deadline = time.monotonic() + self.settings.plug_timeout
         gone = self.library().cache.prune(parsed_args.size, deadline)
         return (*_HASH, "Size"), [_row(each, parsed_args) for each in gone]

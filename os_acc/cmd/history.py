@@ -9,7 +9,7 @@ import contextlib
 import datetime
 
 from os_acc import exception
-from os_acc.cmd import arguments, base, device_states, identity
+from os_acc.cmd import arguments, base, device_states, environment
 from os_acc.objects.mdev import DeviceAddress, function_of
 from os_acc.objects.pci import PciAddress
 from os_acc.store import journal
@@ -50,7 +50,7 @@ class DeviceHistory(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         # Reading a store that does not exist gives no events, without an error.
-        identity.check_owner(self.settings.state_path)
+        environment.check_owner(self.settings.state_path)
         address = str(parsed_args.address) if parsed_args.address else None
         consumer = parsed_args.consumer
         found = [

@@ -8,7 +8,7 @@ import argparse
 from collections import Counter
 
 from os_acc import inspection, service
-from os_acc.cmd import base, identity
+from os_acc.cmd import base, environment
 from os_acc.host.pci_ids import ModelNames
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import function_of
@@ -66,7 +66,7 @@ class ProviderSync(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         if not parsed_args.dry_run:
             # Published names are recorded in the store.
-            identity.check_owner(self.settings.state_path)
+            environment.check_owner(self.settings.state_path)
         look = self.look()
         self.remark_if_none_named()
         wanted = capacity.capacities(look.inventory.providers.values(), look.recorded)

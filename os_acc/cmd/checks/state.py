@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 
 from os_acc.bitstreams import cache_files, options
-from os_acc.cmd import identity
-from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
+from os_acc.cmd import environment
+from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.exception import PluginReason
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
@@ -23,9 +23,8 @@ _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 def directory(context: CheckContext) -> Iterator[Finding]:
     """Check that the directory exists, its owner, permissions and free space."""
-    path = context.settings.state_path
-    uid, _gid = identity.check_owner(path)
-    owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
+    path, uid = context.state_path, context.owner
+    owner, me = environment.name_of(uid), environment.name_of(os.geteuid())
     if uid != os.geteuid():
         yield failed(
             f"{path} belongs to {owner}, but this user is {me}",
@@ -48,8 +47,7 @@ def directory(context: CheckContext) -> Iterator[Finding]:
 
 def file_system(context: CheckContext) -> Iterator[Finding]:
     """Check that the file system is local and survives a reboot."""
-    identity.check_owner(context.settings.state_path)
-    path = os.path.realpath(context.settings.state_path)
+    path = os.path.realpath(context.state_path)
     kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"
     if kind is None:
@@ -64,8 +62,7 @@ def file_system(context: CheckContext) -> Iterator[Finding]:
 
 def files(context: CheckContext) -> Iterator[Finding]:
     """Check that all files belong to the owner of the directory."""
-    path = context.settings.state_path
-    uid, _gid = identity.check_owner(path)
+    path, uid = context.state_path, context.owner
     strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
     if strange:
         yield failed(
@@ -79,7 +76,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
 
 def records(context: CheckContext) -> Iterator[Finding]:
     """Check that the store is intact, and list records that need an operator."""
-    identity.check_owner(context.settings.state_path)
+    context.state_path  # noqa: B018  (a missing directory has no records)
     found = context.recorded
     for path in found.damaged_files:
         yield warning(

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from os_acc.cmd import identity
+from os_acc.cmd import environment
 from os_acc.testing import TestHost, hosts, image_directory
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.glance_double import Double
@@ -260,7 +260,7 @@ def test_a_cache_that_others_may_write_is_a_warning(
 def test_a_cache_of_another_user_fails(
     console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (64055, 64055))
     monkeypatch.setattr(os, "geteuid", lambda: 64055)
     found = console.checks()["image cache"][0]
     assert found["Result"] == "failed"

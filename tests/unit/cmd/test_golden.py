@@ -13,7 +13,7 @@ import pytest
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from os_acc.cmd import check, history, identity
+from os_acc.cmd import check, environment, history
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import rootconf
 from os_acc.testing import hosts, uuid_of
@@ -156,8 +156,8 @@ def test_what_the_manual_shows_of_a_check(
         return fold(text.replace(state_path, "/var/lib/os_acc"))
 
     monkeypatch.setattr(check, "_folded", expanded)
-    monkeypatch.setattr(identity, "name_of", lambda _uid: "nova")
-    monkeypatch.setattr(identity, "owner_of", lambda _path: (NOVA, NOVA))
+    monkeypatch.setattr(environment, "name_of", lambda _uid: "nova")
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (NOVA, NOVA))
     monkeypatch.setattr(os, "geteuid", lambda: NOVA)
     monkeypatch.setattr(os, "access", lambda *_arguments, **_keywords: True)
     console.configure(*NAMED, more='[pci]\ndevice_spec = {"address": "0000:b1:00.0"}')

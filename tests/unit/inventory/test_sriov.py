@@ -11,8 +11,7 @@ import shutil
 import pytest
 from oslo_config import cfg
 
-from os_acc.cmd.checks import devices
-from os_acc.cmd.checks.context import CheckContext
+from os_acc.cmd.checks import CheckContext, devices
 from os_acc.inventory import sriov
 from os_acc.objects.device import RejectReason
 from os_acc.privsep import kernel as privsep_kernel

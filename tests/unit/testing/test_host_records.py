@@ -19,7 +19,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd.main import OsAcc
 from os_acc.host import numa, pci
 from os_acc.host.usage import read_usage
 from os_acc.inventory.discovery import Inventory

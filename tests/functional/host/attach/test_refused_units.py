@@ -14,8 +14,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.cmd.checks import devices
-from os_acc.cmd.checks.context import CheckContext
+from os_acc.cmd.checks import CheckContext, devices
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.capacity import Units
 from os_acc.plugins.nvme import NvmePlugin

@@ -15,8 +15,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.cmd.checks import devices, helpers
-from os_acc.cmd.checks.context import CheckContext
+from os_acc.cmd.checks import CheckContext, devices, helpers
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Erasure, RejectReason
 from os_acc.objects.lease import LeaseState

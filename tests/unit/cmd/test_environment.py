@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The command reads the named files, its own ones, or those of nova-compute."""
+"""The command reads the named files, its own ones, or those of nova-compute.
+
+Root acts as the owner of the state directory.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.cmd import configuration
+from os_acc.cmd import environment
 from os_acc.conf import Settings
+from os_acc.helper import client
 from os_acc.store import state_files
+from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 
 
@@ -32,7 +37,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def load(root: Path, *files: Path) -> cfg.ConfigOpts:
     config = cfg.ConfigOpts()
-    configuration.load(config, list(map(str, files)), [], str(root))
+    environment.load_configuration(config, list(map(str, files)), [], str(root))
     return config
 
 
@@ -49,7 +54,7 @@ def test_without_any_its_own_are_read_once(
     write(tmp_path / "etc/nova/nova.conf", "[os_acc]\nnode_name = of-nova\n")
     found(own, own)
     config = load(tmp_path)
-    assert configuration.read_files(config) == (str(own),)
+    assert environment.read_files(config) == (str(own),)
     assert len(Settings.load(config).device_spec) == 1
 
 
@@ -62,7 +67,7 @@ def test_without_its_own_those_of_nova_compute_are_read(
     write(directory / "a.conf", "[os_acc]\nnode_name = two\n")
     found()
     config = load(tmp_path)
-    assert configuration.read_files(config) == (
+    assert environment.read_files(config) == (
         *(str(nova), str(compute)),
         str(directory),
     )
@@ -161,3 +166,107 @@ def test_without_a_valid_record_the_node_has_the_name_of_the_host(
 def test_an_invalid_state_path_is_reported_by_the_command(tmp_path: Path) -> None:
     with pytest.raises(exception.InvalidConfiguration, match="state_path"):
         name_with(tmp_path, "state_path = no/absolute/path")
+
+
+# -- the user ------------------------------------------------------------------
+
+NOVA = (64055, 64056)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Simulate a process of root; return its changes of identity, in order."""
+    done: list[str] = []
+    uid = [0]
+
+    def become(*ids: int) -> None:
+        done.append(f"user {ids}")
+        uid[0] = ids[1]
+
+    monkeypatch.setattr(os, "geteuid", lambda: uid[0])
+    monkeypatch.setattr(os, "setgroups", lambda ids: done.append(f"groups {ids}"))
+    monkeypatch.setattr(os, "setresgid", lambda *ids: done.append(f"group {ids}"))
+    monkeypatch.setattr(os, "setresuid", become)
+    return done
+
+
+@pytest.fixture
+def of_nova(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a user without a name own the state directory."""
+    monkeypatch.setattr(environment, "owner_of", lambda _path: NOVA)
+
+
+@pytest.mark.usefixtures("of_nova")
+def test_root_becomes_the_owner_for_good(tmp_path: Path, steps: list[str]) -> None:
+    environment.become_owner(str(tmp_path))
+    environment.become_owner(str(tmp_path))
+    assert steps == [
+        "groups [64056]",
+        "group (64056, 64056, 64056)",
+        "user (64055, 64055, 64055)",
+    ]
+
+
+def test_root_gets_the_other_groups_of_the_owner_too(
+    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (1, 1))
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid, 107])
+    environment.become_owner(str(tmp_path))
+    assert steps[0] == "groups [1, 107]"
+
+
+def test_a_directory_of_roots_keeps_root(
+    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "owner_of", lambda _path: (0, 0))
+    environment.become_owner(str(tmp_path))
+    assert steps == []
+
+
+def test_an_ordinary_user_stays_what_it_is(
+    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    environment.become_owner(str(tmp_path))
+    assert steps == []
+
+
+def test_a_missing_directory_is_not_made_by_root(
+    tmp_path: Path, steps: list[str]
+) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(exception.StateUnavailable) as raised:
+        environment.become_owner(str(missing))
+    assert f"install -d -o nova -g nova -m 0750 {missing}" in raised.value.hint
+    assert not missing.exists()
+    assert steps == []
+
+
+@pytest.mark.usefixtures("of_nova")
+def test_the_helpers_start_while_root_and_the_store_opens_after(
+    console: Console, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = client.Helper.start
+
+    def note(self: client.Helper, *arguments: object) -> None:
+        steps.append(f"helper, with {os.listdir(console.bench.state_path)}")
+        start(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client.Helper, "start", note)
+    assert console.run("unplug", uuid_of(1)).status == 0
+    assert steps[0] == "helper, with []"
+    assert steps[1:4] == [
+        "groups [64056]",
+        "group (64056, 64056, 64056)",
+        "user (64055, 64055, 64055)",
+    ]
+
+
+@pytest.mark.usefixtures("of_nova")
+@pytest.mark.parametrize("arguments", [("device", "list"), ("attached",), ("check",)])
+def test_who_only_looks_gives_up_root_too(
+    console: Console, steps: list[str], arguments: tuple[str, ...]
+) -> None:
+    console.run(*arguments)
+    assert steps[-1] == "user (64055, 64055, 64055)"

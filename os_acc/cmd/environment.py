@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Selection of the configuration: usually that of nova-compute."""
+"""The environment of a command: configuration, user, and the simulated host."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 from collections.abc import Sequence
 
 from oslo_config import cfg
 
 from os_acc import conf, exception
-from os_acc.store import state_files
+from os_acc.store import owner_of, state_files
 
 PROJECT = "os-acc"
 #: Hint for a wrong or missing configuration.
@@ -30,9 +32,13 @@ _NOVA_PCI = cfg.MultiStrOpt(
 _NOVA_MDEV = cfg.ListOpt(
     "enabled_mdev_types", default=[], deprecated_name="enabled_vgpu_types"
 )
+_MAKE_HOST = "make a host in a new directory: os-acc demo --keep DIR"
 
 
-def load(
+# -- configuration ----------------------------------------------------------
+
+
+def load_configuration(
     config: cfg.ConfigOpts, files: Sequence[str], directories: Sequence[str], root: str
 ) -> None:
     """Parse configuration files and directories.
@@ -50,10 +56,7 @@ def load(
     ]
     try:
         config(
-            arguments,
-            project=PROJECT,
-            default_config_files=[],
-            default_config_dirs=[],
+            arguments, project=PROJECT, default_config_files=[], default_config_dirs=[]
         )
         _register_novas_options(config)
         _use_recorded_name(config)
@@ -119,8 +122,106 @@ def _register_novas_options(config: cfg.ConfigOpts) -> None:
     config.register_opts([_NOVA_MDEV], group="devices")
     for name in config.devices.enabled_mdev_types:
         addresses = cfg.ListOpt(
-            "device_addresses",
-            default=[],
-            deprecated_group=f"vgpu_{name}",
+            "device_addresses", default=[], deprecated_group=f"vgpu_{name}"
         )
         config.register_opts([addresses], group=f"mdev_{name}")
+
+
+# -- user -------------------------------------------------------------------
+
+
+def check_owner(state_path: str) -> tuple[int, int]:
+    """Return the user and group id of the state directory's owner.
+
+    :raises StateUnavailable: the directory does not exist.
+    """
+    if not os.path.exists(state_path):
+        raise exception.StateUnavailable(
+            f"state directory {state_path} does not exist",
+            hint="create it for the user of nova-compute: install -d -o nova "
+            f"-g nova -m 0750 {state_path}",
+        )
+    return owner_of(state_path)
+
+
+def become_owner(state_path: str) -> None:
+    """Switch from root to the owner permanently, with the owner's groups.
+
+    :raises StateUnavailable: the directory does not exist.
+    """
+    if os.geteuid() != 0:
+        return
+    uid, gid = check_owner(state_path)
+    if uid == 0:
+        return
+    try:
+        groups = os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        groups = [gid]
+    # The user last: only root may change groups. All three ids, so that the
+    # switch is irreversible.
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def name_of(uid: int) -> str:
+    """Return a user's name, or the number if it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+# -- simulated host ---------------------------------------------------------
+
+
+def simulated_host(directory: str) -> tuple[str, str]:
+    """Return the root and the configuration file of a host of ``os-acc demo --keep``.
+
+    Root becomes the owner of the directory: its configuration names the command
+    that starts the helpers.
+
+    :raises InvalidInput: the directory has no simulated host.
+    """
+    root = os.path.join(directory, "host")
+    config_file = os.path.join(directory, "os-acc.conf")
+    if not os.path.isdir(os.path.join(root, "sys")) or not os.path.isfile(config_file):
+        raise exception.InvalidInput(
+            f"{directory} has no simulated host", hint=_MAKE_HOST
+        )
+    become_owner(directory)
+    # Commands for the real host do not import the simulation.
+    from os_acc.testing.kernel import FakeKernel
+
+    try:
+        # Completes a change of the tree that a killed process has begun.
+        FakeKernel(root)
+    except OSError as error:
+        raise exception.InvalidInput(
+            f"cannot use the simulated host in {directory}: {error.strerror}",
+            hint="run the command as the owner of the directory",
+        ) from error
+    return root, config_file
+
+
+def simulated_helpers(
+    state_path: str, root: str, config_file: str
+) -> contextlib.AbstractContextManager[None]:
+    """Keep all helpers on a simulated host, also those that its configuration omits.
+
+    A helper that is started as on a real host would reach the real kernel, as root.
+
+    :raises InvalidConfiguration: the host is a copy, or was moved: it has the state of
+        another one.
+    """
+    directory = os.path.realpath(os.path.dirname(config_file))
+    if os.path.dirname(os.path.realpath(state_path)) != directory:
+        raise exception.InvalidConfiguration(
+            f"{config_file} is of another simulated host: its state_path is "
+            f"{state_path}",
+            hint=f"a simulated host cannot be moved or copied; {_MAKE_HOST}",
+        )
+    from os_acc.testing import helper
+
+    return helper.helpers_started_by(helper.command(root, config_file))
