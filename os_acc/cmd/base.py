@@ -214,6 +214,11 @@ class Formatted(columns.FormattableColumn[Any]):
         return self._value
 
 
+def plain(text: str) -> str:
+    """Replace characters that are unprintable or invalid in XML."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
 def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:
     """Format a value for a table: None and [] as a dash, a list as lines."""
     if parsed_args.formatter != "table":

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from os_acc.cmd import base
-from os_acc.cmd.drawing.labels import plain
 from os_acc.objects.request_group import DeviceProfile, ProfileGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.profiles.flavors import Flavors
@@ -148,7 +147,7 @@ class ProfileApply(base.Showing):
 
 def _text(given: str) -> base.Formatted:
     """Format third-party text; control characters are replaced for terminals."""
-    return base.Formatted(given, "\n".join(map(plain, given.splitlines())))
+    return base.Formatted(given, "\n".join(map(base.plain, given.splitlines())))
 
 
 def _groups(groups: Sequence[ProfileGroup]) -> base.Formatted:

@@ -8,7 +8,7 @@ import argparse
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, TextIO
 
@@ -16,11 +16,15 @@ from cliff.formatters import base as formatters
 from stevedore import ExtensionManager, extension
 
 from os_acc import exception
-from os_acc.cmd import arguments, base
-from os_acc.cmd.drawing import rows, snapshot, tree
+from os_acc.cmd import arguments, base, topology_labels, topology_tree
+from os_acc.cmd.device_states import DeviceStatus, device_states
+from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.host import numa, pci
 from os_acc.numa import network_options
+from os_acc.numa.policies import GuestCells
+from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import NUMATopology
+from os_acc.objects.pci import PciAddress, PciFunction
 
 _TREE = "tree"
 _WIDTH = 80
@@ -74,15 +78,15 @@ class Topology(base.Listing):
             self._parser.error("--svg is a format of its own")
         self._snapshot = self._look(parsed_args.cells)
         self.remark_if_none_named()
-        more = rows.MORE if parsed_args.cells else ()
-        return (*rows.COLUMNS, *more), rows.rows(self._snapshot)
+        more = MORE if parsed_args.cells else ()
+        return (*COLUMNS, *more), rows(self._snapshot)
 
     def _draw(self, parsed_args: argparse.Namespace) -> None:
         # Slow to import.
-        from os_acc.cmd.drawing import render
+        from os_acc.cmd import topology_render as render
 
-        host = tree.draw(self._snapshot, long=parsed_args.long)
-        supplies = tree.supplies(self._snapshot)
+        host = topology_tree.draw(self._snapshot, long=parsed_args.long)
+        supplies = topology_tree.supplies(self._snapshot)
         if parsed_args.svg:
             _write(parsed_args.svg, render.picture(host, supplies))
             return
@@ -93,7 +97,7 @@ class Topology(base.Listing):
         colours = is_terminal and "NO_COLOR" not in os.environ
         render.write_text(host, supplies, out, width, colours=colours)
 
-    def _look(self, cells: tuple[int, ...]) -> snapshot.HostSnapshot:
+    def _look(self, cells: tuple[int, ...]) -> HostSnapshot:
         look, root = self.look(), self.os_acc.root
         topology = self._with_networks(numa.read_topology(root))
         for cell in cells:
@@ -105,9 +109,23 @@ class Topology(base.Listing):
                     if known
                     else "the cells of this host are unknown",
                 )
-        parents = pci.read_parents(root, look.inventory.host.functions)
-        name, models = self.settings.node_name, self.models(look)
-        return snapshot.of(look, name, parents, topology, cells, models)
+        states = {each.address: each for each in device_states(look)}
+        free: dict[str, list[int | None]] = {}
+        for provider in look.inventory.providers.values():
+            nodes = free.setdefault(provider.device.resource_class, [])
+            for handle in provider.device.handles:
+                if states[handle.address].state is DeviceStatus.FREE:
+                    nodes.append(handle.numa_node)
+        return HostSnapshot(
+            name=self.settings.node_name,
+            host=look.inventory.host,
+            states=states,
+            parents=pci.read_parents(root, look.inventory.host.functions),
+            topology=topology,
+            free=free,
+            guest=GuestCells(topology, cells) if cells else None,
+            models=self.models(look),
+        )
 
     def _with_networks(self, topology: NUMATopology) -> NUMATopology:
         try:
@@ -149,3 +167,84 @@ def _write(file: TextIO, picture: str) -> None:
         raise exception.InvalidInput(
             f"cannot write {file.name}: {error.strerror}"
         ) from error
+
+
+# -- rows for programs -------------------------------------------------------
+
+COLUMNS = (
+    "Kind",
+    "Name",
+    "Below",
+    "NUMA Node",
+    "Resource Class",
+    "State",
+    "Consumer",
+    "Instance Name",
+    "Model",
+    "Driver",
+    "IOMMU Group",
+    "Reason",
+)
+#: Additional columns for a given guest.
+MORE = ("Affinity", "Policies")
+
+
+def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
+    """Yield the tree of ``--long``, in ``COLUMNS``, and ``MORE`` for a guest."""
+    cells = snapshot.topology.cells
+    blank = (None,) * (len(COLUMNS) - 4)
+    for socket in sorted({cell.socket for cell in cells if cell.socket is not None}):
+        nothing = (None, None) if snapshot.guest else ()
+        yield ("socket", f"socket {socket}", None, None, *blank, *nothing)
+    for cell in cells:
+        below = None if cell.socket is None else f"socket {cell.socket}"
+        name = f"cell {cell.id}"
+        yield ("cell", name, below, cell.id, *blank, *_affinity(snapshot, cell.id))
+    trees = topology_tree.plant(snapshot, everything=True)
+    known = {cell.id for cell in cells}
+    states = filter(None, map(function_of, snapshot.states))
+    for address in sorted({*snapshot.functions, *states}):
+        function = snapshot.functions.get(address)
+        node = function.numa_node if function else None
+        above = trees.above.get(address)
+        below = f"cell {node}" if node in known else None
+        yield (
+            _kind(function),
+            str(address),
+            str(above) if above else below,
+            node,
+            *_device(snapshot, address, function),
+            *(
+                _affinity(snapshot, node)
+                if function
+                else (None for _column in (MORE if snapshot.guest else ()))
+            ),
+        )
+
+
+def _kind(function: PciFunction | None) -> str:
+    if function is None:
+        return "gone"
+    return "bridge" if function.is_bridge else function.role.value
+
+
+def _device(
+    snapshot: HostSnapshot, address: PciAddress, function: PciFunction | None
+) -> Iterator[Any]:
+    device = snapshot.states.get(address)
+    lease = device.lease if device else None
+    yield device.resource_class if device else None
+    yield device.state.value if device else None
+    yield lease.consumer if lease else None
+    yield (lease.guest.name or None) if lease else None
+    yield snapshot.models.short(function.identity) if function else None
+    yield function.driver if function else None
+    yield function.iommu_group if function else None
+    yield (device.reason or None) if device else None
+
+
+def _affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[Any]:
+    found = snapshot.affinity(node)
+    if found is not None:
+        yield found.name.lower()
+        yield [policy.value for policy in topology_labels.allowing(found)]

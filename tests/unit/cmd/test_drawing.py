@@ -15,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from os_acc.cmd import topology
+from os_acc.cmd import topology_labels as labels
+from os_acc.cmd import topology_render as render
+from os_acc.cmd import topology_tree as tree
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.drawing import labels, render, rows, tree
-from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
-from os_acc.cmd.drawing.tree import Line
+from os_acc.cmd.topology_labels import HostSnapshot
+from os_acc.cmd.topology_tree import Line
 from os_acc.objects.pci import PciAddress
 from tests.unit.cmd.drawing_hosts import (
     BRIDGE,
@@ -133,9 +136,9 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
 
 @given(scenes())
 def test_programs_are_told_of_every_function_once(host: HostSnapshot) -> None:
-    found = list(rows.rows(host))
-    more = rows.MORE if host.guest else ()
-    assert {len(row) for row in found} <= {len(rows.COLUMNS) + len(more)}
+    found = list(topology.rows(host))
+    more = topology.MORE if host.guest else ()
+    assert {len(row) for row in found} <= {len(topology.COLUMNS) + len(more)}
     names = Counter(row[1] for row in found if row[0] not in ("socket", "cell"))
     assert names == Counter(map(str, {*host.functions, *host.states}))
     known = {row[1] for row in found} | {None}
@@ -323,11 +326,11 @@ def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> No
 # -- free devices by policy ------------------------------------------------
 
 FOUR = cells(0, 0, 1, 1)
-ONE_EACH = [Accelerator("GPU", node, True) for node in (0, 1, 2, None)]
+ONE_EACH = {"GPU": (0, 1, 2, None)}
 
 
 def test_each_cell_says_how_many_each_policy_would_allow() -> None:
-    host = scene([], topology=FOUR, accelerators=ONE_EACH)
+    host = scene([], topology=FOUR, free=ONE_EACH)
     (supply,) = tree.supplies(host)
     # By policy: required, socket, legacy, preferred.
     assert supply.rows == (
@@ -338,13 +341,13 @@ def test_each_cell_says_how_many_each_policy_would_allow() -> None:
 
 
 def test_what_is_not_free_counts_for_nobody() -> None:
-    host = scene([], accelerators=[Accelerator("GPU", 0, False)])
+    host = scene([], free={"GPU": ()})
     (supply,) = tree.supplies(host)
     assert (supply.free, supply.rows) == (0, ())
 
 
 def test_where_no_cells_are_known_every_policy_allows_all() -> None:
-    host = scene([], topology=cells(), accelerators=ONE_EACH)
+    host = scene([], topology=cells(), free=ONE_EACH)
     (supply,) = tree.supplies(host)
     assert supply.rows == (("any", *("4",) * 4),)
 
@@ -365,6 +368,6 @@ def test_for_a_guest_each_device_says_how_near_it_is(
 
 
 def test_a_guest_in_several_cells_is_one_row() -> None:
-    host = scene([], topology=FOUR, accelerators=ONE_EACH, guest=(0, 2))
+    host = scene([], topology=FOUR, free=ONE_EACH, guest=(0, 2))
     (supply,) = tree.supplies(host)
     assert supply.rows == (("0+2", "2", "3", "3", "4"),)

@@ -9,13 +9,13 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from os_acc.cmd import base
+from os_acc.cmd import topology_labels as labels
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.drawing import labels
-from os_acc.cmd.drawing.labels import POLICIES
-from os_acc.cmd.drawing.snapshot import HostSnapshot
+from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.numa.policies import GuestCells, allows
 from os_acc.objects.mdev import function_of
-from os_acc.objects.numa import NUMACell
+from os_acc.objects.numa import NUMACell, NUMAPolicy
 from os_acc.objects.pci import PciAddress
 
 # Up to this number, each instance has a line of its own below a card.
@@ -53,7 +53,7 @@ class Supply:
     """The free accelerators of one resource class.
 
     :ivar rows: cells with equal numbers, and the free accelerators for a guest in
-        them by each of ``POLICIES``; cells of one guest as ``0+1``.
+        them by each of ``NUMAPolicy``; cells of one guest as ``0+1``.
     """
 
     resource_class: str
@@ -63,14 +63,9 @@ class Supply:
 
 def supplies(snapshot: HostSnapshot) -> tuple[Supply, ...]:
     """Return the supplies for a guest in each cell, or for the given guest."""
-    free: dict[str, list[int | None]] = {}
-    for each in snapshot.accelerators:
-        nodes = free.setdefault(each.resource_class, [])
-        if each.is_free:
-            nodes.append(each.numa_node)
     return tuple(
-        Supply(labels.plain(name), len(nodes), tuple(_rows(snapshot, nodes)))
-        for name, nodes in sorted(free.items())
+        Supply(base.plain(name), len(nodes), tuple(_rows(snapshot, nodes)))
+        for name, nodes in sorted(snapshot.free.items())
     )
 
 
@@ -96,7 +91,7 @@ def _rows(
 def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[str, ...]:
     return tuple(
         str(sum(allows(policy, guest.affinity(node)) for node in nodes))
-        for policy in POLICIES
+        for policy in NUMAPolicy
     )
 
 
@@ -182,7 +177,7 @@ class _Artist:
         else:
             below = tuple(self._node(*nodes))
         return Line(
-            f"host {labels.plain(self._snapshot.name)}",
+            f"host {base.plain(self._snapshot.name)}",
             tuple(self._summary()),
             below=(*below, *self._missing()),
         )
@@ -356,7 +351,7 @@ class _Artist:
                 str(device.address),
                 (
                     *labels.holder([device.lease] if device.lease else []),
-                    labels.plain(device.reason),
+                    base.plain(device.reason),
                 ),
                 device.state.value,
             )
@@ -364,8 +359,8 @@ class _Artist:
             if device.function is None
         }
         for name, error in sorted(self._snapshot.host.unreadable.items()):
-            label = labels.plain(name)
-            lines.setdefault(label, Line(label, (labels.plain(str(error)),)))
+            label = base.plain(name)
+            lines.setdefault(label, Line(label, (base.plain(str(error)),)))
         if lines:
             yield Line("not to be seen", below=tuple(lines.values()))
 

@@ -16,8 +16,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.drawing.labels import POLICIES
-from os_acc.cmd.drawing.tree import Line, Supply
+from os_acc.cmd.topology_tree import Line, Supply
+from os_acc.objects.numa import NUMAPolicy
 
 # Legible on light and on dark backgrounds.
 _COLOURS = {
@@ -145,7 +145,7 @@ def _tables(supplies: Sequence[Supply]) -> Iterator[RenderableType]:
         yield Text(f"\n{supply.resource_class}, free: {supply.free}")
         if supply.rows:
             table = Table(box=None, padding=(0, 0, 0, 2), header_style="")
-            for name in ("cells", *(policy.value for policy in POLICIES)):
+            for name in ("cells", *(policy.value for policy in NUMAPolicy)):
                 table.add_column(name, justify="right")
             for row in supply.rows:
                 table.add_row(*row)

@@ -1,20 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Texts about functions and cells."""
+"""The host that ``os-acc topology`` draws, and the texts that describe its parts."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from os_acc.cmd import base
 from os_acc.cmd.device_states import DeviceState
-from os_acc.cmd.drawing.snapshot import HostSnapshot
-from os_acc.numa.policies import allows
+from os_acc.host.pci import Host
+from os_acc.host.pci_ids import ModelNames
+from os_acc.numa.policies import GuestCells, allows
 from os_acc.objects.lease import Lease
-from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy
+from os_acc.objects.mdev import DeviceAddress, DeviceName
+from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.request_group import AttachTarget
+
+# PCI Code and ID Assignment Specification, base classes.
+_CLASSES = {
+    0x01: "storage",
+    0x02: "network",
+    0x03: "display",
+    0x04: "multimedia",
+    0x05: "memory",
+    0x06: "bridge",
+    0x07: "communication",
+    0x08: "system",
+    0x0B: "processor",
+    0x0C: "serial bus",
+    0x10: "encryption",
+    0x11: "signal processing",
+    0x12: "accelerator",
+    0x40: "co-processor",
+    0xFF: "other",
+}
+_AFFINITIES = {
+    Affinity.LOCAL: "local",
+    Affinity.UNKNOWN: "unknown distance",
+    Affinity.SAME_SOCKET: "same socket",
+    Affinity.REMOTE: "remote",
+}
+_TARGETS = {
+    AttachTarget.HOST: "the host has it for that guest",
+    AttachTarget.NONE: "kept for that guest",
+}
+_FEW = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """A host at one moment.
+
+    :ivar name: name of the compute node.
+    :ivar states: states of the functions that os_acc may use.
+    :ivar parents: the direct parent of each function that is not on a root bus.
+    :ivar free: the NUMA nodes of the free accelerators, by resource class.
+    :ivar guest: the guest of the drawing; None: no particular guest.
+    :ivar models: the model names of functions, as far as they are known.
+    """
+
+    name: str
+    host: Host
+    states: Mapping[DeviceAddress | DeviceName, DeviceState]
+    parents: Mapping[PciAddress, PciAddress]
+    topology: NUMATopology
+    free: Mapping[str, Sequence[int | None]]
+    guest: GuestCells | None = None
+    models: ModelNames = dataclasses.field(default_factory=ModelNames)
+
+    @property
+    def functions(self) -> Mapping[PciAddress, PciFunction]:
+        """Every function of the host."""
+        return self.host.functions
+
+    def affinity(self, node: int | None) -> Affinity | None:
+        """Return the affinity of a node to the guest; None without a guest."""
+        return self.guest.affinity(node) if self.guest else None
 
 
 def addresses(
@@ -64,45 +129,6 @@ def _short(address: PciAddress, before: PciAddress | None) -> str:
     return str(address)
 
 
-#: From the strictest policy.
-POLICIES = tuple(NUMAPolicy)
-
-# PCI Code and ID Assignment Specification, base classes.
-_CLASSES = {
-    0x01: "storage",
-    0x02: "network",
-    0x03: "display",
-    0x04: "multimedia",
-    0x05: "memory",
-    0x06: "bridge",
-    0x07: "communication",
-    0x08: "system",
-    0x0B: "processor",
-    0x0C: "serial bus",
-    0x10: "encryption",
-    0x11: "signal processing",
-    0x12: "accelerator",
-    0x40: "co-processor",
-    0xFF: "other",
-}
-_AFFINITIES = {
-    Affinity.LOCAL: "local",
-    Affinity.UNKNOWN: "unknown distance",
-    Affinity.SAME_SOCKET: "same socket",
-    Affinity.REMOTE: "remote",
-}
-_TARGETS = {
-    AttachTarget.HOST: "the host has it for that guest",
-    AttachTarget.NONE: "kept for that guest",
-}
-_FEW = 3
-
-
-def plain(text: str) -> str:
-    """Replace characters that are unprintable or invalid in XML."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in text)
-
-
 def _kind(function: PciFunction) -> str:
     base = function.class_code >> 16
     return _CLASSES.get(base, f"class {base:02x}")
@@ -120,13 +146,13 @@ def affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[str]:
     if found is not None:
         policies = allowing(found)
         named = ", ".join(each.value for each in policies)
-        every = len(policies) == len(POLICIES)
+        every = len(policies) == len(NUMAPolicy)
         yield f"{_AFFINITIES[found]} ({'every policy' if every else named})"
 
 
 def allowing(found: Affinity) -> tuple[NUMAPolicy, ...]:
     """Return the policies that allow a device with this affinity."""
-    return tuple(policy for policy in POLICIES if allows(policy, found))
+    return tuple(policy for policy in NUMAPolicy if allows(policy, found))
 
 
 def holder(leases: Sequence[Lease]) -> Iterator[str]:
@@ -137,7 +163,7 @@ def holder(leases: Sequence[Lease]) -> Iterator[str]:
     elif consumers:
         (lease,) = consumers.values()
         name = lease.guest.name
-        yield plain(f"{name} ({lease.consumer})" if name else lease.consumer)
+        yield base.plain(f"{name} ({lease.consumer})" if name else lease.consumer)
         if lease.wanted.attach_target in _TARGETS:
             yield _TARGETS[lease.wanted.attach_target]
 
@@ -149,12 +175,14 @@ def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     # Other details of a member are those of its main function.
     is_member = device is not None and _is_member(device)
     if device is not None:
-        yield from [plain(device.reason)] if is_member else _device(snapshot, [device])
+        yield from (
+            [base.plain(device.reason)] if is_member else _device(snapshot, [device])
+        )
     yield _role(found)
     yield from _model(snapshot, found)
     if not is_member:
         owners = snapshot.host.netdevs.items()
-        yield from (plain(name) for name, owner in owners if owner == address)
+        yield from (base.plain(name) for name, owner in owners if owner == address)
     yield driver(found)
     if not is_member:
         yield _group(snapshot, found)
@@ -184,12 +212,12 @@ def _model(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
     """Yield the model of a function, if its name is known."""
     name = snapshot.models.known(found.identity)
     if name is not None:
-        yield plain(name)
+        yield base.plain(name)
 
 
 def driver(found: PciFunction) -> str:
     """Return the name of the function's driver."""
-    return plain(found.driver) if found.driver else "no driver"
+    return base.plain(found.driver) if found.driver else "no driver"
 
 
 def cell(found: NUMACell) -> Iterator[str]:
@@ -204,7 +232,7 @@ def cell(found: NUMACell) -> Iterator[str]:
             yield f"{pages.free} of {pages.total} pages of {size} free"
     networks = sorted(found.network_info.physnets)
     if networks:
-        yield plain(f"networks {', '.join(networks)}")
+        yield base.plain(f"networks {', '.join(networks)}")
     if found.network_info.tunneled:
         yield "tunnels"
     far: dict[int, list[int]] = {}
@@ -224,11 +252,11 @@ def _device(snapshot: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[
     first = devices[0]
     yield from holder([each.lease for each in devices if each.lease])
     if first.reason:
-        yield plain(first.reason)
+        yield base.plain(first.reason)
     if first.function is not None:
         yield from affinity(snapshot, first.function.numa_node)
     if first.resource_class:
-        yield plain(first.resource_class)
+        yield base.plain(first.resource_class)
 
 
 def _is_member(device: DeviceState) -> bool:
