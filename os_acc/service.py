@@ -19,8 +19,8 @@ from os_acc.attach import (
     lifecycle,
     manager,
     programming,
+    recovery,
     region_operations,
-    release_retries,
     serialize,
 )
 from os_acc.attach.services import Services
@@ -370,7 +370,8 @@ def _build(
         *(service.rejections, service.health, reconciler),
     )
     life = lifecycle.Lifecycle(services, programmer, offered.offered)
-    life.replay(_part(deadline, _REPLAY_SHARE))
+    recover = recovery.Recovery(services, life, offered)
+    recover.replay(_part(deadline, _REPLAY_SHARE))
     # Before VFs are created: a guest may have a PF whose lease is lost.
     reconciler.recorded_state(store.until(deadline), deadline)
     vfs = sriov.VfMaker(root, rules, store, locks, helper)
@@ -393,14 +394,8 @@ def _build(
         ProfileLookup(config),
         new_publisher(config, settings),
         regions,
-        release_retries.Retrier(
-            life,
-            offered,
-            regions,
-            settings.release_retry_interval,
-            settings.write_timeout,
-            settings.plug_timeout,
-        ),
+        recover,
+        recovery.Retrier(recover, life, offered, regions, settings),
         external_events.NovaEvents(config),
         networks,
         vfs,

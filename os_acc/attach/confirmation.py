@@ -16,7 +16,7 @@ from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import Policies, allows
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request_group import (
@@ -32,7 +32,7 @@ LOG = log.getLogger(__name__)
 
 
 class Confirmer:
-    """Settle and confirm the leases of a consumer; the caller holds its lock."""
+    """Confirm the leases of a consumer; the caller holds its lock."""
 
     def __init__(
         self,
@@ -48,30 +48,6 @@ class Confirmer:
         self._catalog = catalog
         self._swapper = swapper
         self._rebuilder = rebuilder
-
-    def settled(
-        self, consumer: str, leases: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Settle a consumer's unfinished leases; return those that it holds.
-
-        :param leases: of the consumer, as recorded.
-        They are in the order of their groups, as a new plug returns them.
-
-        :raises OsAccError: an unfinished lease cannot be released now.
-        """
-        if any(lease.is_unfinished for lease in leases):
-            released = self._life.settle(consumer, deadline)
-            # A failed plug recounts the leases anyway.
-            for lease, error in released.failed:
-                # A guest does not wait for a device that was replaced.
-                if not lease.is_spare:
-                    raise error
-            failed = bool(released.failed)
-            both = (*leases, *released.done)
-            self._catalog.count_released(both, failed, deadline)
-            leases = self._store.until(deadline).leases(consumer)
-        held = (lease for lease in leases if lease.state is LeaseState.HELD)
-        return tuple(sorted(held, key=lambda each: each.group))
 
     def match(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection

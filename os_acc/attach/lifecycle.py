@@ -11,13 +11,12 @@ caller of each method that changes leases holds the consumer's lock.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import exception
 from os_acc.attach import (
     device_state,
     devices,
@@ -38,7 +37,6 @@ from os_acc.host import attributes
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.recorded_state import RecordedState
-from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
@@ -140,8 +138,7 @@ class Lifecycle:
         # A rollback needs time of its own: the plug may have used up its time.
         deadline = max(deadline, time.monotonic() + self._helper.write_timeout)
         try:
-            self._record_again(intents, deadline)
-            failed = self.settle(intents[0].consumer, deadline, intents).failed
+            failed = self.release(self._unfinished(intents, deadline), deadline).failed
         except exception.OsAccError as error:
             if not is_refused_by_store(error):
                 cause.add_note(f"cannot roll back: {error}")
@@ -155,12 +152,25 @@ class Lifecycle:
         for lease, why in failed:
             cause.add_note(f"cannot give {lease.address} back: {why}")
 
-    def _record_again(self, intents: Sequence[Lease], deadline: float) -> None:
-        """Record the intents that the store has lost, so that a crash is survived."""
+    def _unfinished(self, intents: Sequence[Lease], deadline: float) -> list[Lease]:
+        """Return the unfinished leases of a consumer whose plug has failed.
+
+        The intents are among them in any state: the commit may have succeeded although
+        the disk reported an error. Those that the store has lost are recorded again, so
+        that a crash is survived.
+        """
         store = self._store.until(deadline)
-        recorded = {lease.uuid for lease in store.leases(intents[0].consumer)}
-        if lost := [lease for lease in intents if lease.uuid not in recorded]:
-            store.add(lost)
+        recorded = store.leases(intents[0].consumer)
+        known = {each.uuid for each in recorded}
+        void = {each.uuid for each in intents}
+        if lost := [each for each in intents if each.uuid not in known]:
+            recorded = (*recorded, *store.add(lost))
+        return [
+            each
+            for each in recorded
+            # A lease that has taken over a request is the only one that serves it.
+            if each.is_unfinished or (each.uuid in void and not each.arq)
+        ]
 
     # -- preparing again: held leases --------------------------------------
 
@@ -255,64 +265,3 @@ class Lifecycle:
             store.delete([each for each in done if each.needs_erase], to_erase=True)
         # 4. Record why the others were not.
         return ReleaseResult(done, record_failures(failed, store))
-
-    # -- settling ----------------------------------------------------------
-
-    def settle(
-        self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
-    ) -> ReleaseResult:
-        """Release a consumer's leases that a crash or a failure left unfinished.
-
-        An uncommitted plug is rolled back; an unplug that has begun continues. The
-        caller holds the consumer's lock.
-
-        :param failed: leases of a failed plug, released in any state: the commit
-            may have succeeded although the disk reported an error.
-        """
-        void = {lease.uuid for lease in failed}
-        unfinished = [
-            lease
-            for lease in self._store.until(deadline).leases(consumer)
-            # A lease that has taken over a request is the only one that serves it.
-            if lease.is_unfinished or (lease.uuid in void and not lease.arq)
-        ]
-        if not unfinished:
-            return ReleaseResult((), ())
-        # The log already has the failure that a retry repeats.
-        is_new = not all(lease.has_failed_release for lease in unfinished)
-        LOG.log(
-            logging.WARNING if is_new else logging.DEBUG,
-            "settling %d unfinished lease(s) of consumer %s",
-            len(unfinished),
-            unfinished[0].consumer_title,
-        )
-        return self.release(unfinished, deadline)
-
-    def replay(self, deadline: float) -> None:
-        """Settle each consumer with unfinished leases, unless its lock is held."""
-
-        def settle(consumer: str) -> None:
-            for lease, error in self.settle_if_free(consumer, deadline).failed:
-                title = lease.consumer_title
-                LOG.error("%s stays leased to %s: %s", lease.address, title, error)
-
-        deadlines.side_by_side(self.unfinished(deadline), settle)
-
-    def unfinished(self, deadline: float) -> list[str]:
-        """Return the consumers with unfinished leases, sorted."""
-        leases = self._store.until(deadline).leases()
-        return sorted({lease.consumer for lease in leases if lease.is_unfinished})
-
-    def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
-        """Settle a consumer, unless an operation on it is in progress.
-
-        Errors are logged: one bad record does not stop the others (CVE-2022-37394).
-        """
-        try:
-            with self._locks.try_hold([consumer_lock(consumer)]) as is_held:
-                if is_held:
-                    return self.settle(consumer, deadline)
-                LOG.debug("an operation on consumer %s is in progress", consumer)
-        except exception.OsAccError as error:
-            LOG.error("cannot settle consumer %s: %s", consumer, error)
-        return ReleaseResult((), ())

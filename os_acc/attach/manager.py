@@ -21,8 +21,8 @@ from os_acc.attach import (
     planning,
     programming,
     rebuild,
+    recovery,
     region_operations,
-    release_retries,
     serialize,
     swap,
     verification,
@@ -87,7 +87,8 @@ class Manager:
         profiles: ProfileLookup,
         publisher: sync.Publisher,
         regions: region_operations.RegionOperations,
-        retrier: release_retries.Retrier,
+        recover: recovery.Recovery,
+        retrier: recovery.Retrier,
         nova_events: external_events.NovaEvents,
         networks: Callable[[], NetworkAffinity],
         vfs: sriov.VfMaker,
@@ -111,6 +112,7 @@ class Manager:
         self.profiles = profiles
         self.publisher = publisher
         self.regions = regions
+        self.recovery = recover
         self.retrier = retrier
         self.nova_events = nova_events
         self._networks = networks
@@ -196,7 +198,7 @@ class Manager:
         """
         instance = InstanceInfo(consumer, image_id=image_id)
         leases = self.store.until(deadline).leases(consumer)
-        held = self._confirmer.settled(consumer, leases, deadline)
+        held = self.recovery.settled(consumer, leases, deadline)
         self._confirmer.recorded(instance, NOTHING_SAID, held, deadline)
 
     def check_bind(
@@ -254,7 +256,7 @@ class Manager:
         with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
             store = self.store.until(deadline)
             for each in (old, new):
-                self._confirmer.settled(each, store.leases(each), deadline)
+                self.recovery.settled(each, store.leases(each), deadline)
             return len(store.rekey(old, new))
 
     # -- inventory and leases ----------------------------------------------
@@ -362,7 +364,7 @@ class Manager:
             policies = Policies.of(instance, request.pci_numa_policy)
             read = self.catalog.read(deadline)
             leases = read[1].of_consumer(instance.uuid)
-            held = self._confirmer.settled(instance.uuid, leases, deadline)
+            held = self.recovery.settled(instance.uuid, leases, deadline)
             is_current = not any(lease.is_unfinished for lease in leases)
             if selection is None:
                 return self._confirmer.recorded(instance, policies, held, deadline)

@@ -203,7 +203,7 @@ def test_a_plug_that_a_reboot_has_ended_is_erased(host):
     # The helper's record is gone: it does not tell that no guest had the card.
     host.kernel.reboot()
     host.restart()
-    host.manager.life.replay(1e9)
+    host.manager.recovery.replay(1e9)
     check_erased(host)
 
 

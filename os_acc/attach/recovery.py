@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Retries of failed releases, in threads for which no operation waits.
+"""Recovery: settle the leases that a crash or a failure has left unfinished.
 
-A lease stays ``releasing`` after a failure that can pass. Each attempt takes the
-consumer's lock only if it is free, and each consumer has a thread of its own: a stuck
-device delays no other. A retry runs the same release as an unplug; it never takes a
-device from a process that holds it. The same rounds program unverified regions with
-their recorded images, if the operator has switched that on (``reprogram_at_release``).
-While devices are being erased (:mod:`os_acc.attach.erasure`), further rounds continue
-the erasures alone.
+It happens when the service starts, when an operation of the consumer begins, and in
+threads for which no operation waits.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Final
 
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import conf, deadlines, exception
 from os_acc.attach import lifecycle, region_operations
+from os_acc.attach.release_result import ReleaseResult
+from os_acc.attach.services import Services
 from os_acc.inventory.catalog import Catalog
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
@@ -34,33 +34,111 @@ _MOST: Final = 32
 _ERASURE_PAUSE: Final = 5.0
 
 
+class Recovery:
+    """Settle consumers: roll plugs back, and continue the releases that have begun."""
+
+    def __init__(
+        self, services: Services, life: lifecycle.Lifecycle, catalog: Catalog
+    ) -> None:
+        self._store = services.store
+        self._locks = services.locks
+        self._life = life
+        self._catalog = catalog
+
+    def replay(self, deadline: float) -> None:
+        """Settle each consumer with unfinished leases, unless its lock is held."""
+
+        def settle(consumer: str) -> None:
+            for lease, error in self.settle_if_free(consumer, deadline).failed:
+                title = lease.consumer_title
+                LOG.error("%s stays leased to %s: %s", lease.address, title, error)
+
+        deadlines.side_by_side(self.unfinished(deadline), settle)
+
+    def unfinished(self, deadline: float) -> list[str]:
+        """Return the consumers with unfinished leases, sorted."""
+        leases = self._store.until(deadline).leases()
+        return sorted({lease.consumer for lease in leases if lease.is_unfinished})
+
+    def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
+        """Settle a consumer, unless an operation on it is in progress.
+
+        Errors are logged: one bad record does not stop the others (CVE-2022-37394).
+        """
+        try:
+            with self._locks.try_hold([consumer_lock(consumer)]) as is_held:
+                if is_held:
+                    leases = self._store.until(deadline).leases(consumer)
+                    return self._settle(leases, deadline)
+                LOG.debug("an operation on consumer %s is in progress", consumer)
+        except exception.OsAccError as error:
+            LOG.error("cannot settle consumer %s: %s", consumer, error)
+        return ReleaseResult((), ())
+
+    def settled(
+        self, consumer: str, leases: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Settle a consumer; return the leases that it holds, in the order of a plug.
+
+        :param leases: of the consumer, as recorded; the caller holds its lock.
+        :raises OsAccError: an unfinished lease cannot be released now.
+        """
+        released = self._settle(leases, deadline)
+        # A failed plug recounts the leases anyway.
+        for lease, error in released.failed:
+            # A guest does not wait for a device that was replaced.
+            if not lease.is_spare:
+                raise error
+        if released.done or released.failed:
+            both = (*leases, *released.done)
+            self._catalog.count_released(both, bool(released.failed), deadline)
+            leases = self._store.until(deadline).leases(consumer)
+        held = [lease for lease in leases if lease.state is LeaseState.HELD]
+        return tuple(sorted(held, key=lambda each: each.group))
+
+    def _settle(self, leases: Sequence[Lease], deadline: float) -> ReleaseResult:
+        unfinished = [lease for lease in leases if lease.is_unfinished]
+        if not unfinished:
+            return ReleaseResult((), ())
+        # The log already has the failure that a retry repeats.
+        is_new = not all(lease.has_failed_release for lease in unfinished)
+        LOG.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "settling %d unfinished lease(s) of consumer %s",
+            len(unfinished),
+            unfinished[0].consumer_title,
+        )
+        return self._life.release(unfinished, deadline)
+
+
 class Retrier:
-    """Settle unfinished leases, at intervals and on request of a plug.
+    """Settle consumers in threads, at intervals and on request of a plug.
 
-    Leases that another process left unfinished are settled as well, for example
-    those of a killed command. Nothing is retried before :meth:`start`.
-
-    :param interval: seconds between two rounds.
-    :param seconds: time limit of one attempt; an unplug of the same consumer waits
-        for the attempt.
-    :param program_seconds: time limit of the programming of one region.
+    Leases that another process left unfinished are settled as well, for example those
+    of a killed command. Each attempt takes the consumer's lock only if it is free, and
+    each consumer has a thread of its own: a stuck device delays no other. The same
+    rounds program unverified regions with their recorded images, if the operator has
+    switched that on (``reprogram_at_release``). While devices are being erased
+    (:mod:`os_acc.attach.erasure`), further rounds continue the erasures alone. Nothing
+    is retried before :meth:`start`.
     """
 
     def __init__(
         self,
+        recovery: Recovery,
         life: lifecycle.Lifecycle,
         catalog: Catalog,
         regions: region_operations.RegionOperations,
-        interval: float,
-        seconds: float,
-        program_seconds: float,
+        settings: conf.Settings,
     ) -> None:
+        self._recovery = recovery
         self._life = life
         self._catalog = catalog
         self._regions = regions
-        self._interval = interval
-        self._seconds = seconds
-        self._program_seconds = program_seconds
+        self._interval = settings.release_retry_interval
+        # An unplug of the same consumer waits for the attempt.
+        self._seconds = settings.write_timeout
+        self._program_seconds = settings.plug_timeout
         self._is_started = False
         # An earlier service may have begun an erasure.
         self._is_erasing = True
@@ -148,7 +226,7 @@ class Retrier:
     def _due(self, deadline: float) -> dict[str, Callable[[str], None]]:
         """Return the attempts that are due, by consumer or key of a region."""
         try:
-            consumers = self._life.unfinished(deadline)
+            consumers = self._recovery.unfinished(deadline)
         except exception.OsAccError as error:
             LOG.warning("cannot retry releases now, will retry: %s", error)
             return {}
@@ -195,7 +273,7 @@ class Retrier:
     def _settle(self, consumer: str) -> None:
         deadline = time.monotonic() + self._seconds
         try:
-            released = self._life.settle_if_free(consumer, deadline)
+            released = self._recovery.settle_if_free(consumer, deadline)
             if not released.done and not released.failed:
                 return
             for lease in released.done:
