@@ -27,7 +27,7 @@ from os_acc.attach import (
     swap,
     verification,
 )
-from os_acc.attach.reached_functions import FunctionElsewhere
+from os_acc.attach.region_checks import FunctionElsewhere
 from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio

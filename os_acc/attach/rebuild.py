@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import programming, reached_functions, region_use
+from os_acc.attach import programming, region_checks
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.attach.services import Services
@@ -213,7 +213,7 @@ class Rebuilder:
         }
         if job is None:
             return decided
-        region_use.check_free(self._root, job, state, left)
+        region_checks.check_free(self._root, job, state, left)
         for each in requirements:
             self._helper.check_unused(each.lease, deadline)
         return {
@@ -295,8 +295,8 @@ def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) ->
     :raises ImageUnusable: none does, or the image does not state which function it is.
     """
     try:
-        reached_functions.check(requirements, {coming.key: coming})
-    except reached_functions.FunctionElsewhere as error:
+        region_checks.check_reached(requirements, {coming.key: coming})
+    except region_checks.FunctionElsewhere as error:
         raise exception.RegionUnusable(
             error.message,
             hint=_PLUG_AGAIN,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Choose the PCI function that leads to an accelerator function of a region.
+"""Checks of regions: beside other guests, and of the function that each guest reaches.
 
 The devices of a plug are selected before its images are known, and an image decides
 what each PCI function reaches. A selection that reaches another function is repeated
@@ -9,18 +9,100 @@ among the PCI functions that reach the requested one.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from os_acc import exception
-from os_acc.attach import plugin_steps
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
+from os_acc.helper import client
+from os_acc.host import pci
+from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
+from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region, function_at, functions_held
 from os_acc.objects.request_group import title
-from os_acc.plugins import base
-from os_acc.plugins.loader import Plugins
+from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.scheduling.device_selection import Reaching
+
+# -- beside other guests ---------------------------------------------------
+
+
+def check_decided(region: Region, recorded: RecordedState) -> None:
+    """Check that no rebuild has yet to program the region.
+
+    :raises RegionUnusable: IN_USE: one has.
+    """
+    lease = recorded.rebuilding(region)
+    if lease is not None:
+        raise exception.RegionUnusable(
+            f"{region} is not programmed yet for the rebuild of {lease.consumer}, "
+            f"which has {lease.address}",
+            hint="plug that instance to finish its rebuild, or unplug it",
+            reason=exception.RegionReason.IN_USE,
+        )
+
+
+def check_free(
+    root: str,
+    job: ProgrammingJob,
+    recorded: RecordedState,
+    left: Collection[DeviceAddress] = (),
+) -> None:
+    """Check that no other guest has a function of the region.
+
+    A function on vfio-pci may be in a guest also without a lease.
+
+    :param left: PCI functions that the guest of the job will give back before.
+    :raises RegionUnusable: a guest has one, or may have one.
+    """
+    refused = f"cannot program {job.region} with image {job.bitstream.image}"
+    own = {each.lease.uuid for each in job.requirements}
+    for lease in recorded.leases:
+        if lease.uuid not in own and lease.uses_region(job.region):
+            raise exception.RegionUnusable(
+                f"{refused}: its PCI function {lease.address} is leased to "
+                f"{lease.consumer}",
+                reason=exception.RegionReason.IN_USE,
+            )
+    members = {each for one in job.requirements for each in one.lease.members}
+    for address in sorted(set(job.region.pci_functions) - members.union(left)):
+        function = pci.read_function(root, address)
+        if address in recorded.taken or (
+            function is not None and is_vfio_driver(function.driver)
+        ):
+            raise exception.RegionUnusable(
+                f"{refused}: a guest may have its PCI function {address}",
+                hint="see 'os-acc device list': unplug its consumer, or release "
+                "or adopt a device in an unknown state",
+                reason=exception.RegionReason.IN_USE,
+            )
+
+
+def check_idle(
+    job: ProgrammingJob,
+    leases: Sequence[Lease],
+    others: Sequence[Lease],
+    helper: client.Helper,
+    deadline: float,
+) -> None:
+    """Check that no other guest has used the region since the host booted.
+
+    :raises RegionUnusable: another guest has a function of it in this boot.
+    :raises DeviceInUse: a process holds a function of another guest.
+    """
+    own = {lease.uuid for lease in leases}
+    for other in others:
+        if other.uuid in own or not other.uses_region(job.region):
+            continue
+        if other.programming and other.programming.boot_id == job.lease.boot_id:
+            raise exception.RegionUnusable(
+                f"cannot program {job.region} with image {job.bitstream.image}: "
+                f"its PCI function {other.address} is leased to {other.consumer}",
+                reason=exception.RegionReason.IN_USE,
+            )
+        helper.check_unused(other, deadline)
+
+
+# -- the functions that guests reach ----------------------------------------
 
 
 class FunctionElsewhere(exception.RegionUnusable):
@@ -36,27 +118,7 @@ class FunctionElsewhere(exception.RegionUnusable):
         self.reaching = reaching
 
 
-def after(
-    job: ProgrammingJob, plugins: Plugins, plugin: base.PluginBase, deadline: float
-) -> Region:
-    """Return a region with the functions that its plugin expects after a job.
-
-    :raises PluginFailed: the plugin fails, or its answer is invalid.
-    """
-    pairs = plugin_steps.call(
-        plugins, plugin, deadline, plugin.functions_of, job.region, job.bitstream
-    )
-    try:
-        functions = tuple((place, each) for place, each in pairs)
-        return dataclasses.replace(job.region, functions=functions)
-    except (TypeError, ValueError) as error:
-        raise exception.PluginFailed(
-            f"the plugin {plugin.name} does not state the functions of image "
-            f"{job.bitstream.image} in {job.region}: {error}"
-        ) from error
-
-
-def check(
+def check_reached(
     requirements: Sequence[RegionRequirement], regions: Mapping[str, Region]
 ) -> None:
     """Check that each planned lease reaches its function.
