@@ -15,6 +15,7 @@ from oslo_log import log
 
 from os_acc import conf, deadlines, exception, inspection
 from os_acc.attach import (
+    Services,
     external_events,
     lifecycle,
     manager,
@@ -23,7 +24,6 @@ from os_acc.attach import (
     region_operations,
     serialize,
 )
-from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.bitstreams.options import BitstreamSettings
 from os_acc.helper import client, reconciliation, vendor_steps

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import lifecycle, planning, rebuild, swap
-from os_acc.attach.services import Services
+from os_acc.attach import Services, lifecycle, planning, rebuild, swap
 from os_acc.host import pci, vfio
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import Policies, allows

@@ -12,8 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import device_state, erasure, plugin_steps, verification
-from os_acc.attach.services import Services
+from os_acc.attach import Services, device_state, erasure, plugin_steps, verification
 from os_acc.helper import client
 from os_acc.host import mdev
 from os_acc.objects.lease import Action, Lease, LeaseState, latest

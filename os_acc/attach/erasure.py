@@ -22,9 +22,8 @@ from typing import Final
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import device_state, plugin_steps
+from os_acc.attach import Services, device_state, plugin_steps
 from os_acc.attach.release_result import record_failures
-from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes, pci
 from os_acc.objects.device import Provider

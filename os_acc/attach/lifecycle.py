@@ -18,6 +18,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.attach import (
+    Services,
     device_state,
     devices,
     erasure,
@@ -31,7 +32,6 @@ from os_acc.attach.release_result import (
     is_refused_by_store,
     record_failures,
 )
-from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider

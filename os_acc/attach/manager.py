@@ -15,6 +15,7 @@ from oslo_log import log
 
 from os_acc import conf, exception
 from os_acc.attach import (
+    Services,
     confirmation,
     external_events,
     lifecycle,
@@ -28,7 +29,6 @@ from os_acc.attach import (
     verification,
 )
 from os_acc.attach.region_checks import FunctionElsewhere
-from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery, health_steps, sriov

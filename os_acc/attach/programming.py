@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.attach import plugin_steps, region_checks
+from os_acc.attach import Services, plugin_steps, region_checks
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.plugin_steps import RegionSteps
 from os_acc.attach.region_images import RegionImages
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
-from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
 from os_acc.objects.bitstream import Bitstream
 from os_acc.objects.lease import Lease

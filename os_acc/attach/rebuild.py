@@ -18,10 +18,9 @@ from collections.abc import Collection, Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.attach import programming, region_checks
+from os_acc.attach import Services, programming, region_checks
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
-from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.objects.bitstream import Image
 from os_acc.objects.lease import Lease

@@ -18,9 +18,8 @@ from typing import Final
 from oslo_log import log
 
 from os_acc import conf, deadlines, exception
-from os_acc.attach import lifecycle, region_operations
+from os_acc.attach import Services, lifecycle, region_operations
 from os_acc.attach.release_result import ReleaseResult
-from os_acc.attach.services import Services
 from os_acc.inventory.catalog import Catalog
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.store.locks import consumer_lock

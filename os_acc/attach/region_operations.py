@@ -19,9 +19,8 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import deadlines, exception
-from os_acc.attach import lifecycle, planning, programming
+from os_acc.attach import Services, lifecycle, planning, programming
 from os_acc.attach.release_result import is_transient
-from os_acc.attach.services import Services
 from os_acc.bitstreams.library import Library
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog

@@ -24,13 +24,13 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.attach import (
+    Services,
     device_state,
     lifecycle,
     planning,
     programming,
     verification,
 )
-from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
