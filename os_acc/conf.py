@@ -349,7 +349,7 @@ def list_opts(
     from os_acc.numa import network_options
     from os_acc.placement import options as placement
     from os_acc.plugins import loader
-    from os_acc.profiles import cyborg, flavors
+    from os_acc.profiles import flavors, sources
     from os_acc.profiles import options as profiles
 
     return [
@@ -360,7 +360,7 @@ def list_opts(
         (glance.GROUP, glance.SERVICE.list_opts()),
         (placement.GROUP, placement.list_opts()),
         (profiles.GROUP, list(profiles.OPTIONS)),
-        (profiles.CYBORG, cyborg.SERVICE.list_opts()),
+        (profiles.CYBORG, sources.SERVICE.list_opts()),
         (profiles.NOVA, flavors.SERVICE.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
         *loader.list_opts(enabled),

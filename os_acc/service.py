@@ -36,7 +36,7 @@ from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.plugins import loader
-from os_acc.profiles.lookup import ProfileLookup
+from os_acc.profiles.expansion import ProfileLookup
 from os_acc.store import readonly, state_files
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks

@@ -48,7 +48,7 @@ from os_acc.objects.request_group import (
 from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion
-from os_acc.profiles.lookup import ProfileLookup
+from os_acc.profiles.expansion import ProfileLookup
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
 from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock

@@ -37,7 +37,7 @@ from os_acc.objects.api import ExternalEvents, NotifyReport
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.request_group import profile_index
-from os_acc.profiles.options import ProfileSource
+from os_acc.profiles.sources import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from os_acc.cmd import base
 from os_acc.objects.request_group import DeviceProfile, ProfileGroup
-from os_acc.profiles import expansion, lookup
+from os_acc.profiles import expansion
 from os_acc.profiles.flavors import Flavors
-from os_acc.profiles.options import ProfileSource
+from os_acc.profiles.sources import ProfileSource
 
 _WITHOUT_POLICY = (
     "the flavor has several groups: also set group_policy to isolate or none"
@@ -180,7 +180,7 @@ def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _source(command: base.Acting) -> ProfileSource:
-    return lookup.ProfileLookup(command.os_acc.config).source
+    return expansion.ProfileLookup(command.os_acc.config).source
 
 
 def _deadline(command: base.Acting) -> float:

@@ -16,7 +16,7 @@ from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base
 from os_acc.objects.accelerator_request import AcceleratorRequest, check_found
 from os_acc.objects.request_group import AttachTarget, RequestGroup
-from os_acc.profiles import expansion, lookup
+from os_acc.profiles import expansion
 from os_acc.scheduling import allocation_candidates, extra_specs
 
 _FLAVOR_HINT = "pass what 'openstack flavor show FLAVOR -f json' prints"
@@ -96,7 +96,7 @@ class RequestShow(base.Showing):
             return specs
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
-        found = lookup.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
+        found = expansion.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
         if found.unreadable:
             self.remark(
                 "not shown: the groups of device profile "

@@ -11,9 +11,12 @@ Cyborg, the flavor can contain the groups themselves.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.objects.request_group import (
@@ -22,7 +25,8 @@ from os_acc.objects.request_group import (
     GroupPolicy,
     profile_index,
 )
-from os_acc.profiles.options import ProfileSource
+from os_acc.profiles.options import ProfileSettings
+from os_acc.profiles.sources import Cyborg, ProfileFiles, ProfileSource
 from os_acc.scheduling import accel_keys, extra_specs
 
 #: The extra spec that names a flavor's profile. A request has at most one profile.
@@ -88,10 +92,46 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
     return ExpandedFlavor(found, profile.name)
 
 
+class ProfileLookup:
+    """Look up the device profiles of flavors.
+
+    :raises InvalidConfiguration: an option is invalid.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._settings = ProfileSettings.load(conf)
+        self.source: ProfileSource = (
+            Cyborg(conf)
+            if self._settings.source == "cyborg"
+            else ProfileFiles(self._settings.catalogue)
+        )
+
+    def expanded(self, specs: object, deadline: float) -> ExpandedFlavor:
+        """See :func:`expanded`.
+
+        Without a configured source, the profile is left to Nova and Cyborg, as it
+        is without os_acc: its name is returned as ``unreadable``.
+        """
+        if (name := named(specs)) and self._are_nowhere():
+            return ExpandedFlavor(specs, unreadable=name)
+        return expanded(specs, self.source, deadline)
+
+    def _are_nowhere(self) -> bool:
+        """Return whether no source is configured, and the default has no file."""
+        if self._settings.source != "catalogue" or self._settings.is_set:
+            return False
+        try:
+            # lstat(): a dangling link is a configured source.
+            os.lstat(self._settings.catalogue)
+        except OSError as error:
+            # Reading the file reports any other error.
+            return isinstance(error, FileNotFoundError)
+        return False
+
+
 def _check_same(
     specs: Mapping[Any, object], key: str, value: str, profile: DeviceProfile
 ) -> None:
-    """Reject a key of the flavor that contradicts the profile."""
     own = accel_keys.find(key)
     if own is None or key not in specs:
         return

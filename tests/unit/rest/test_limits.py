@@ -23,9 +23,9 @@ from os_acc.bitstreams.glance import source as glance
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.placement import options as placement
 from os_acc.placement.client import Client
-from os_acc.profiles import cyborg, flavors
-from os_acc.profiles.cyborg import Cyborg
+from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors
+from os_acc.profiles.sources import Cyborg
 from os_acc.rest import client, session
 from os_acc.rest.service import Service
 from tests.expected_errors import raises
@@ -88,7 +88,7 @@ class Server(http.server.ThreadingHTTPServer):
         declared = {}
         if name == "Keystone":
             declared = keystone_double.credentials(self.url, "x")
-        return list(Cyborg(self.conf(cyborg.SERVICE, **declared)).checked(soon()))
+        return list(Cyborg(self.conf(sources.SERVICE, **declared)).checked(soon()))
 
 
 class _Handler(keystone_double.Handler):
@@ -239,7 +239,7 @@ def test_a_server_does_not_set_the_pause_before_a_retry(server: Server) -> None:
     answers = iter([of(b"", 503, Retry_After="86400"), of(b'{"device_profiles": []}')])
     server.answer = lambda handler: next(answers)(handler)
     options = {"status_code_retries": 1, "status_code_retry_delay": 0.001}
-    source = Cyborg(server.conf(cyborg.SERVICE, **options))
+    source = Cyborg(server.conf(sources.SERVICE, **options))
     assert list(source.checked(soon())) == []
 
 
@@ -252,7 +252,7 @@ def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
             handler.wfile.write(b" ")
         handler.wfile.write(b'{"device_profiles": []}')
 
-    source = Cyborg(server.conf(cyborg.SERVICE))
+    source = Cyborg(server.conf(sources.SERVICE))
     server.answer = drip
     calls = source._link
     # On a slow host, a call may end before it has reached the server.

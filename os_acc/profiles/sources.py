@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Device profiles in YAML files of the host.
+"""Sources of device profiles: YAML files of the host, and Cyborg.
 
-::
+A file::
 
     device_profiles:
     - name: fpga-dp1
@@ -24,17 +24,30 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import yaml
+from oslo_config import cfg
 
 from os_acc import deadlines, exception
 from os_acc.objects.request_group import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.options import CheckedProfile
+from os_acc.profiles.options import CYBORG
 from os_acc.rest import responses
+from os_acc.rest.client import ServiceClient
 from os_acc.rest.responses import UnusableValue
+from os_acc.rest.service import Service
 
+if TYPE_CHECKING:
+    from requests import Response
+
+SERVICE: Final = Service(
+    name="Cyborg",
+    group=CYBORG,
+    version="v2",
+    spoken="version 2 is the only one",
+    service_type=exception.ServiceType.ACCELERATOR,
+)
 _SUFFIX: Final = ".yaml"
 #: Bytes: room for hundreds of profiles. PyYAML takes seconds for a megabyte.
 _LARGEST: Final = 1 << 18
@@ -43,12 +56,34 @@ _SHOWN: Final = 8
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 # O_NONBLOCK: opening a FIFO must not block.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: A profile, or the error of one that cannot be used.
+CheckedProfile: TypeAlias = DeviceProfile | exception.OsAccError
+
+
+class ProfileSource(Protocol):
+    """A source of device profiles."""
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        """Return the profile with this name or UUID.
+
+        :param deadline: on the clock of :func:`time.monotonic`.
+        :raises NotFound: the source does not have the profile.
+        :raises InvalidProfile: the profile is invalid.
+        :raises ServiceUnavailable: the source does not answer.
+        """
+
+    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
+        """Yield the profiles or their errors, each with its source, in no order.
+
+        :raises ServiceUnavailable: the source does not answer.
+        """
+
+
+# -- files ------------------------------------------------------------------
 
 
 class ProfileFiles:
-    """Files as a :class:`os_acc.profiles.options.ProfileSource`.
-
-    An invalid profile does not hide the others.
+    """Device profiles in files; an invalid one does not hide the others.
 
     :param path: a file, or a directory of files.
     """
@@ -57,7 +92,7 @@ class ProfileFiles:
         self._path = path
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`os_acc.profiles.options.ProfileSource.profile`.
+        """See :meth:`.ProfileSource.profile`.
 
         :raises InvalidProfile: the profile is invalid, or not unique.
         """
@@ -275,3 +310,55 @@ def _unreadable(path: str, why: str | None) -> exception.ServiceUnavailable:
         service=exception.ServiceType.ACCELERATOR,
         reason=exception.OutageReason.LOCAL_SOURCE,
     )
+
+
+# -- Cyborg -----------------------------------------------------------------
+
+
+class Cyborg:
+    """The device profiles of Cyborg's API, version 2; thread-safe.
+
+    ``GET /v2/device_profiles`` is the only request to Cyborg, and changes nothing:
+    https://docs.openstack.org/api-ref/accelerator/.
+
+    :param conf: the configuration, read at the first request.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._link = ServiceClient(conf, SERVICE)
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        """See :meth:`.ProfileSource.profile`.
+
+        :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
+        """
+        for entry in self._listed(deadline):
+            if isinstance(entry, Mapping) and parser.is_called(entry, name):
+                return parser.read(entry)
+        raise exception.NotFound(
+            f"Cyborg has no device profile {exception.show(name)}",
+            hint="'os-acc profile list' lists the existing ones",
+            kind=exception.ObjectKind.PROFILE,
+        )
+
+    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
+        """See :meth:`.ProfileSource.checked`.
+
+        :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
+        """
+        for entry in self._listed(deadline):
+            try:
+                yield SERVICE.name, parser.read(entry)
+            except exception.InvalidProfile as error:
+                yield SERVICE.name, error
+
+    def _listed(self, deadline: float) -> list[object]:
+        # The whole list, as Nova reads it: Cyborg has no pages, and some releases
+        # cannot filter by name.
+        path, about = "/v2/device_profiles", "list the device profiles"
+        return self._link.ask("GET", path, _profiles, about, deadline)
+
+
+def _profiles(answer: Response) -> list[object]:
+    # Not parsed yet: an invalid profile must not hide the others.
+    return [each.found for each in responses.document(answer)["device_profiles"]]
