@@ -95,7 +95,9 @@ class Double:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve = self._server.serve_forever
+        # The end of a server waits for the end of its interval.
+        threading.Thread(target=serve, args=(0.01,), daemon=True).start()
 
     def end(self) -> None:
         """Stop the server."""
