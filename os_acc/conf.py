@@ -347,7 +347,7 @@ def list_opts(
     from os_acc.bitstreams import options as bitstreams
     from os_acc.bitstreams.glance import source as glance
     from os_acc.numa import network_options
-    from os_acc.placement import options as placement
+    from os_acc.placement import client as placement
     from os_acc.plugins import loader
     from os_acc.profiles import flavors, sources
     from os_acc.profiles import options as profiles

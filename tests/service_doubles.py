@@ -30,7 +30,7 @@ from os_acc.objects.accelerator_request import (
     RequestBinding,
     RequestState,
 )
-from os_acc.placement import options as placement
+from os_acc.placement import client as placement
 from os_acc.placement.client import Client
 from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors

@@ -28,7 +28,7 @@ from os_acc.objects.region import (
     functions_held,
 )
 from os_acc.objects.request_group import title
-from os_acc.placement import region_traits
+from os_acc.placement import device_traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RegionRequirement:
         return any(
             not self._lacking(
                 names_function,
-                region_traits.function_traits(region, [each]),
+                device_traits.function_traits(region, [each]),
             )
             for each in functions
         )
@@ -91,14 +91,14 @@ class RegionRequirement:
             (UNKNOWN), or the region lacks a trait that Placement has for it
             (MISMATCH).
         """
-        lacking = self._lacking(names_region, region_traits.interface_traits(now))
+        lacking = self._lacking(names_region, device_traits.interface_traits(now))
         if lacking:
             raise exception.RegionUnusable(
                 f"{now} does not have the trait {lacking}",
                 reason=exception.RegionReason.MISMATCH,
             )
         if self.bitstream is not None:
-            functions = region_traits.function_traits(now, implemented(self.bitstream))
+            functions = device_traits.function_traits(now, implemented(self.bitstream))
             if lacking := self._lacking(names_function, functions):
                 raise exception.InvalidExtraSpec(
                     f"{title(self.lease.group)} requires {lacking}, but image "
@@ -187,7 +187,7 @@ class RegionRequirement:
                 found |= functions
         if self.function_id is not None and self.function_id not in found:
             return False
-        held = region_traits.function_traits(now, filter(None, found))
+        held = device_traits.function_traits(now, filter(None, found))
         return not self._lacking(names_function, held)
 
     def recorded(

@@ -30,7 +30,7 @@ from os_acc.objects.request_group import (
     FlavorRequest,
     Selection,
 )
-from os_acc.placement import published, region_traits, sync
+from os_acc.placement import device_traits, published, sync
 from os_acc.placement.provider_tree import TreeWriter
 from os_acc.plugins import loader
 from os_acc.scheduling.missing_mappings import TraitView
@@ -347,7 +347,7 @@ class Catalog:
                 each.uuid: each.device.traits for each in inventory.providers.values()
             },
             heard=self.tree.heard,
-            changes=region_traits.may_change,
+            changes=device_traits.may_change,
         )
         if not isinstance(selection, Allocations) or not selection.is_unmapped:
             return view

@@ -37,7 +37,7 @@ from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
-from os_acc.placement import cell_traits, region_traits
+from os_acc.placement import device_traits
 from os_acc.plugins import answers, base, loader
 from os_acc.store import state_files
 
@@ -174,10 +174,8 @@ def discover(
     absent = kept_capacity.absent(root, host, found.devices, recorded)
     refused_before = state_files.recorded_refusals(rules.state_path, root)
     devices = [
-        cell_traits.described(
-            region_traits.described(
-                _with_faults(device, faults, refused_before, loaded), recorded
-            )
+        device_traits.described(
+            _with_faults(device, faults, refused_before, loaded), recorded
         )
         for device in kept_capacity.keep(host, found.devices, recorded, absent)
     ]

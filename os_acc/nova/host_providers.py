@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from os_acc import deadlines, exception
 from os_acc.objects.bitstream import canonical_function_id, names_function
-from os_acc.placement import cell_traits, region_traits
+from os_acc.placement import device_traits
 from os_acc.scheduling.candidate_order import ProviderState
 
 #: Requests of a process that have no answer yet, at most. A request that hangs
@@ -133,11 +133,11 @@ def parse(summaries: Mapping[str, Any]) -> Providers:
 def _provider(summary: Mapping[str, Any]) -> ProviderState:
     traits = frozenset(summary["traits"])
     return ProviderState(
-        cells=cell_traits.cells_of(traits),
+        cells=device_traits.cells_of(traits),
         functions=frozenset(
             canonical_function_id(trait) for trait in traits if names_function(trait)
         ),
-        is_programmable=region_traits.PROGRAMMABLE in traits,
+        is_programmable=device_traits.PROGRAMMABLE in traits,
         free={
             name: each["capacity"] - each["used"]
             for name, each in summary["resources"].items()

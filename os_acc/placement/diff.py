@@ -25,26 +25,24 @@ from os_acc.objects.published import (
     classes,
     traits,
 )
-from os_acc.placement import cell_traits, published, region_traits
-from os_acc.placement.api_model import (
-    EMPTY,
-    ListedProvider,
-    ProviderContents,
-    Record,
-    record,
-    withdrawn,
-)
+from os_acc.placement import device_traits, published
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.changes import (
+    EMPTY,
     Create,
     DeleteName,
+    ListedProvider,
     MakeName,
     Move,
+    ProviderContents,
+    Record,
     RefusedChange,
     Remove,
     SetInventories,
     SetTraits,
     Step,
+    record,
+    withdrawn,
 )
 
 _OF_EARLIER_NODE: Final = (
@@ -79,11 +77,7 @@ class DesiredState:
     def assigned(self) -> PublishedNames:
         """The names that the wanted providers are to have."""
         return PublishedNames.of_mapping(
-            {
-                each.uuid: classes(each.units) | traits(_traits_of(each))
-                for each in self.wanted
-                if each.provider
-            }
+            {each.uuid: _names_of(each) for each in self.wanted if each.provider}
         )
 
     def ours(self, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
@@ -97,19 +91,15 @@ class DesiredState:
 
     def gone(self, contents: Mapping[str, ProviderContents]) -> PublishedNames:
         """Return the names on record that are neither wanted nor present."""
-        wanted = {each.uuid: each for each in self.wanted}
-        found = {}
-        for uuid, names in self.published_names.assigned.items():
-            have, each = contents.get(uuid, EMPTY), wanted.get(uuid)
-            stay = {
-                NameKind.RESOURCE_CLASS: {
-                    *have.inventories,
-                    *(each.units if each else ()),
-                },
-                NameKind.TRAIT: have.traits | _traits_of(each),
+        wanted = {each.uuid: _names_of(each) for each in self.wanted}
+        return PublishedNames.of_mapping(
+            {
+                uuid: names
+                - contents.get(uuid, EMPTY).names
+                - wanted.get(uuid, frozenset())
+                for uuid, names in self.published_names.assigned.items()
             }
-            found[uuid] = frozenset(n for n in names if n.text not in stay[n.kind])
-        return PublishedNames.of_mapping(found)
+        )
 
 
 class ActualState:
@@ -271,13 +261,9 @@ class _Planning:
 
     def _makes(self, present: Sequence[Capacity]) -> Iterator[Step]:
         """Yield the creation of missing custom names; refuse missing standard names."""
-        new_classes: set[str] = set()
-        new_traits: set[str] = set()
-        for each in present:
-            have = self._have(each.uuid)
-            new_classes |= each.units.keys() - have.inventories.keys()
-            new_traits |= _traits_of(each) - have.traits
-        new = classes(new_classes) | traits(new_traits)
+        new = frozenset[PlacementName]().union(
+            *(_names_of(each) - self._have(each.uuid).names for each in present)
+        )
         for name in _sorted(new - self._tree.existing(new)):
             if name.is_custom:
                 yield MakeName(name)
@@ -299,11 +285,8 @@ class _Planning:
         due = have.traits
         if wanted.provider is not None:
             device = wanted.provider.device
-            mine = (
-                self._record.texts(uuid, NameKind.TRAIT)
-                | region_traits.published_of(device, have.traits)
-                | cell_traits.published_of(have.traits)
-            )
+            mine = self._record.texts(uuid, NameKind.TRAIT)
+            mine |= device_traits.published_of(device, have.traits)
             due = (have.traits - mine) | (device.traits - self._unusable)
         ended = self._classes(uuid) & have.inventories.keys() - wanted.units.keys()
         inventories = self._left(uuid, self._tree.allocated(uuid) if ended else ())
@@ -391,22 +374,18 @@ class _Planning:
     # -- names ------------------------------------------------------------------------
 
     def _deletes(self) -> Iterator[Step]:
-        after, wanted = self._after.values(), self._goal.wanted
-        unused = (
-            self._record.created
-            - classes({name for each in after for name in each.inventories})
-            - traits({name for each in after for name in each.traits})
-            - classes({name for each in wanted for name in each.units})
-            - traits({name for each in wanted for name in _traits_of(each)})
+        unused = self._record.created.difference(
+            *(each.names for each in self._after.values()),
+            *map(_names_of, self._goal.wanted),
         )
         for name in _sorted(self._tree.deletable(unused, self._record)):
             yield DeleteName(name)
 
 
-def _traits_of(wanted: Capacity | None) -> frozenset[str]:
-    if wanted is None or wanted.provider is None:
-        return frozenset()
-    return wanted.provider.device.traits
+def _names_of(wanted: Capacity) -> frozenset[PlacementName]:
+    """Return the resource classes and traits that a provider is to have."""
+    found = traits(wanted.provider.device.traits) if wanted.provider else frozenset()
+    return classes(wanted.units) | found
 
 
 def _sorted(names: Iterable[PlacementName]) -> list[PlacementName]:

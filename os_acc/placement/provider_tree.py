@@ -14,9 +14,16 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.placement import diff
-from os_acc.placement.api_model import ListedProvider, ProviderContents, withdrawn
 from os_acc.placement.capacity import Capacity
-from os_acc.placement.changes import Create, SetInventories, SetTraits, Step
+from os_acc.placement.changes import (
+    Create,
+    ListedProvider,
+    ProviderContents,
+    SetInventories,
+    SetTraits,
+    Step,
+    withdrawn,
+)
 from os_acc.placement.published import PublishedCache
 
 LOG = log.getLogger(__name__)

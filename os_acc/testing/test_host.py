@@ -20,7 +20,7 @@ from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import HelperRecord, LeaseState, Owner
-from os_acc.placement import options as placement
+from os_acc.placement import client as placement
 from os_acc.plugins import loader
 from os_acc.privsep import images, record, tools, worker
 from os_acc.privsep import kernel as privsep_kernel

@@ -24,7 +24,7 @@ from os_acc.nova import options as nova
 from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
-from os_acc.placement import options as placement
+from os_acc.placement import client as placement
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts, instance, request
 from os_acc.testing.test_host import EVERYTHING

@@ -12,7 +12,7 @@ from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.published import NO_NAMES, PublishedNames
 from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region
-from os_acc.placement import region_traits
+from os_acc.placement import device_traits
 from os_acc.testing import uuid_of
 from tests.unit import leases
 
@@ -54,7 +54,7 @@ def region(number: int, holds: str) -> Provider:
     found = Region(at, identity, 0, uuid_of(73), holds, (at,))
     device = dataclasses.replace(made.device, region=found)
     return dataclasses.replace(
-        made, device=region_traits.described(device, RecordedState())
+        made, device=device_traits.described(device, RecordedState())
     )
 
 

@@ -21,7 +21,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams.glance import source as glance
 from os_acc.bitstreams.glance.source import Glance
-from os_acc.placement import options as placement
+from os_acc.placement import client as placement
 from os_acc.placement.client import Client
 from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors

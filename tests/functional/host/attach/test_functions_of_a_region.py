@@ -19,7 +19,7 @@ from os_acc.attach import planning
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
-from os_acc.placement.region_traits import PROGRAMMABLE
+from os_acc.placement.device_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, TestHost, instance, request, uuid_of
 from tests.expected_errors import has, raises
 from tests.unit import acme_card

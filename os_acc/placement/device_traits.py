@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Traits of FPGA regions.
+"""The traits that os_acc publishes for devices: their NUMA cells, and FPGA regions.
 
-Each trait is published in the form of the os_acc specification and in that of
-Cyborg 17, so that flavors written for either match the region.
+Nova's scheduler does not know the cells of accelerators; os-traits has no names for
+them. Each trait of a region is published in the form of the os_acc specification and in
+that of Cyborg 17, so that flavors written for either match the region.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from os_acc.objects.recorded_state import RecordedState
 from os_acc.objects.region import Region, functions_held
 
 PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
+_CELL: Final = "CUSTOM_NUMA_CELL_"
+_NAMES_CELL: Final = re.compile(rf"{_CELL}(0|[1-9][0-9]{{0,8}})")
 _NAME: Final = "_".join(f"[0-9A-F]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
 
 _VENDORS: Final = {
@@ -34,14 +37,23 @@ def vendor_name(vendor: int) -> str:
 
 
 def described(device: Device, recorded_state: RecordedState) -> Device:
-    """Return the device with its region's traits; unchanged without a region.
+    """Return the device with the traits of its NUMA cells and of its region.
+
+    A device without a cell in the kernel's view gets none for it.
 
     :param recorded_state: the leases, and the regions whose contents are unverified.
     """
-    if device.region is None:
-        return device
-    found = frozenset(_traits(device, device.region, recorded_state))
+    nodes = {handle.numa_node for handle in device.handles} or {device.numa_node}
+    found = {f"{_CELL}{node}" for node in nodes if node is not None}
+    if device.region is not None:
+        found.update(_traits(device, device.region, recorded_state))
     return dataclasses.replace(device, traits=device.traits | found)
+
+
+def cells_of(traits: Iterable[str]) -> frozenset[int]:
+    """Return the ids of the NUMA cells that these traits name."""
+    found = map(_NAMES_CELL.fullmatch, traits)
+    return frozenset(int(match[1]) for match in found if match)
 
 
 def may_change(trait: str) -> bool:
@@ -52,23 +64,23 @@ def may_change(trait: str) -> bool:
 
 
 def published_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
-    """Return the traits that depend on the region's contents or leases.
+    """Return the traits that name cells, or depend on a region's contents or leases.
 
-    They are os_acc's, also without a record: no other service knows them. Traits
-    that os_acc cannot publish for this region belong to others.
+    They are os_acc's, also without a record: no other service knows them, and a device
+    may have moved meanwhile. Traits that os_acc cannot publish for this region belong
+    to others.
     """
     region = device.region
-    if region is None or (region.interface_id is None and region.function_id is None):
-        return frozenset()
-    vendor = vendor_name(region.identity.vendor)
-    function = re.compile(
-        rf"CUSTOM_FPGA_{vendor}_FUNCTION_{_NAME}"
-        rf"|CUSTOM_FPGA_FUNCTION_ID_{vendor}_[0-9A-F]{{32}}"
-    )
-    found = frozenset(each for each in traits if function.fullmatch(each))
-    if region.interface_id is None:
-        return found
-    return found | frozenset({PROGRAMMABLE}.intersection(traits))
+    patterns = [_NAMES_CELL.pattern]
+    if region and (region.interface_id or region.function_id):
+        vendor = vendor_name(region.identity.vendor)
+        patterns += [
+            rf"CUSTOM_FPGA_{vendor}_FUNCTION_{_NAME}",
+            rf"CUSTOM_FPGA_FUNCTION_ID_{vendor}_[0-9A-F]{{32}}",
+        ]
+    if region and region.interface_id:
+        patterns.append(PROGRAMMABLE)
+    return frozenset(filter(re.compile("|".join(patterns)).fullmatch, traits))
 
 
 def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:
