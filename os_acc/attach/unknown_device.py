@@ -29,7 +29,7 @@ from os_acc.objects.pci import PciAddress, PciFunction, physfns
 from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
-from os_acc.privsep.functions import is_driver_name
+from os_acc.privsep.request import is_driver_name
 
 
 class UnknownDevice:

@@ -19,7 +19,7 @@ from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.request_group import AttachTarget
 from os_acc.objects.vfio_driver import is_vfio_driver
-from os_acc.privsep.functions import is_driver_name
+from os_acc.privsep.request import is_driver_name
 
 _T = TypeVar("_T")
 

@@ -21,16 +21,7 @@ from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
-from os_acc.privsep import (
-    dfl,
-    disks,
-    functions,
-    kernel,
-    record,
-    request,
-    rootconf,
-    worker,
-)
+from os_acc.privsep import fpga, functions, kernel, record, request, rootconf, worker
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import BindTarget, entrypoint
@@ -236,10 +227,10 @@ def _check_take(
         if found == driver:
             return OK
         _check_vfio(driver, found)
-        dfl.check_closed(address)
+        fpga.check_closed(address)
         if not os.path.isdir(kernel.current.path("sys/bus/pci/drivers", driver)):
             raise CallRefused(Outcome.REFUSED, errno.ENODEV, "driver", found)
-        claims.enter_context(disks.claimed(functions.directory(address)))
+        claims.enter_context(functions.claimed_disks(functions.directory(address)))
     return OK
 
 
@@ -358,7 +349,7 @@ def _restore(call: GiveBackRequest, target: BindTarget) -> None:
         #    closes the device, but does not report a failed reset.
         functions.reset(address)
     if target.driver != DRIVER:
-        dfl.check_closed(address)
+        fpga.check_closed(address)
     # 3. Back to the prior driver; once more, in case the first probe had no
     #    effect.
     for _attempt in range(2):
@@ -375,7 +366,7 @@ def _rebind(target: BindTarget) -> None:
         functions.rebind(target.address, target.driver)
     else:
         # It had no driver, and nothing probes it after the unbind.
-        with disks.claimed(functions.directory(target.address)):
+        with functions.claimed_disks(functions.directory(target.address)):
             functions.set_override(target.address, target.override)
             functions.unbind(target.address)
 

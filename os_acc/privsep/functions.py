@@ -12,7 +12,8 @@ import contextlib
 import errno
 import os
 import re
-from typing import Final, TypeGuard
+from collections.abc import Iterator
+from typing import Final
 
 from os_acc import exception
 from os_acc.objects import nvme, vfio_driver
@@ -23,41 +24,22 @@ from os_acc.objects.pci import (
     parse_modalias,
     part_of_device,
 )
-from os_acc.privsep import disks, kernel
+from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallRefused, Outcome
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 # ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
-# As long as the name of a provider in Placement.
-_LONGEST_TEXT = 200
 #: The step of a refusal because a process has the IOMMU group open.
 HELD: Final = "vfio"
+#: The step of a refusal because of a disk; ``observed`` is its name.
+DISK: Final = "disk"
+# With native multipath, the disk of the controller is a hidden path to another disk,
+# which is below the subsystem (drivers/nvme/host/multipath.c).
+_NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)", re.ASCII)
 
-
-def is_number(value: object, limit: int) -> TypeGuard[int]:
-    """Return whether a value is an integer from 0 to the limit (and no bool)."""
-    return type(value) is int and 0 <= value <= limit
-
-
-def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
-    """Return whether a value is the five numbers of a PCI identity."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == 5
-        and all(is_number(number, 0xFFFF) for number in value)
-    )
-
-
-def is_driver_name(value: object) -> bool:
-    """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
-    return (type(value) is str and value == "") or vfio_driver.is_name(value)
-
-
-def is_uuid(value: object) -> TypeGuard[str]:
-    """Return whether a value is a canonical UUID."""
-    return type(value) is str and _UUID.fullmatch(value) is not None
+# The disks that this process, a worker's child, has claimed.
+_claimed: set[str] = set()
 
 
 def directory(address: PciAddress) -> str:
@@ -190,11 +172,6 @@ def driver(address: PciAddress) -> str:
     return link(directory(address), "driver")
 
 
-def is_text(value: object) -> bool:
-    """Return whether a value is the name of a compute node, a serial number, or ''."""
-    return type(value) is str and len(value) <= _LONGEST_TEXT and value.isprintable()
-
-
 def may_be_a_guests(address: PciAddress, driver: str) -> bool:
     """Return whether a guest may have a function that is on this driver."""
     # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
@@ -278,7 +255,7 @@ def unbind(address: PciAddress) -> None:
     :raises CallRefused: the host uses a disk of it.
     """
     if driver(address):
-        with disks.claimed(directory(address)):
+        with claimed_disks(directory(address)):
             write(address, "driver/unbind", str(address))
 
 
@@ -290,7 +267,7 @@ def rebind(address: PciAddress, name: str) -> None:
 
     :raises CallRefused: the host uses a disk of it; nothing is changed.
     """
-    with disks.claimed(directory(address)):
+    with claimed_disks(directory(address)):
         set_override(address, name)
         unbind(address)
     probe(address)
@@ -439,3 +416,50 @@ def reset_bus(address: PciAddress) -> None:
         kernel.current.hot_reset(group(address) or 0, str(address))
     except OSError as error:
         raise OSError(error.errno, error.strerror, "reset of its bus") from error
+
+
+@contextlib.contextmanager
+def claimed_disks(place: str) -> Iterator[None]:
+    """Keep the disks below a directory of sysfs open exclusively.
+
+    A client inside the kernel, as the journal of a file system or ZFS, leaves no trace
+    in sysfs or procfs. It has opened the disk or a partition exclusively, so that no
+    other exclusive open of the disk succeeds (bd_prepare_to_claim() in block/bdev.c).
+    An open for reading makes udev look at nothing when it is closed.
+
+    :raises CallRefused: IN_USE: a disk is in use; UNSURE: it cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        for name, number in sorted(disks_below(place).items()):
+            if name in _claimed:
+                continue
+            try:
+                node = kernel.current.path("dev", name)
+                # O_NONBLOCK: also a drive without a medium.
+                flags = os.O_RDONLY | os.O_NONBLOCK
+                stack.callback(os.close, kernel.current.open_disk(node, number, flags))
+            except OSError as error:
+                raise disk_in_use(name, error) from error
+            stack.callback(_claimed.discard, name)
+            _claimed.add(name)
+        yield
+
+
+def disk_in_use(name: str, error: OSError) -> CallRefused:
+    """Return the refusal for a disk that cannot be opened exclusively."""
+    outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.UNSURE
+    return CallRefused(outcome, error.errno or errno.EIO, DISK, name)
+
+
+def disks_below(place: str) -> dict[str, str]:
+    """Return the device numbers of the disks below a directory of sysfs, by name."""
+    found: dict[str, str] = {}
+    for path, _, files in os.walk(os.path.realpath(place)):
+        # An exclusive open of the disk covers its partitions.
+        if "partition" not in files:
+            name = _NVME_PATH.sub(r"\1\2", os.path.basename(path))
+            # It is no disk, or leaves at this moment.
+            with contextlib.suppress(FileNotFoundError):
+                number = kernel.current.path("sys/class/block", name, "dev")
+                found[name] = kernel.current.read(number).strip()
+    return found

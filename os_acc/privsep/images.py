@@ -102,7 +102,7 @@ def program(
         ``image``, ``digest`` or ``signature``.
     """
     deadline = time.monotonic() + call.milliseconds / 1000
-    with current.sealed(call.digest, deadline) as image:
+    with sealed(call.digest, deadline) as image:
         if call.offset + call.size > image.size:
             raise unfit(errno.ERANGE, observed=str(image.size))
         if root.certificates is not None:
@@ -124,47 +124,30 @@ def program(
         )[0]
 
 
-class Images:
-    """The bitstream cache of a host.
+def directory() -> str:
+    """Return the directory of the cached images.
 
-    :param directory: None: the directory of the configuration.
+    :raises CallRefused: the configuration lacks an absolute ``state_path``.
     """
+    option, group = shared_options.STATE_PATH, shared_options.GROUP
+    configured = rootconf.current().state_path
+    found = rootconf.absolute_path(configured, option, group, "image")
+    return os.path.join(found, DIRECTORY)
 
-    def __init__(self, directory: str | None = None) -> None:
-        self._directory = directory
 
-    def directory(self) -> str:
-        """Return the directory of the files.
+@contextlib.contextmanager
+def sealed(digest: Digest, deadline: float) -> Iterator[Sealed]:
+    """Read, verify and seal the image of this digest.
 
-        :raises CallRefused: the configuration lacks an absolute ``state_path``.
-        """
-        if self._directory is not None:
-            return self._directory
-        option, group = shared_options.STATE_PATH, shared_options.GROUP
-        configured = rootconf.current().state_path
-        found = rootconf.absolute_path(configured, option, group, "image")
-        return os.path.join(found, DIRECTORY)
-
-    @contextlib.contextmanager
-    def sealed(self, digest: Digest, deadline: float) -> Iterator[Sealed]:
-        """Read, verify and seal the image of this digest.
-
-        :param deadline: on the clock of ``time.monotonic()``.
-        :raises CallRefused: the image is missing, too large, not read in time, or does
-            not match its digest.
-        """
+    :param deadline: on the clock of ``time.monotonic()``.
+    :raises CallRefused: the image is missing, too large, not read in time, or does
+        not match its digest.
+    """
+    with contextlib.ExitStack() as opened:
         try:
             memory = os.memfd_create("image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            raise unfit(error.errno or errno.EIO) from error
-        try:
-            yield Sealed(memory, self._fill(memory, digest, deadline))
-        finally:
-            os.close(memory)
-
-    def _fill(self, memory: int, digest: Digest, deadline: float) -> int:
-        try:
-            fd = _open(self.directory(), digest.file_name)
+            opened.callback(os.close, memory)
+            fd = _open(directory(), digest.file_name)
             try:
                 size = _copy(fd, memory, digest, deadline)
             finally:
@@ -172,14 +155,11 @@ class Images:
             _seal(memory, deadline)
         except OSError as error:
             raise unfit(error.errno or errno.EIO) from error
-        return size
+        yield Sealed(memory, size)
 
 
-current = Images()
-
-
-def _open(directory: str, name: str) -> int:
-    directory_fd = os.open(directory, _DIRECTORY)
+def _open(place: str, name: str) -> int:
+    directory_fd = os.open(place, _DIRECTORY)
     try:
         fd = os.open(name, _FILE, dir_fd=directory_fd)
     finally:

@@ -1,21 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The only module where a privileged write reaches the kernel.
+"""All paths that root opens to write: of the kernel, and of the helper's own files.
 
 All other modules of this package decide *which* attribute; only :class:`Kernel`
-opens and writes. The fake kernel of :mod:`os_acc.testing` replaces it, so that
-the code above is the same on both.
+opens and writes, attributes of sysfs and nodes of devices. The fake kernel of
+:mod:`os_acc.testing` replaces it, so that the code above is the same on both. Root's
+own files are below :data:`LOCKS` and :data:`COPIES` (:class:`StateFile`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
 import errno
 import fcntl
 import os
 import stat
 import struct
 from collections.abc import Callable
+from typing import Final, Self
+
+from os_acc.objects.pci import PciAddress
+
+#: Directory of the locks, and of files for a boot: owned by root, removed at reboot.
+LOCKS: Final = "run/os_acc"
+#: Directory of the copies of records: only root can write to it, or replace it, since
+#: its parent is root's as well.
+COPIES: Final = "var/lib/os-acc-privileged"
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 # _IOWR('N', 0x41, struct nvme_passthru_cmd), include/uapi/linux/nvme_ioctl.h.
 _NVME_ADMIN_CMD = 0xC048_4E41
@@ -190,3 +203,71 @@ def _open_node(
 
 #: The kernel that privileged code uses; tests replace it by a fake one.
 current: Kernel = Kernel()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StateFile:
+    """A file that is written under the lock of a device.
+
+    :ivar place: its path below the root of :class:`.kernel.Kernel`.
+    """
+
+    place: str
+
+    @classmethod
+    def beside_lock(cls, address: PciAddress, suffix: str) -> Self:
+        """Return a file of a function, which lasts until a reboot."""
+        return cls(f"{LOCKS}/{address}.{suffix}")
+
+    @property
+    def path(self) -> str:
+        """The absolute path."""
+        return current.path(self.place)
+
+    def read(self) -> str | None:
+        """Return the text; None: there is no such file."""
+        try:
+            return current.read(self.path).strip()
+        except FileNotFoundError:
+            return None
+
+    def create(self, text: str) -> None:
+        """Create the file; a killed worker leaves it empty, or complete.
+
+        :raises OSError: EEXIST: it exists; ENOSPC: there is no space for it.
+        """
+        self._write(self.path, text, os.O_EXCL, durable=False)
+
+    def replace(self, text: str, *, durable: bool = False) -> None:
+        """Create or replace the file; a killed worker leaves the old or the new text.
+
+        :param durable: also after a loss of power; ``/run`` is empty then anyway.
+        :raises OSError: it cannot be written, for lack of space for example.
+        """
+        directory = os.path.dirname(self.path)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fresh = f"{self.path}.new"
+        self._write(fresh, text, os.O_TRUNC, durable=durable)
+        os.rename(fresh, self.path)
+        if durable:
+            fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def _write(self, path: str, text: str, flag: int, *, durable: bool) -> None:
+        data = text.encode("ascii")
+        fd = os.open(path, _CREATE | flag, 0o600)
+        try:
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)

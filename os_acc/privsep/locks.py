@@ -15,7 +15,8 @@ from typing import Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, rootconf, state_files
+from os_acc.privsep import functions, kernel, record, rootconf
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -49,7 +50,7 @@ def open_parent(parent: PciAddress | str) -> int:
         functions.check_exists(parent)
     else:
         check_parent(parent)
-    return _open(kernel.current.path(state_files.LOCKS, f"parent@{parent}"))
+    return _open(kernel.current.path(LOCKS, f"parent@{parent}"))
 
 
 def _open(path: str) -> int:
@@ -121,4 +122,4 @@ def _instances(kind: MdevType) -> int:
 
 
 def _path(address: DeviceAddress) -> str:
-    return kernel.current.path(state_files.LOCKS, record.name_of(address))
+    return kernel.current.path(LOCKS, record.name_of(address))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from os_acc.privsep import kernel
-from os_acc.privsep.state_files import StateFile
+from os_acc.privsep.kernel import StateFile
 
 #: Only root can write to it, or replace it: its parent is root's as well.
 DIRECTORY: Final = "var/lib/os-acc-privileged"

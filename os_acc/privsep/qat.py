@@ -25,8 +25,8 @@ from os_acc.privsep import (
     rootconf,
     worker,
 )
+from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
-from os_acc.privsep.state_files import StateFile
 
 _UP, _DOWN = "up", "down"
 _DEBUGFS = "sys/kernel/debug"

@@ -33,8 +33,8 @@ from typing import Any
 from os_acc import exception, privsep
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order, parse_address
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, outstanding
-from os_acc.privsep.state_files import LOCKS, StateFile
+from os_acc.privsep import functions, kernel, outstanding, request
+from os_acc.privsep.kernel import LOCKS, StateFile
 
 #: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
@@ -470,25 +470,25 @@ def _check(payload: str) -> str:
 
 def _is_sound(record: DeviceRecord) -> bool:
     return (
-        functions.is_uuid(record.lease)
+        request.is_uuid(record.lease)
         and _is_identity(record.address, record.identity)
-        and functions.is_driver_name(record.driver)
-        and functions.is_driver_name(record.override)
-        and functions.is_driver_name(record.eraser)
-        and functions.is_driver_name(record.releaser)
-        and (record.first == "" or functions.is_uuid(record.first))
+        and request.is_driver_name(record.driver)
+        and request.is_driver_name(record.override)
+        and request.is_driver_name(record.eraser)
+        and request.is_driver_name(record.releaser)
+        and (record.first == "" or request.is_uuid(record.first))
         and type(record.serial) is str
-        and functions.is_text(record.node)
+        and request.is_text(record.node)
     )
 
 
 def is_lease(value: object) -> bool:
     """Return whether a value names the lease of a record, or none."""
     is_none = type(value) is str and value in ("", UNREADABLE)
-    return is_none or functions.is_uuid(value)
+    return is_none or request.is_uuid(value)
 
 
 def _is_identity(address: DeviceAddress, identity: tuple[int, ...]) -> bool:
     if isinstance(address, MdevSlot) and address.type.function is None:
         return identity == ()
-    return functions.is_identity(identity)
+    return request.is_identity(identity)

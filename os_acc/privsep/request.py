@@ -13,21 +13,24 @@ import enum
 import errno
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar
 
 from os_acc import exception, privsep
-from os_acc.objects import epoch
+from os_acc.objects import epoch, vfio_driver
 from os_acc.objects.bitstream import Digest
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome
 
 #: The longest time limit of a call that the helper accepts, in milliseconds.
 DEADLINE_LIMIT_MS = 600_000
 _HIGHEST_SLOT = 10**9 - 1
+# As long as the name of a provider in Placement.
+_LONGEST_TEXT = 200
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 _E = TypeVar("_E", bound=enum.StrEnum)
 _R = TypeVar("_R", bound="Request")
@@ -72,9 +75,38 @@ def that(check: Callable[[Any], bool]) -> Callable[[_T], _T]:
     return checked
 
 
+def is_number(value: object, limit: int) -> TypeGuard[int]:
+    """Return whether a value is an integer from 0 to the limit (and no bool)."""
+    return type(value) is int and 0 <= value <= limit
+
+
+def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
+    """Return whether a value is the five numbers of a PCI identity."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 5
+        and all(is_number(number, 0xFFFF) for number in value)
+    )
+
+
+def is_driver_name(value: object) -> bool:
+    """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
+    return (type(value) is str and value == "") or vfio_driver.is_name(value)
+
+
+def is_uuid(value: object) -> TypeGuard[str]:
+    """Return whether a value is a canonical UUID."""
+    return type(value) is str and _UUID.fullmatch(value) is not None
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is the name of a compute node, a serial number, or ''."""
+    return type(value) is str and len(value) <= _LONGEST_TEXT and value.isprintable()
+
+
 def number(limit: int, least: int = 0) -> Callable[[int], int]:
     """Return the check of an integer, which is no bool."""
-    return that(lambda value: functions.is_number(value, limit) and value >= least)
+    return that(lambda value: is_number(value, limit) and value >= least)
 
 
 def of_kind(kind: type[_E]) -> Callable[[object], _E]:
@@ -115,7 +147,7 @@ def _address(parts: object) -> PciAddress:
 
 def _slot(parts: object) -> MdevSlot:
     parent, type_name, count = _sequence(parts, 3)
-    require(functions.is_number(count, _HIGHEST_SLOT))
+    require(is_number(count, _HIGHEST_SLOT))
     return MdevSlot(MdevType(parent, type_name), count)
 
 
@@ -124,14 +156,14 @@ def _device(parts: object) -> PciAddress | MdevSlot:
 
 
 def _identity(numbers: object) -> tuple[int, ...]:
-    require(functions.is_identity(numbers))
+    require(is_identity(numbers))
     return tuple(_sequence(numbers))
 
 
 def _target(parts: object, *counts: int) -> BindTarget:
     address, identity, *names = _sequence(parts, *counts)
-    require(all(map(functions.is_driver_name, names[:2])))
-    require(all(map(functions.is_text, names[2:])))
+    require(all(map(is_driver_name, names[:2])))
+    require(all(map(is_text, names[2:])))
     return BindTarget(_address(address), _identity(identity), *names)
 
 
@@ -178,11 +210,11 @@ Group: TypeAlias = Annotated[int, number(2**31 - 1)]
 Epoch: TypeAlias = Annotated[int, number(epoch.LIMIT)]
 Milliseconds: TypeAlias = Annotated[int, number(DEADLINE_LIMIT_MS, least=1)]
 Flag: TypeAlias = Annotated[bool, that(lambda value: type(value) is bool)]
-Uuid: TypeAlias = Annotated[str, that(functions.is_uuid)]
+Uuid: TypeAlias = Annotated[str, that(is_uuid)]
 #: The name of a driver or of a plugin; '' for none.
-Name: TypeAlias = Annotated[str, that(functions.is_driver_name)]
+Name: TypeAlias = Annotated[str, that(is_driver_name)]
 #: The name of a compute node, or ''.
-Text: TypeAlias = Annotated[str, that(functions.is_text)]
+Text: TypeAlias = Annotated[str, that(is_text)]
 Address: TypeAlias = Annotated[PciAddress, _address]
 Addresses: TypeAlias = Annotated[tuple[PciAddress, ...], _functions]
 Slot: TypeAlias = Annotated[MdevSlot, _slot]

@@ -10,8 +10,8 @@ from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, request, rootconf, worker
+from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
-from os_acc.privsep.state_files import StateFile
 
 _AUTOPROBE = "sriov_drivers_autoprobe"
 

@@ -20,7 +20,7 @@ from typing import Final
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record, rootconf
-from os_acc.privsep.state_files import StateFile
+from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.step import StepTarget
 
 _CURRENT: Final = "nvidia/current_vgpu_type"

@@ -42,11 +42,10 @@ from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record, rootconf, state_files
+from os_acc.privsep import record, rootconf
 from os_acc.privsep.locks import open_lock, open_parent
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
 
-LOCKS = state_files.LOCKS
 # Two live callers never use one device at the same time: the holder of the
 # lock is a child whose caller is gone, or it is stuck.
 _LOCK_SECONDS = 2.0

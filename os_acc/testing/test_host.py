@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
+from unittest import mock
 
 from oslo_config import cfg
 
@@ -22,7 +23,7 @@ from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import HelperRecord, LeaseState, Owner
 from os_acc.placement import client as placement
 from os_acc.plugins import loader
-from os_acc.privsep import images, record, tools, worker
+from os_acc.privsep import images, record, worker, xrt
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.profiles import options as profiles
 from os_acc.testing import helper, tree
@@ -190,17 +191,17 @@ class TestHost:
         block's end restores the previous host. See also :meth:`install`.
         """
         self.kernel.complete()
-        before = privsep_kernel.current, images.current, tools.current
-        root, service.default_root = service.default_root, self.root
-        privsep_kernel.current = self.kernel
-        images.current = images.Images(self._cache)
-        if self._xrt_tools:
-            tools.current = tools.Tools(self._xrt_tools)
-        try:
+        with contextlib.ExitStack() as patches:
+            for patch in self._patches():
+                patches.enter_context(patch)
             yield self
-        finally:
-            privsep_kernel.current, images.current, tools.current = before
-            service.default_root = root
+
+    def _patches(self) -> Iterator[Any]:
+        yield mock.patch.object(privsep_kernel, "current", self.kernel)
+        yield mock.patch.object(service, "default_root", self.root)
+        yield mock.patch.object(images, "directory", self._cache)
+        if self._xrt_tools:
+            yield mock.patch.object(xrt, "tools_directory", self._tools)
 
     def install(self) -> None:
         """Make this host the one of this process, for good.
@@ -208,10 +209,11 @@ class TestHost:
         Only for a process that ends with the test; elsewhere use :meth:`installed`.
         A simulated kernel of the same tree that is installed already is kept.
         """
-        if privsep_kernel.current.root != self.root:
-            privsep_kernel.current = self.kernel
-        service.default_root = self.root
-        images.current = images.Images(self._cache)
+        kernel = privsep_kernel.current
+        for patch in self._patches():
+            patch.start()
+        if kernel.root == self.root:
+            privsep_kernel.current = kernel
 
     def let_go(self) -> None:
         """Let guests close their functions, and end all faults."""
@@ -227,7 +229,9 @@ class TestHost:
                 os.waitpid(pid, 0)
         worker._stuck.clear()
 
-    @property
+    def _tools(self) -> str:
+        return self._xrt_tools
+
     def _cache(self) -> str:
         return os.path.join(self.state_path, bitstreams.DIRECTORY)
 

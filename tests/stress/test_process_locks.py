@@ -19,7 +19,7 @@ import pytest
 
 from os_acc import inspection
 from os_acc.attach.manager import Manager
-from os_acc.privsep import worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.store import schema
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
@@ -71,7 +71,7 @@ def stand_still(host: ProcessHost) -> None:
 
 
 def worker_lock(host: ProcessHost) -> str:
-    return os.path.join(host.root, worker.LOCKS, GPU)
+    return os.path.join(host.root, LOCKS, GPU)
 
 
 HOLDERS = (hold_consumer, hold_store, hold_worker)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel, record, worker
+from os_acc.privsep import functions, kernel, record, worker
 from os_acc.privsep.nvme import keeper, notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
@@ -53,7 +53,7 @@ def check(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> N
         queue = survey.wait_for_queue(function)
         device = survey.survey(function, queue)
         # It stays on its driver if the consumer is no guest.
-        with disks.claimed(functions.directory(function)):
+        with functions.claimed_disks(functions.directory(function)):
             _choose(device, methods)
         if device.controller.sanitizes and queue.sanitize_status().is_running:
             # An erasure that was given up: until its end the drive does no I/O.
@@ -314,7 +314,9 @@ def _held(
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                raise disks.in_use(os.path.basename(disk.node), error) from error
+                raise functions.disk_in_use(
+                    os.path.basename(disk.node), error
+                ) from error
             claims.callback(os.close, fd)
             held.append(fd)
         now = survey.wait_for_disks(function, numbers)

@@ -22,9 +22,10 @@ from typing import Final
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
-_FIFOS: Final = f"{worker.LOCKS}/claims"
+_FIFOS: Final = f"{LOCKS}/claims"
 # The longest time for which the keeper misses the end of the record.
 _CHECK_MS: Final = 1000
 _END_SECONDS, _POLL_SECONDS = 10.0, 0.02

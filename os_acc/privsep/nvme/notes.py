@@ -14,11 +14,11 @@ import json
 import os
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, worker
-from os_acc.privsep.state_files import StateFile
+from os_acc.privsep import functions
+from os_acc.privsep.kernel import LOCKS, StateFile
 
 #: The directory of the marks, which the udev rules name.
-MARKS = f"{worker.LOCKS}/erasing"
+MARKS = f"{LOCKS}/erasing"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,4 +104,4 @@ def _mark(function: PciAddress) -> StateFile:
 
 
 def _note(function: PciAddress) -> StateFile:
-    return StateFile(f"{worker.LOCKS}/nvme/{function}")
+    return StateFile(f"{LOCKS}/nvme/{function}")

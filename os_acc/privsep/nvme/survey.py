@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from os_acc.objects.nvme_erasure import NvmeDevice
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import disks, functions, kernel
+from os_acc.privsep import functions, kernel
 from os_acc.privsep.nvme.commands import AdminQueue
 
 DRIVER = "nvme"
@@ -181,7 +181,7 @@ def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
 def _disks(function: PciAddress) -> dict[int, NvmeDisk]:
     directory = _controller_directory(function)
     found: dict[int, NvmeDisk] = {}
-    for name, device in disks.below(directory).items() if directory else ():
+    for name, device in functions.disks_below(directory).items() if directory else ():
         number = _read(kernel.current.path("sys/class/block", name), "nsid")
         if number.isdigit():
             found[int(number)] = NvmeDisk(kernel.current.path("dev", name), device)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep import functions, kernel, record
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.nvme import notes
 from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
@@ -48,7 +49,7 @@ def is_marked(fake: FakeKernel, address: PciAddress) -> bool:
 
 
 def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:
-    os.makedirs(kernel.current.path(worker.LOCKS), exist_ok=True)
+    os.makedirs(kernel.current.path(LOCKS), exist_ok=True)
     identity = functions.identity(function)
     assert identity is not None
     found = record.present(function, identity, lease, FunctionUse.HOST)

@@ -10,8 +10,8 @@ import os
 import pytest
 
 from os_acc.privsep import binding, fpga, holders, qat, sriov, xrt
-from os_acc.privsep.functions import is_driver_name
 from os_acc.privsep.outcome import Outcome
+from os_acc.privsep.request import is_driver_name
 
 LEASE = "77777777-7777-4777-8777-77777777abcd"
 PLACE, CARD = (0, 0x5E, 0, 0), (0x10EE, 0x5000, 0x10EE, 0x000E, 0)

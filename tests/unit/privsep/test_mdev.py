@@ -18,7 +18,8 @@ from os_acc import exception
 from os_acc.helper import errors
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import holders, locks, mdev, outstanding, record, worker
+from os_acc.privsep import holders, locks, mdev, record
+from os_acc.privsep.kernel import COPIES, LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.step import StepPurpose
 from os_acc.testing import FakeKernel, HostSpec, hosts
@@ -204,7 +205,7 @@ def test_a_slot_without_a_mediated_device_is_claimed_as_well(kernel):
 
 def damage(kernel: FakeKernel, slot: MdevSlot) -> None:
     name = f"{record.name_of(slot)}.lease"
-    path = Path(kernel.root, worker.LOCKS, name)
+    path = Path(kernel.root, LOCKS, name)
     path.write_text(path.read_text().replace("acme", "acmf"))
 
 
@@ -326,4 +327,4 @@ def test_the_record_of_a_slot_claims_no_parent_after_a_reboot(kernel):
     mdev.record_slot(MdevSlot(MdevType(GPU, "mtty-1"), 0), LEASE, "acme")
     shutil.rmtree(kernel.path("run"))
     assert record.claimed() == ()
-    assert not os.path.exists(kernel.path(outstanding.DIRECTORY))
+    assert not os.path.exists(kernel.path(COPIES))

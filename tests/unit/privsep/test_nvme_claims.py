@@ -17,6 +17,7 @@ import pytest
 from os_acc.objects.nvme import SanitizeAction
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, record, worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.nvme import erasing, keeper, notes, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel
@@ -153,7 +154,7 @@ def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> N
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     # A reboot ends all processes, and clears /run.
     keeper.end(DRIVE)
-    shutil.rmtree(fake.path(worker.LOCKS))
+    shutil.rmtree(fake.path(LOCKS))
     put_on_record(DRIVE, LEASE)
     fake.advance_sanitize(DRIVE, 0.5)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.5

@@ -12,6 +12,7 @@ import pytest
 from os_acc.objects.lease import HelperRecord
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record, worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 
@@ -56,7 +57,7 @@ def claimed_for(lease: str, place: PciAddress = GPU) -> CallResult:
 
 
 def path(fake, place: PciAddress = GPU) -> str:
-    return f"{fake.root}/{worker.LOCKS}/{place}.lease"
+    return f"{fake.root}/{LOCKS}/{place}.lease"
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ def test_what_has_vanished_is_forgotten(fake):
 
 def test_to_forget_nothing_leaves_no_file(fake):
     assert forget() == OK
-    assert not os.path.exists(f"{fake.root}/{worker.LOCKS}")
+    assert not os.path.exists(f"{fake.root}/{LOCKS}")
 
 
 def test_a_call_that_comes_too_late_changes_no_record(fake):
@@ -282,7 +283,7 @@ def test_with_a_damaged_record_the_caller_knows_where_it_goes(fake, damaged):
 
 def test_other_files_are_no_records(fake):
     take()
-    open(f"{fake.root}/{worker.LOCKS}/rubbish.lease", "w").close()
+    open(f"{fake.root}/{LOCKS}/rubbish.lease", "w").close()
     assert len(record.claimed()) == 2
 
 

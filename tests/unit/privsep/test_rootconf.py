@@ -27,11 +27,12 @@ from os_acc.privsep import (
     record,
     rootconf,
     several,
-    tools,
     xrt,
 )
+from os_acc.privsep.images import directory as image_directory
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import LimitMode
+from os_acc.privsep.xrt import tools_directory
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit.fpga_host import PORTED, SECOND, VFS, FpgaHost
 from tests.unit.privsep.root_config import (
@@ -286,17 +287,17 @@ def test_a_change_counts_from_the_next_call_on(fake, write):
 def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
     write(named(GPU), more="state_path = /srv/state\n[os_acc_xrt]\ntools = /srv/xrt\n")
     rootconf.current()
-    assert images.Images().directory() == "/srv/state/bitstreams"
-    assert tools.Tools().directory() == "/srv/xrt"
+    assert image_directory() == "/srv/state/bitstreams"
+    assert tools_directory() == "/srv/xrt"
 
 
 def test_a_path_of_the_callers_configuration_does_not_count(fake, write):
     cfg.CONF.register_opt(shared_options.STATE_PATH, group=shared_options.GROUP)
     cfg.CONF.set_override("state_path", "/home/nova", group=shared_options.GROUP)
     try:
-        assert images.Images().directory() == "/home/nova/bitstreams"
+        assert image_directory() == "/home/nova/bitstreams"
         write(named(GPU))
-        assert images.Images().directory() == "/var/lib/os_acc/bitstreams"
+        assert image_directory() == "/var/lib/os_acc/bitstreams"
     finally:
         cfg.CONF.clear_override("state_path", group=shared_options.GROUP)
 
@@ -304,8 +305,8 @@ def test_a_path_of_the_callers_configuration_does_not_count(fake, write):
 def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):
     write(named(GPU))
     rootconf.current()
-    assert images.Images().directory() == "/var/lib/os_acc/bitstreams"
-    assert tools.Tools().directory() == "/opt/xilinx/xrt/bin"
+    assert image_directory() == "/var/lib/os_acc/bitstreams"
+    assert tools_directory() == "/opt/xilinx/xrt/bin"
 
 
 # -- programming --------------------------------------------------------------------
@@ -323,7 +324,7 @@ def test_a_card_that_is_not_named_is_not_programmed(host: FpgaHost, entry):
 def test_no_image_is_read_for_a_card_that_is_not_named(fake, write, monkeypatch):
     # Each thread of each helper would keep an image in memory.
     read: list[object] = []
-    monkeypatch.setattr(images.current, "sealed", lambda *given: read.append(given))
+    monkeypatch.setattr(images, "sealed", lambda *given: read.append(given))
     write(named(UP))
     card, image = (GPU.parts, functions.identity(GPU)), ("sha512", "0" * 128)
     rest = (LEASE, image, 0, 1, 1, 60_000, ("",) * 4)
@@ -352,7 +353,7 @@ def test_a_change_while_an_image_is_read_skips_no_signature(
         with tempfile.TemporaryFile() as image:
             yield images.Sealed(image.fileno(), 1)
 
-    monkeypatch.setattr(images.current, "sealed", read)
+    monkeypatch.setattr(images, "sealed", read)
     call = (GPU.parts, functions.identity(GPU), number, LEASE, ("sha512", "0" * 128))
     answer = CallResult(*entrypoint(*call, 0, 1, 1, 60_000, ("",) * 4))
     assert (answer.outcome, answer.step) == (Outcome.REFUSED, "signature")

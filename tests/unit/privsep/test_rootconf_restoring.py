@@ -10,12 +10,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import (
-    binding,
-    functions,
-    record,
-    worker,
-)
+from os_acc.privsep import binding, functions, record
+from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel
 from tests.expected_errors import has
@@ -162,7 +158,7 @@ def test_what_has_lost_its_record_and_is_not_named_stays(fake, write):
 def test_a_damaged_record_counts_as_none(fake, write):
     write(named(GPU))
     assert take(GPU) == [Outcome.OK]
-    Path(fake.root, worker.LOCKS, f"{GPU}.lease").write_text("00000000 []\n")
+    Path(fake.root, LOCKS, f"{GPU}.lease").write_text("00000000 []\n")
     assert give_back() == OK
     assert fake.state(str(GPU)).driver == "nouveau"
 

@@ -17,7 +17,8 @@ import pytest
 from os_acc import exception
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, outstanding, record
+from os_acc.privsep import functions, record
+from os_acc.privsep.kernel import COPIES
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, instance
 from tests.unit import acme
 
@@ -105,7 +106,7 @@ def test_no_guest_gets_the_card_of_another_by_its_lease_alone(
     moved: TestHost,
 ) -> None:
     """The helper has lost its files."""
-    for copy in Path(moved.kernel.path(outstanding.DIRECTORY)).iterdir():
+    for copy in Path(moved.kernel.path(COPIES)).iterdir():
         copy.unlink()
     with pytest.raises(exception.DeviceChanged, match=r"serial is now .*00-02"):
         moved.manager.plug(instance(2), None, None)

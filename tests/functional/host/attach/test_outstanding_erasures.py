@@ -19,6 +19,7 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record, worker
+from os_acc.privsep.kernel import LOCKS
 from os_acc.testing import TestHost, instance
 from tests.unit import acme
 from tests.unit.acme import advance
@@ -153,7 +154,7 @@ def test_a_damaged_lease_is_released_to_its_erasure_after_a_reboot(host):
 
 def test_a_damaged_record_of_the_helper_is_replaced(host):
     use(host)
-    Path(host.root, worker.LOCKS, f"{CARD}.lease").write_text("rubbish")
+    Path(host.root, LOCKS, f"{CARD}.lease").write_text("rubbish")
     check_erased(host)
 
 
@@ -186,7 +187,7 @@ def test_force_frees_no_card_whose_erasure_can_go_on(host, monkeypatch):
 def test_a_call_of_the_plugin_that_keeps_the_lock_is_no_failure(host):
     use(host)
     advance(host, 1)
-    with open(Path(host.root, worker.LOCKS, CARD), "rb") as file:
+    with open(Path(host.root, LOCKS, CARD), "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         advance(host, 1)
     (lease,) = erasing(host)
@@ -210,7 +211,7 @@ def test_a_plug_that_a_reboot_has_ended_is_erased(host):
 def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
     host.plug(1, CARD)
     acme.write_medium(host.root, CARD)
-    Path(host.root, worker.LOCKS, f"{CARD}.lease").unlink()
+    Path(host.root, LOCKS, f"{CARD}.lease").unlink()
     host.unplug(1)
     assert [
         each.lease for each in host.manager.catalog.reconciler.records(1e9).values()
@@ -220,7 +221,7 @@ def test_a_card_is_erased_although_the_helper_has_lost_its_record(host):
 
 def test_an_erasure_follows_the_epochs_of_the_helper(host):
     def raise_epoch() -> None:
-        path = Path(host.root, worker.LOCKS, CARD)
+        path = Path(host.root, LOCKS, CARD)
         seen = int(path.read_bytes().partition(b" ")[0])
         path.write_bytes(worker._record(b"%020d" % (seen + 3_600_000_000)))
 

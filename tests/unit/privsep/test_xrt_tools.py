@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from os_acc.bitstreams.shared_options import XRT_GROUP, XRT_TOOLS
 from os_acc.plugins.xrt import XrtPlugin
-from os_acc.privsep import rootconf, tools
+from os_acc.privsep import rootconf, xrt
 from os_acc.privsep.outcome import CallRefused
 from os_acc.testing.test_host import config_of
 
@@ -21,7 +21,7 @@ from os_acc.testing.test_host import config_of
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tmp_path.chmod(0o755)
-    monkeypatch.setattr(tools, "current", tools.Tools(str(tmp_path)))
+    monkeypatch.setattr(xrt, "tools_directory", lambda: str(tmp_path))
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def put(place: Path, name: str, mode: int = 0o755) -> str:
 
 def missing(*names: str) -> tuple[int, str]:
     with pytest.raises(CallRefused) as error:
-        tools.find(*names)
+        xrt.find_tool(*names)
     return error.value.result.errno, error.value.result.observed
 
 
@@ -47,9 +47,9 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> cfg.ConfigOpts:
 
 
 def test_the_helper_s_own_configuration_says_where_they_are(configured):
-    assert tools.Tools().directory() == "/opt/xilinx/xrt/bin"
+    assert xrt.tools_directory() == "/opt/xilinx/xrt/bin"
     configured.set_override("tools", "/usr/local/xrt/bin", group="os_acc_xrt")
-    assert tools.Tools().directory() == "/usr/local/xrt/bin"
+    assert xrt.tools_directory() == "/usr/local/xrt/bin"
 
 
 @pytest.mark.parametrize("path", ["", "bin", "./bin", "$state_path"])
@@ -57,7 +57,7 @@ def test_a_place_that_is_none_is_not_looked_at(configured, path):
     configured.register_opt(XRT_TOOLS, group=XRT_GROUP)
     configured.set_override("tools", path, group=XRT_GROUP)
     with pytest.raises(CallRefused):
-        tools.Tools().directory()
+        xrt.tools_directory()
 
 
 def test_the_service_and_the_helper_have_one_option():
@@ -66,9 +66,9 @@ def test_the_service_and_the_helper_have_one_option():
 
 def test_a_program_is_found_by_the_first_name_that_is_there(place):
     older = put(place, "older")
-    assert tools.find("newer", "older") == older
+    assert xrt.find_tool("newer", "older") == older
     newer = put(place, "newer")
-    assert tools.find("newer", "older") == newer
+    assert xrt.find_tool("newer", "older") == newer
 
 
 def test_what_is_not_there_is_told_by_its_last_name(place):
@@ -99,5 +99,5 @@ def test_what_another_user_owns_is_not_run(place, monkeypatch):
     if os.geteuid() == 0:
         os.chown(place, 65534, -1)
     else:
-        monkeypatch.setattr(tools.os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(xrt.os, "geteuid", lambda: os.getuid() + 1)
     assert missing("tool") == (errno.EPERM, str(place))
