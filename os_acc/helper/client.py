@@ -26,14 +26,13 @@ from os_acc.objects.qat import QatServices, number_of
 from os_acc.objects.region import Region
 from os_acc.privsep import (
     binding,
+    claims,
     fpga,
     holders,
     mdev,
     nvme,
     qat,
-    record,
     rootconf,
-    several,
     sriov,
     steps,
     xrt,
@@ -129,7 +128,7 @@ class Helper:
         """
         turn = self._turn(privsep.base, deadline)
         request = requests.reserve(lease, turn.milliseconds, self._node, instead_of)
-        errors.check(lease.functions, turn.ask(binding.reserve, request))
+        errors.check(lease.functions, turn.ask(claims.reserve, request))
 
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
@@ -139,15 +138,15 @@ class Helper:
         :raises HostError: one of them is on its VFIO driver for the guest.
         """
         turn = self._turn(privsep.base, deadline)
-        request = binding.ForgetRequest(
+        request = claims.ForgetRequest(
             tuple(addresses), epoch, turn.milliseconds, lease
         )
-        errors.check(addresses, turn.ask(binding.forget, request))
+        errors.check(addresses, turn.ask(claims.forget, request))
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
         """List the functions and slots that the helper has taken in this boot."""
         turn = self._turn(privsep.base, deadline)
-        return tuple(HelperRecord.of(*each) for each in turn.ask(record.claimed))
+        return tuple(HelperRecord.of(*each) for each in turn.ask(claims.claimed))
 
     def give_back(
         self, lease: Lease, deadline: float, *, proven_free: bool = False
@@ -477,6 +476,6 @@ class _Turn:
         """
         if len(requests) < 2:
             return [self.ask(getattr(binding, name), each) for each in requests]
-        call = several.SeveralRequest(name, tuple(each.values() for each in requests))
-        found: Sequence[Any] = self.ask(several.several, call)
+        call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
+        found: Sequence[Any] = self.ask(binding.several, call)
         return found

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from os_acc.objects.lease import Lease
-from os_acc.privsep.binding import GiveBackRequest, ReserveRequest, TakeRequest
+from os_acc.privsep.binding import GiveBackRequest
+from os_acc.privsep.claims import ReserveRequest, TakeRequest
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import BindTarget
 

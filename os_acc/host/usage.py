@@ -4,7 +4,8 @@
 
 Only uses visible to an ordinary user are found. Not found are a process that has
 opened a block device without claiming it, another network or mount namespace, and
-a client inside the kernel, such as ZFS: a plug finds it (:mod:`os_acc.privsep.functions`).
+a client inside the kernel, such as ZFS: a plug finds it, when it claims the disks
+(:mod:`os_acc.privsep.functions`).
 """
 
 from __future__ import annotations

@@ -224,7 +224,6 @@ base = Context(
         "os_acc.privsep.fpga",
         "os_acc.privsep.mdev",
         "os_acc.privsep.qat",
-        "os_acc.privsep.several",
         "os_acc.privsep.sriov",
         "os_acc.privsep.vgpu",
     ],

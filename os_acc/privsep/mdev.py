@@ -17,7 +17,16 @@ from typing import TypeVar
 
 from os_acc import exception, privsep
 from os_acc.objects.mdev import MdevSlot, MdevType
-from os_acc.privsep import functions, kernel, locks, record, request, rootconf, worker
+from os_acc.privsep import (
+    claims,
+    functions,
+    kernel,
+    locks,
+    record,
+    request,
+    rootconf,
+    worker,
+)
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
 from os_acc.privsep.record import DeviceRecord, FunctionUse
 
@@ -123,7 +132,7 @@ def holder_of(slot: MdevSlot) -> str | None:
     :returns: :data:`.record.UNREADABLE`: the record is damaged.
     """
     identity = record.identity_of(slot)
-    return None if identity is None else record.lease_of(slot, identity)
+    return None if identity is None else claims.lease_of(slot, identity)
 
 
 def check_claim(slot: MdevSlot, lease: str) -> None:

@@ -297,6 +297,31 @@ class CardRequest(Request):
     milliseconds: Milliseconds
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupRequest(Request):
+    """Functions of one IOMMU group.
+
+    :ivar targets: for each function its address and identity, and what the call does
+        with it.
+    :ivar epoch: number of the store's transaction that authorizes the call.
+    :ivar milliseconds: the time limit of the call.
+    """
+
+    group: Group
+    targets: Targets
+    epoch: Epoch
+    milliseconds: Milliseconds
+
+    def validate(self) -> None:
+        """Check that there is a function."""
+        require(bool(self.targets))
+
+    @property
+    def addresses(self) -> tuple[PciAddress, ...]:
+        """The functions of the call."""
+        return tuple(target.address for target in self.targets)
+
+
 def serving(
     request: type[_R], *, for_each: bool = False
 ) -> Callable[[Callable[[_R], Any]], Callable[..., Any]]:

@@ -15,7 +15,7 @@ import enum
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oslo_config import cfg
 from oslo_log import log
@@ -104,6 +104,34 @@ class RootConf:
         """
         if not self.allows(*addresses):
             raise denied()
+
+    def allows_with(self, address: PciAddress, others: Iterable[PciAddress]) -> bool:
+        """Return whether a function is allowed in a call with others.
+
+        The others of its slot and its IOMMU group allow it as well.
+        """
+        if self.is_open:
+            return True
+        # The groups of later functions have not been checked yet.
+        group = functions.group(address)
+        card = [
+            each
+            for each in others
+            if each.same_slot(address)
+            and functions.group(each) == group
+            and not self.is_in_parts(each)
+        ]
+        return self.allows(address, *card)
+
+    def denies_lease(self, address: PciAddress, others: Iterable[PciAddress]) -> bool:
+        """Return whether leases exclude a function of a call with others.
+
+        A PF that is offered as VFs is itself no device: see
+        :mod:`os_acc.inventory.eligibility`.
+        """
+        if self.is_open:
+            return False
+        return not self.allows_with(address, others) or self.is_in_parts(address)
 
     def is_in_parts(self, address: PciAddress) -> bool:
         """Return whether a function is offered in parts, which exist or are named.

@@ -20,13 +20,13 @@ from typing import Annotated, Any, Final
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
+    claims,
     functions,
     locks,
     mdev,
     record,
     request,
     rootconf,
-    targets,
     worker,
 )
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome, refused
@@ -174,7 +174,7 @@ def health_entry_point(
 
         def job(_index: int) -> CallResult:
             with _unchanged((call.function,)):
-                targets.check_claims((call.function,), "")
+                claims.check_claims((call.function,), "")
                 # A PF reports the health of its VFs.
                 root = rootconf.last_read()
                 root.check_allows(address, *functions.vfs(address))
@@ -229,7 +229,7 @@ def _check_claims(call: StepRequest) -> None:
     if isinstance(call.device, MdevSlot):
         mdev.check_claim(call.device, call.lease)
     else:
-        targets.check_claims(call.members, call.lease)
+        claims.check_claims(call.members, call.lease)
 
 
 def _check_permission(call: StepRequest) -> None:
@@ -249,9 +249,8 @@ def _check_permission(call: StepRequest) -> None:
     if isinstance(call.device, MdevSlot):
         is_allowed = root.allows_mdev(call.device.type)
     else:
-        is_allowed = not any(
-            targets.is_denied(each, call.members) for each in call.members
-        )
+        places = call.target.functions
+        is_allowed = not any(root.denies_lease(each, places) for each in places)
         is_allowed = is_allowed and all(
             root.allows(each.address, *functions.vfs(each.address))
             for each in call.other_cards
@@ -269,7 +268,7 @@ def _is_recorded(call: StepRequest) -> bool:
     if isinstance(call.device, MdevSlot):
         return mdev.holder_of(call.device) == call.lease
     return all(
-        record.lease_of(each.address, each.identity, call.lease) == call.lease
+        claims.lease_of(each.address, each.identity, call.lease) == call.lease
         for each in call.members
     )
 
@@ -281,7 +280,7 @@ def _record(call: StepRequest) -> None:
         return
     for each in call.members:
         own = (each.address, each.identity, call.lease)
-        found = record.of(*own) or record.present(*own, FunctionUse.HOST)
+        found = claims.record_of(*own) or record.present(*own, FunctionUse.HOST)
         found = dataclasses.replace(found, serial=found.serial or each.serial)
         if found.releaser != call.releaser or not record.exists(each.address):
             record.write(dataclasses.replace(found, releaser=call.releaser))

@@ -19,7 +19,7 @@ from typing import Final
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, rootconf
+from os_acc.privsep import claims, functions, kernel, rootconf
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.step import StepTarget
 
@@ -97,7 +97,7 @@ def delete_vgpu(target: StepTarget) -> None:
 def _leases(target: StepTarget, address: PciAddress) -> tuple[str, ...]:
     """Return the lease of a step, and the lost one whose device it has taken over."""
     identity = functions.identity(address)
-    found = record.of(address, identity) if identity else None
+    found = claims.record_of(address, identity) if identity else None
     if found is None or found.lease != target.lease or not found.first:
         return (target.lease,)
     return target.lease, found.first

@@ -23,7 +23,7 @@ from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import HelperRecord, LeaseState, Owner
 from os_acc.placement import client as placement
 from os_acc.plugins import loader
-from os_acc.privsep import images, record, worker, xrt
+from os_acc.privsep import claims, images, record, worker, xrt
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.profiles import options as profiles
 from os_acc.testing import helper, tree
@@ -475,7 +475,7 @@ class TestHost:
 
     def remove_records(self) -> None:
         """Remove the privileged helper's records of the devices that it has taken."""
-        for each in record.claimed():
+        for each in claims.claimed():
             record.remove(HelperRecord.of(*each).address)
 
     def programmings(self) -> list[str]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, outstanding
+from os_acc.privsep import functions, kernel, record
 from os_acc.privsep.kernel import COPIES
 from tests.stress import hostile_tree
 from tests.stress.file_changes import Deed, FileChanges, picture
@@ -28,7 +28,7 @@ def _copies(card: Card, arguments: Arguments) -> list[str]:
     """
     own = {card.name, functions.serial(PciAddress(*card.place))}
     keys = (own | set(_serials(arguments, card))) - {""}
-    return [outstanding.name_of(card.identity, key) for key in keys]
+    return [record.copy_name(card.identity, key) for key in keys]
 
 
 def _serials(arguments: Arguments, card: Card) -> Iterator[str]:

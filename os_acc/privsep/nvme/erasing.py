@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from os_acc.objects.nvme import NvmeHealth, NvmeNamespace, SanitizeAction
 from os_acc.objects.nvme_erasure import EraseMethod, NvmeDevice, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep import claims, functions, kernel, record, worker
 from os_acc.privsep.nvme import keeper, notes, survey
 from os_acc.privsep.nvme.commands import AdminQueue
 from os_acc.privsep.nvme.media import HeldDisk, forget_partitions
@@ -74,12 +74,12 @@ def _check_drive(function: PciAddress, lease: str) -> None:
     identity, serial = functions.identity(function), functions.serial(function)
     if identity is None or not serial:
         return
-    found = record.of(function, identity, lease)
+    found = claims.record_of(function, identity, lease)
     own = found if found is not None and found.lease == lease else None
     # An operator's release of a drive without serial number also erases the data of
     # leases that its node has lost: it has checked that it has none of these any more.
     node = own.node if own is not None and own.first and not own.serial else None
-    other = record.lease_of_serial(identity, serial, unless_of=node)
+    other = claims.lease_of_serial(identity, serial, unless_of=node)
     if other not in (None, lease):
         text = f"has the data of lease {other}, which is not erased yet"
         raise OSError(errno.EBUSY, text, "serial")
@@ -136,7 +136,7 @@ def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     if identity is None:
         raise OSError(errno.ENODEV, "it has left the host", "identity")
     try:
-        found = record.of(function, identity, lease)
+        found = claims.record_of(function, identity, lease)
     except record.RecordUnclear:
         found = None
     if found is None or found.lease != lease:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, worker
+from os_acc.privsep import claims, functions, kernel, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
@@ -103,7 +103,7 @@ def _wait(function: PciAddress, lease: str, disks: Sequence[int], fifo: int) -> 
 
 def _is_recorded(function: PciAddress, lease: str) -> bool:
     identity = functions.identity(function)
-    return identity is not None and record.lease_of(function, identity) == lease
+    return identity is not None and claims.lease_of(function, identity) == lease
 
 
 def _path(function: PciAddress) -> str:

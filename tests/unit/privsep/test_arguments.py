@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from os_acc.privsep import binding, fpga, holders, qat, sriov, xrt
+from os_acc.privsep import binding, claims, fpga, holders, qat, sriov, xrt
 from os_acc.privsep.outcome import Outcome
 from os_acc.privsep.request import is_driver_name
 
@@ -86,11 +86,11 @@ def reserve(
     use="host",
     instead_of="",
 ):
-    return binding.reserve(group, targets, epoch, milliseconds, lease, use, instead_of)
+    return claims.reserve(group, targets, epoch, milliseconds, lease, use, instead_of)
 
 
 def forget(places=(PLACE,), epoch=EPOCH, milliseconds=SECOND, lease=LEASE):
-    return binding.forget(places, epoch, milliseconds, lease)
+    return claims.forget(places, epoch, milliseconds, lease)
 
 
 def give_back(

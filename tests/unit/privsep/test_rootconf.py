@@ -21,12 +21,12 @@ from os_acc.bitstreams import shared_options
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
+    claims,
     fpga,
     functions,
     images,
     record,
     rootconf,
-    several,
     xrt,
 )
 from os_acc.privsep.images import directory as image_directory
@@ -89,7 +89,7 @@ def test_what_is_not_named_is_not_taken_beside_what_is(fake, write):
         (functions.group(first), targets(first, *more), 1, 30_000, LEASE)
         for first, *more in ((NIC,), (GPU, AUDIO), (DISK,))
     ]
-    answers = several.several("take", calls)
+    answers = binding.several("take", calls)
     assert [[outcome for outcome, *_ in each] for each in answers] == [
         *([DENIED], [Outcome.OK, Outcome.OK], [DENIED])
     ]
@@ -120,7 +120,7 @@ def test_a_sibling_of_another_group_is_not_taken(divided, places):
     assert divided.state(str(AUDIO)).driver == "ice"
     assert record.read(AUDIO) is None
     group = functions.group(places[0])
-    binding.reserve(group, targets(*places), 1, 30_000, LEASE, "host", "")
+    claims.reserve(group, targets(*places), 1, 30_000, LEASE, "host", "")
     assert record.read(AUDIO) is None
 
 
@@ -185,7 +185,7 @@ def test_what_is_not_named_is_neither_taken_nor_recorded(fake, write):
     assert take(GPU) == [DENIED]
     assert fake.writes() == []
     assert record.read(GPU) is None
-    (answer,) = binding.reserve(
+    (answer,) = claims.reserve(
         functions.group(GPU), targets(GPU), 1, 30_000, LEASE, "host", ""
     )
     assert CallResult(*answer).outcome == DENIED
@@ -198,7 +198,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
 
     def reserve() -> None:
         group = functions.group(GPU)
-        (answer,) = binding.reserve(group, targets(GPU), 1, 30_000, LEASE, "host", "")
+        (answer,) = claims.reserve(group, targets(GPU), 1, 30_000, LEASE, "host", "")
         assert CallResult(*answer) == OK
 
     write(named(GPU))
@@ -207,7 +207,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
     assert take(GPU) == [Outcome.OK]
     if not first:
         reserve()
-    (answer,) = binding.forget((GPU.parts,), 1, 30_000, LEASE)
+    (answer,) = claims.forget((GPU.parts,), 1, 30_000, LEASE)
     assert CallResult(*answer).outcome == Outcome.REFUSED
     assert give_back() == OK
     assert fake.state(str(GPU)).driver == "nouveau"

@@ -17,7 +17,7 @@ from os_acc.attach.lifecycle import Lifecycle
 from os_acc.helper.client import Helper
 from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions
+from os_acc.privsep import claims, functions
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from os_acc.testing.device_specs import NvmeSpec
 from os_acc.testing.mdevs import mtty
@@ -94,7 +94,7 @@ def test_a_plug_of_another_leases_device_quarantines_nothing(host):
     identity = functions.identity(card)
     target = ((card.parts, identity),)
     group = functions.group(card)
-    binding.reserve(group, target, 1, 30_000, uuid_of(9), "host", "")
+    claims.reserve(group, target, 1, 30_000, uuid_of(9), "host", "")
     with pytest.raises(exception.OsAccError):
         host.manager.plug(instance(1), selected, specs)
     assert vendor.Stepping.results == []

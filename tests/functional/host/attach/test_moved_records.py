@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.attach import operations, verification
 from os_acc.helper.errors import DeviceClaimed
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, record
+from os_acc.privsep import claims, functions, record
 from os_acc.privsep.kernel import COPIES
 from os_acc.testing import HostSpec, TestHost, hosts, instance
 
@@ -46,7 +46,7 @@ def erase(host: TestHost) -> None:
 def check_free(host: TestHost) -> None:
     """Check that no lease and no record is left."""
     assert not host.manager.store.leases()
-    assert not record.claimed()
+    assert not claims.claimed()
 
 
 def check_both_erased(host: TestHost) -> None:
@@ -175,11 +175,11 @@ def test_a_damaged_copy_keeps_the_drives_that_it_may_be_about(host: TestHost) ->
     lose_store(host)
     host.kernel.reboot()
     copy.write_text("rubbish\n")
-    assert [each[:2] for each in record.claimed()] == [
+    assert [each[:2] for each in claims.claimed()] == [
         (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
     ]
     host.bind(DRIVE, "vfio-pci")
-    assert [each[:2] for each in record.claimed()] == [
+    assert [each[:2] for each in claims.claimed()] == [
         (PciAddress.parse(DRIVE).parts, record.UNREADABLE)
     ]
 
@@ -313,7 +313,7 @@ def test_the_record_of_a_moved_drive_claims_it_where_it_shows_its_serial_number(
     with pytest.raises(exception.OsAccError):
         host.manager.plug(instance(1), None, None)
     (lease,) = host.manager.store.leases()
-    places = [each[0] for each in record.claimed() if each[1] == lease.uuid]
+    places = [each[0] for each in claims.claimed() if each[1] == lease.uuid]
     assert places == [PciAddress.parse(OTHER).parts]
 
 

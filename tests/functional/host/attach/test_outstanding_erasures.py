@@ -18,7 +18,7 @@ from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record, worker
+from os_acc.privsep import claims, worker
 from os_acc.privsep.kernel import LOCKS
 from os_acc.testing import TestHost, instance
 from tests.unit import acme
@@ -64,7 +64,7 @@ def check_erased(host: TestHost) -> None:
     assert erasing(host)
     advance(host)
     assert not acme.has_data(host.root, CARD)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
     host.plug(2, CARD)
 
 
@@ -125,7 +125,7 @@ def test_a_lost_card_that_is_pulled_stays_on_record_until_force(host):
     check_unknown(host)
     host.kernel.hot_unplug(CARD)
     release(host, force=True)
-    assert record.claimed() == ()
+    assert claims.claimed() == ()
 
 
 def test_a_card_that_is_pulled_out_of_a_guest_stays_on_record(host):

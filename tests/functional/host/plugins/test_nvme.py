@@ -21,7 +21,7 @@ from os_acc.objects.device import Erasure, RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.nvme_erasure import EraseMethod, choose
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, record, rootconf
+from os_acc.privsep import claims, functions, rootconf
 from os_acc.privsep.nvme import notes, survey
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.device_specs import (
@@ -225,7 +225,7 @@ def test_a_vf_that_cannot_be_erased_is_never_plugged(tmp_path: Path) -> None:
         assert not is_marked(host, FIRST)
         # Both stay offered: neither has data of a guest.
         assert host.manager.store.leases() == ()
-        assert record.claimed() == ()
+        assert claims.claimed() == ()
         assert len(host.provider(PF).device.handles) == 2
 
 
@@ -240,7 +240,7 @@ def test_a_vf_is_checked_on_its_driver_and_gets_its_own_binding_back(
         # A check erases nothing.
         assert host.kernel.read_medium(FIRST, 2).startswith(DATA)
         (lease,) = host.manager.store.leases()
-        (taken,) = record.claimed()
+        (taken,) = claims.claimed()
         rest = "", "", "nvme", "nvme", "node1", "QEMU0+1"
         assert taken == ((0, 0x41, 0, 1), lease.uuid, "guest", *rest)
         host.unplug(1)
@@ -292,7 +292,7 @@ def test_a_check_that_is_killed_leaves_nothing(
         with pytest.raises(exception.OsAccError):
             host.plug(1, PF)
         assert host.manager.store.leases() == ()
-        assert record.claimed() == ()
+        assert claims.claimed() == ()
         assert binding(host, FIRST) == (None, None)
         assert not is_marked(host, FIRST)
         # No guest had it: it is not erased.
