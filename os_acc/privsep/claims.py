@@ -122,8 +122,7 @@ def forget(call: ForgetRequest) -> Answers:
     """Remove the records of a lease that no longer uses its functions.
 
     A function that its driver still offers to a guest is refused: its record ends with
-    :func:`.binding.give_back`. A function without a record, or with a record of another lease,
-    stays unchanged.
+    :func:`.binding.give_back`. One without a record of the lease stays unchanged.
     """
     # Lock no others: a caller may name any address.
     recorded = [
