@@ -372,11 +372,15 @@ def probe(address: PciAddress) -> None:
     kernel.current.write(kernel.current.path("sys/bus/pci/drivers_probe"), str(address))
 
 
-def check_unheld(group_number: int) -> None:
+def check_unheld(group_number: int | None) -> None:
     """Check that no process has an IOMMU group open: a write would wait for it.
+
+    :param group_number: None: the function has no group, and VFIO cannot have it.
 
     :raises CallRefused: IN_USE, or UNSURE.
     """
+    if group_number is None:
+        return
     error = kernel.current.probe_vfio_group(group_number)
     if error not in (0, errno.ENOENT):
         is_held = error == errno.EBUSY

@@ -12,7 +12,7 @@ from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, record
 from os_acc.privsep.kernel import LOCKS
-from os_acc.privsep.nvme import notes
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.privsep.record import FunctionUse
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from os_acc.testing.device_specs import NvmeSpec
@@ -45,7 +45,7 @@ def kernel_with(
 
 
 def is_marked(fake: FakeKernel, address: PciAddress) -> bool:
-    return os.path.exists(fake.path(notes.MARKS, str(address)))
+    return os.path.exists(fake.path(MARKS, str(address)))
 
 
 def put_on_record(function: PciAddress, lease: str, eraser: str = "nvme") -> None:

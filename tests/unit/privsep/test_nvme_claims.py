@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import shutil
@@ -18,7 +17,7 @@ from os_acc.objects.nvme import SanitizeAction
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, record, worker
 from os_acc.privsep.kernel import LOCKS
-from os_acc.privsep.nvme import erasing, keeper, notes, survey
+from os_acc.privsep.nvme import disks, erasing, survey
 from os_acc.privsep.outcome import CallRefused, Outcome
 from os_acc.testing import FakeKernel
 from os_acc.testing.device_specs import BLOCK, NvmeSpec
@@ -53,14 +52,14 @@ def open_all(fake: FakeKernel) -> list[int]:
 
     :raises OSError: EBUSY: one of them is claimed.
     """
-    disks = survey.wait_for_disks(DRIVE, NAMESPACES)
-    return [fake.open_disk(each.node, each.device) for each in disks.values()]
+    found = disks.wait_for_disks(DRIVE, NAMESPACES)
+    return [fake.open_disk(each.node, each.device) for each in found.values()]
 
 
 def claimed(fake: FakeKernel) -> list[int]:
     """Return the namespaces whose disks cannot be opened exclusively."""
     found = []
-    for number, each in survey.wait_for_disks(DRIVE, NAMESPACES).items():
+    for number, each in disks.wait_for_disks(DRIVE, NAMESPACES).items():
         try:
             os.close(fake.open_disk(each.node, each.device))
         except OSError as error:
@@ -73,7 +72,7 @@ def claimed(fake: FakeKernel) -> list[int]:
 def wait_until_free() -> None:
     """Wait until the drive has no keeper."""
     deadline = time.monotonic() + 60
-    while keeper.is_running(DRIVE):
+    while disks.has_keeper(DRIVE):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -98,7 +97,7 @@ def test_the_next_call_claims_the_disks_of_a_keeper_that_was_killed(
     fake: FakeKernel,
 ) -> None:
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
-    keeper.end(DRIVE)
+    disks.end_keeper(DRIVE)
     assert claimed(fake) == []
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]
@@ -123,13 +122,13 @@ def test_a_host_that_writes_before_the_last_claim_is_noticed(
 ) -> None:
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     fake.advance_sanitize(DRIVE, 1.0)
-    end = keeper.end
+    end = disks.end_keeper
 
     def end_and_write(function: PciAddress) -> None:
         end(function)
         fake.write_medium(function, 1, DATA)
 
-    monkeypatch.setattr(keeper, "end", end_and_write)
+    monkeypatch.setattr(disks, "end_keeper", end_and_write)
     with pytest.raises(OSError, match="the drive has data"):
         erasing.erase(DRIVE, LEASE, SANITIZE)
 
@@ -146,14 +145,14 @@ def test_a_keeper_that_ends_by_itself_is_not_missed(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", broken)
-        keeper.end(DRIVE)
+        disks.end_keeper(DRIVE)
     assert claimed(fake) == []
 
 
 def test_an_operation_and_the_claims_go_on_after_a_reboot(fake: FakeKernel) -> None:
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     # A reboot ends all processes, and clears /run.
-    keeper.end(DRIVE)
+    disks.end_keeper(DRIVE)
     shutil.rmtree(fake.path(LOCKS))
     put_on_record(DRIVE, LEASE)
     fake.advance_sanitize(DRIVE, 0.5)
@@ -168,7 +167,7 @@ def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
     fake: FakeKernel,
 ) -> None:
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
-    keeper.end(DRIVE)
+    disks.end_keeper(DRIVE)
     taken = open_all(fake)
     for part in (0.5, 1.0):
         fake.advance_sanitize(DRIVE, part)
@@ -182,14 +181,15 @@ def test_a_disk_that_the_host_took_meanwhile_is_reported_as_in_use(
 
 def test_a_keeper_of_other_disks_does_not_count(fake: FakeKernel) -> None:
     # It has those of before a hot unplug.
-    keeper.keep(DRIVE, LEASE, ())
-    note = dataclasses.replace(notes.read(DRIVE, LEASE), kept="259:98 259:99")
-    notes.write(DRIVE, note)
+    disks.start_keeper(DRIVE, LEASE, ())
+    note = erasing.read_note(DRIVE, LEASE)
+    erasing.update_note(DRIVE, note, kept="259:98 259:99")
     survey.wait_for_queue(DRIVE).sanitize(SanitizeAction.BLOCK_ERASE)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
     assert claimed(fake) == [1, 2]
-    disks = survey.wait_for_disks(DRIVE, NAMESPACES).values()
-    assert notes.read(DRIVE, LEASE).kept == " ".join(each.device for each in disks)
+    found = disks.wait_for_disks(DRIVE, NAMESPACES).values()
+    kept = " ".join(each.device for each in found)
+    assert erasing.read_note(DRIVE, LEASE).kept == kept
 
 
 def test_the_disks_are_free_once_the_record_has_ended(fake: FakeKernel) -> None:
@@ -227,7 +227,7 @@ def test_a_drive_that_leaves_its_driver_after_each_call_has_no_keeper(
 ) -> None:
     functions.rebind(DRIVE, "vfio-pci")
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 0.0
-    assert not keeper.is_running(DRIVE)
+    assert not disks.has_keeper(DRIVE)
     fake.advance_sanitize(DRIVE, 1.0)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
     assert functions.driver(DRIVE) == "vfio-pci"

@@ -11,7 +11,7 @@ import pytest
 
 from os_acc.objects.nvme import NvmeNamespace, ReadValue
 from os_acc.objects.nvme_erasure import EraseMethod
-from os_acc.privsep.nvme.media import HeldDisk
+from os_acc.privsep.nvme.disks import HeldDisk
 
 SIZE = 1 << 16
 ZEROES = NvmeNamespace(1, SIZE // 512, 512, 0, False, None, ReadValue.ZEROES)

@@ -22,7 +22,8 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.nvme_erasure import EraseMethod, choose
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import claims, functions, rootconf
-from os_acc.privsep.nvme import notes, survey
+from os_acc.privsep.nvme import disks, survey
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import HostSpec, TestHost, hosts
 from os_acc.testing.device_specs import (
     BLOCK,
@@ -65,7 +66,7 @@ def host_with_vfs(directory: Path, *, fna: int = 0b100) -> TestHost:
 
 
 def is_marked(host: TestHost, address: str = DRIVE) -> bool:
-    return os.path.exists(host.kernel.path(notes.MARKS, address))
+    return os.path.exists(host.kernel.path(MARKS, address))
 
 
 def binding(host: TestHost, address: str) -> tuple[str | None, str | None]:
@@ -357,7 +358,7 @@ def test_the_disks_stay_claimed_while_the_drive_sanitizes_itself(
         for part in (0.25, 0.5):
             advance(host)
             host.kernel.advance_sanitize(DRIVE, part)
-            (disk,) = survey.wait_for_disks(PciAddress.parse(DRIVE), (1,)).values()
+            (disk,) = disks.wait_for_disks(PciAddress.parse(DRIVE), (1,)).values()
             with pytest.raises(OSError, match="busy"):
                 host.kernel.open_disk(disk.node, disk.device)
         advance(host)

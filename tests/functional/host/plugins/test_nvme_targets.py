@@ -14,7 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import claims
-from os_acc.privsep.nvme import notes
+from os_acc.privsep.nvme.disks import MARKS
 from os_acc.testing import TestHost, instance, request
 from os_acc.testing.device_specs import NvmeSpec
 from tests.functional.host.plugins.nvme_drive import DATA, DRIVE, advance, host_with
@@ -41,7 +41,7 @@ def test_a_drive_that_cannot_be_erased_is_refused(tmp_path: Path, target: str) -
         with pytest.raises(exception.HostStepFailed, match="cannot be erased"):
             plug(host, target)
         assert host.kernel.snapshot() == before
-        assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+        assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
         assert (host.manager.store.leases(), claims.claimed()) == ((), ())
 
 
@@ -77,7 +77,7 @@ def test_the_host_has_the_disks_meanwhile(host: TestHost, target: str) -> None:
     plug(host, target)
     assert host.drivers(DRIVE) == ["nvme"]
     # udev may look at them.
-    assert not os.path.exists(host.kernel.path(notes.MARKS, DRIVE))
+    assert not os.path.exists(host.kernel.path(MARKS, DRIVE))
     host.kernel.write_medium(DRIVE, 1, DATA)
     before = host.kernel.writes()
     host.unplug(1)
