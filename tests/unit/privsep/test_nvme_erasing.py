@@ -415,7 +415,7 @@ def test_an_old_partition_table_is_forgotten_or_reported(
 
 def test_a_controller_that_is_being_reset_is_not_live(tmp_path: Path) -> None:
     with kernel_with(tmp_path, NvmeSpec()).installed() as fake:
-        directory = survey._controller_directory(DRIVE)
+        directory = survey.controller_directory(DRIVE)
         assert directory is not None
         assert survey.live_queue(DRIVE) is not None
         Path(fake.path(directory, "state")).write_text("resetting\n")
