@@ -229,7 +229,7 @@ def test_each_of_many_consumers_has_its_turn(bench, monkeypatch):
             begun[waiting[4]].set_result(None)
         return begun[consumer]
 
-    monkeypatch.setattr(bench.manager.life, "unfinished", lambda _deadline: waiting)
+    monkeypatch.setattr(bench.manager.recovery, "unfinished", lambda _deadline: waiting)
     monkeypatch.setattr(recovery.deadlines, "begin", begin)
     assert len(retrier.retry()) == len(begun) == 33
     for attempt in [*begun.values()][5:]:
