@@ -68,7 +68,7 @@ class UnknownDevice:
             handle=AttachHandle(
                 address,
                 members,
-                self._host.group_of(address).number,
+                self._host.group_of(self._function).number,
                 self._function.numa_node,
                 driver=self._vfio_driver(),
                 vgpu_type=self._vgpu_type(),
@@ -123,7 +123,7 @@ class UnknownDevice:
 
     def _members(self) -> tuple[PciAddress, ...]:
         """Return the prepared functions of the group, which are released together."""
-        members = self._host.group_of(self._address).members
+        members = self._host.group_of(self._function).members
         return tuple(each for each in members if self._is_member(each))
 
     def _is_member(self, address: PciAddress) -> bool:

@@ -101,13 +101,12 @@ class Host:
         function = self.functions.get(address)
         return function.physfn if function and function.physfn else address
 
-    def group_of(self, address: PciAddress) -> IommuGroup:
+    def group_of(self, function: PciFunction) -> IommuGroup:
         """Return the IOMMU group of one function.
 
-        :raises NotFound: there is no function at this address.
         :raises HostStepFailed: it has no group, or the group is unreadable.
         """
-        number = self.function(address).iommu_group
+        address, number = function.address, function.iommu_group
         if number is None:
             raise HostStepFailed(
                 f"{address} is in no IOMMU group",

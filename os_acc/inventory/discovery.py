@@ -262,7 +262,7 @@ def _usable(
 
 
 def _named(evidence: HostEvidence, address: PciAddress) -> MatchedFunction:
-    function = evidence.host.function(address)
+    function = evidence.host.functions[address]
     return MatchedFunction(
         function, _parent(evidence.host, function), evidence.named[address]
     )
@@ -273,13 +273,13 @@ def _usable_function(
     address: PciAddress,
     members: tuple[PciAddress, ...],
 ) -> UsableFunction:
-    function = evidence.host.function(address)
+    function = evidence.host.functions[address]
     return UsableFunction(
         function=function,
         parent=_parent(evidence.host, function),
         tags=evidence.named[address],
         members=members,
-        iommu_group=evidence.host.group_of(address).number,
+        iommu_group=evidence.host.group_of(function).number,
         driver=eligibility.driver_of(evidence, function),
     )
 
@@ -346,8 +346,9 @@ def _discover(
         waiting.discard(plugin.name)
         found.add(plugin.name, answer)
         found.release(plugin.name, recorded)
-        invalid = [e for e in answer.refused if e.reason is RejectReason.INVALID]
-        for rule in (*[each.detail for each in invalid], *answer.broken_rules):
+        reason = RejectReason.INVALID
+        invalid = [each.detail for each in answer.refused if each.reason is reason]
+        for rule in (*invalid, *answer.broken_rules):
             # An invalid answer may lack functions that it had before.
             found.keep(loader.SetAside(plugin.name, rule), offered)
     found.reject_rest(frozenset().union(*own_drivers.values()))

@@ -24,7 +24,7 @@ def check(
     evidence: HostEvidence, address: PciAddress
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
-    function = evidence.host.function(address)
+    function = evidence.host.functions[address]
     for rule in _RULES:
         refused = rule(evidence, function)
         if refused is not None:
@@ -91,20 +91,15 @@ def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | No
     return None
 
 
-def _lease_driver(evidence: HostEvidence, function: PciFunction) -> str | None:
-    # Most functions of a large host are asked for while few are leased.
-    if not evidence.lease_drivers:
-        return None
-    return evidence.lease_drivers.get(function.address)
-
-
 def driver_of(evidence: HostEvidence, function: PciFunction) -> str:
     """Return the driver of a function in a guest, by its lease, or else by its tags.
 
     The host may lack that of the tags.
     """
-    if (leased := _lease_driver(evidence, function)) is not None:
-        return leased
+    leased = evidence.lease_drivers
+    # Most functions of a large host are asked for while few are leased.
+    if leased and function.address in leased:
+        return leased[function.address]
     root, tags = evidence.root, evidence.named[function.address]
     if tags.vgpu_type:
         return NVIDIA
@@ -154,8 +149,8 @@ def _without_vgpus(root: str, function: PciFunction) -> str | None:
 
 def _stays(evidence: HostEvidence, function: PciFunction) -> bool:
     """Return whether a function has one driver on the host and in a guest."""
-    if (leased := _lease_driver(evidence, function)) is not None:
-        return not is_vfio_driver(leased)
+    if function.address in evidence.lease_drivers:
+        return not is_vfio_driver(evidence.lease_drivers[function.address])
     return evidence.named[function.address].stays
 
 
@@ -399,7 +394,7 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """Return the rest of the group."""
-    members = evidence.host.group_of(function.address).members
+    members = evidence.host.group_of(function).members
     if len(members) == 1:
         return ()
     functions = evidence.host.functions
@@ -425,9 +420,8 @@ def _goes_along(
 
 
 def _members(evidence: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
-    along = [
-        other.address
-        for other in _others(evidence, function)
-        if _goes_along(evidence, function, other)
-    ]
+    others = _others(evidence, function)
+    if not others:
+        return (function.address,)
+    along = [each.address for each in others if _goes_along(evidence, function, each)]
     return tuple(sorted((function.address, *along)))

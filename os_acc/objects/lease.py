@@ -204,7 +204,7 @@ class LeaseView(abc.ABC):
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """All functions that the lease takes from the host."""
-        return tuple(prior.address for prior in self.prior)
+        return tuple([prior.address for prior in self.prior])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,12 +320,14 @@ class Lease(LeaseView):
     @property
     def slot(self) -> MdevSlot | None:
         """The slot of its mediated device; None: it has a PCI function."""
-        return self.address if isinstance(self.address, MdevSlot) else None
+        address = self.handle.address
+        return address if isinstance(address, MdevSlot) else None
 
     @property
     def members(self) -> tuple[DeviceAddress, ...]:
         """All functions that this lease takes from the host, or its slot."""
-        return self.functions if self.slot is None else (self.slot,)
+        slot = self.slot
+        return self.functions if slot is None else (slot,)
 
     @property
     def eraser(self) -> str:
@@ -368,7 +370,8 @@ class Lease(LeaseView):
 
     def driver_of(self, function: PciAddress) -> str:
         """Return the driver that a function of the lease has while a guest has it."""
-        return self.driver if function == self.address else VFIO_PCI
+        handle = self.handle
+        return handle.driver if function == handle.address else VFIO_PCI
 
     @property
     def vfio_drivers(self) -> frozenset[str]:

@@ -128,7 +128,7 @@ class _Review:
         )
         self._usable = candidates.usable
         self._nameable = candidates.provider_addresses.union(
-            *((each.function.address, each.parent.address) for each in known)
+            *[(each.function.address, each.parent.address) for each in known]
         )
         self._types = {each.type: each for each in candidates.mdev_types}
         self._tags: dict[DeviceName, DeviceTags] = {
@@ -205,7 +205,7 @@ class _Review:
         device = dataclasses.replace(found, handles=self._own_handles(found))
         if self._check(device, names):
             self._devices[device.address] = device
-            self._offered |= names.union(each.address for each in device.handles)
+            self._offered |= names.union([each.address for each in device.handles])
         else:
             self._refused |= {
                 name: RejectedDevice(name, RejectReason.NO_ERASE) for name in names
@@ -338,7 +338,7 @@ class _Review:
     def _names(self, found: object) -> frozenset[DeviceName]:
         """Return the functions and types that an answer is about, also a wrong one."""
         places = _places(found)
-        return frozenset(self._leaders[at] for at in places if at in self._leaders)
+        return frozenset([self._leaders[at] for at in places if at in self._leaders])
 
     def _near(self, found: object) -> frozenset[DeviceName]:
         """Return the functions of the card of an invalid device without usable handles.

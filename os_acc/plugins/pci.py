@@ -128,8 +128,8 @@ def family_of(function: PciFunction) -> Family:
         (None, base_class, sub_class),
         (None, base_class, None),
     )
-    found = (_BY_CLASS[key] for key in keys if key in _BY_CLASS)
-    return _BY_ID.get((vendor, product)) or next(found, _ANY)
+    found = [_BY_CLASS[key] for key in keys if key in _BY_CLASS]
+    return _BY_ID.get((vendor, product)) or (found[0] if found else _ANY)
 
 
 def id_trait(identity: PciIdentity) -> str:

@@ -141,8 +141,9 @@ def values(parts: object) -> Values:
 
 def _address(parts: object) -> PciAddress:
     # A subclass of int may format itself as any text, and becomes a path.
-    require(all(type(part) is int for part in _sequence(parts, 4)))
-    return PciAddress(*_sequence(parts))
+    numbers = _sequence(parts, 4)
+    require(all(type(part) is int for part in numbers))
+    return PciAddress(*numbers)
 
 
 def _slot(parts: object) -> MdevSlot:
@@ -257,8 +258,8 @@ class Request:
 
     def values(self) -> tuple[object, ...]:
         """Return the fields as plain values, which the channel carries."""
-        names = (field.name for field in dataclasses.fields(self))
-        return tuple(_plain(getattr(self, name)) for name in names)
+        fields = dataclasses.fields(self)
+        return tuple([_plain(getattr(self, each.name)) for each in fields])
 
 
 @functools.cache

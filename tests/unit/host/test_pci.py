@@ -107,7 +107,7 @@ def test_wide_domains_are_read(sysfs: Sysfs, domain: str) -> None:
     sysfs.vf(pf, 0, text)
     host = scan(sysfs.root)
     assert host.function(address(pf)).vfs == (address(text),)
-    assert host.group_of(address(pf)).members == (address(pf),)
+    assert host.group_of(host.function(address(pf))).members == (address(pf),)
 
 
 def test_a_serial_number_counts_only_where_everybody_may_read_it(
@@ -197,7 +197,7 @@ def test_what_is_not_there_is_named(sysfs: Sysfs) -> None:
     with pytest.raises(NotFound, check=has(kind=ObjectKind.DEVICE), match=PF):
         host.function(address(PF))
     with pytest.raises(HostStepFailed, check=has(reason=StepReason.IOMMU)) as caught:
-        host.group_of(address())
+        host.group_of(host.function(address()))
     assert caught.value.address == PLAIN
 
 

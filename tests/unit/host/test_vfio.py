@@ -90,7 +90,8 @@ REGIONS = (
 def test_a_group_knows_all_its_members(sysfs: Sysfs) -> None:
     sysfs.function(AUDIO, group=12)
     sysfs.function(GPU, group=12)
-    group = scan(sysfs.root).group_of(address(AUDIO))
+    host = scan(sysfs.root)
+    group = host.group_of(host.function(address(AUDIO)))
     assert group.number == 12
     assert group.members == (address(GPU), address(AUDIO))
     assert not group.unsafe
@@ -109,7 +110,8 @@ def test_only_direct_regions_block_an_assignment(sysfs: Sysfs) -> None:
 def test_a_group_without_an_iommu_is_unsafe(sysfs: Sysfs) -> None:
     sysfs.function(GPU, group=0)
     sysfs.put("sys/kernel/iommu_groups/0/name", "vfio-noiommu")
-    assert scan(sysfs.root).group_of(address(GPU)).unsafe
+    host = scan(sysfs.root)
+    assert host.group_of(host.function(address(GPU))).unsafe
 
 
 def test_members_on_other_buses_are_not_listed(sysfs: Sysfs) -> None:
@@ -137,7 +139,7 @@ def test_a_broken_group_is_set_aside_and_named(sysfs: Sysfs) -> None:
     with pytest.raises(
         HostStepFailed, check=has(reason=StepReason.IOMMU), match="dragons"
     ):
-        host.group_of(address(GPU))
+        host.group_of(host.function(address(GPU)))
 
 
 @given(st.text(st.sampled_from("0x1f \n\x1cdirect"), max_size=60))
