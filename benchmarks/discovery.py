@@ -18,7 +18,7 @@ from os_acc.host import pci
 from os_acc.host.pci import Host
 from os_acc.inventory import discovery, evidence
 from os_acc.objects import device_spec
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.plugins import loader
 from os_acc.testing import FakeKernel
 

@@ -12,9 +12,9 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.host import attributes, mdev, pci, vfio
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, physfns
-from os_acc.objects.vfio_driver import is_vfio_driver
 
 LOG = log.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from os_acc.helper import client
 from os_acc.host import attributes
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, latest
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 LOG = log.getLogger(__name__)
 

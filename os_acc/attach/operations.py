@@ -21,6 +21,7 @@ from os_acc.attach.manager import Manager
 from os_acc.attach.unknown_device import UnknownDevice
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import Device, Erasure
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Action, HelperRecord, Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, function_of
@@ -28,7 +29,6 @@ from os_acc.objects.numa import NUMAPolicy, PolicySources
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, card_key
 from os_acc.objects.request_group import AttachTarget
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
 from os_acc.store import state_files
 from os_acc.store.locks import consumer_lock

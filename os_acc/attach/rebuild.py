@@ -25,7 +25,7 @@ from os_acc.bitstreams import image_selection
 from os_acc.objects.bitstream import Image
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.store.locks import device_lock
 

@@ -15,12 +15,12 @@ from os_acc import exception
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.helper import client
 from os_acc.host import pci
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import Region, function_at, functions_held
 from os_acc.objects.request_group import title
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.scheduling.device_selection import Reaching
 
 # -- beside other guests ---------------------------------------------------

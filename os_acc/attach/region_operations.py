@@ -30,7 +30,7 @@ from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Action, Lease, LeaseState, Owner
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import (
     RecordedImage,
     Region,

@@ -40,7 +40,7 @@ from os_acc.objects.bitstream import BitstreamRequest
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, latest
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.request_group import AttachTarget, GroupAllocation
 from os_acc.scheduling.device_selection import DeviceSelector, Reaching
 from os_acc.store import AlreadyLeased

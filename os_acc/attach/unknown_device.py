@@ -16,6 +16,7 @@ from os_acc.host import attributes, mdev, vfio
 from os_acc.host.pci import Host
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import AttachHandle, RejectReason
+from os_acc.objects.drivers import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.lease import (
     Action,
     HelperRecord,
@@ -27,7 +28,6 @@ from os_acc.objects.lease import (
 from os_acc.objects.mdev import DeviceAddress, MdevSlot
 from os_acc.objects.pci import PciAddress, PciFunction, physfns
 from os_acc.objects.request_group import AttachTarget, GroupAllocation
-from os_acc.objects.vfio_driver import NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import record
 from os_acc.privsep.request import is_driver_name
 

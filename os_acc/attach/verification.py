@@ -14,11 +14,11 @@ from os_acc import deadlines, exception
 from os_acc.helper import client
 from os_acc.host import health, mdev, pci, usage, vfio
 from os_acc.host.pci import Host
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.mdev import MdevSlot, function_of
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.request_group import AttachTarget
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.privsep.request import is_driver_name
 
 _T = TypeVar("_T")

@@ -9,10 +9,10 @@ import enum
 from typing import TYPE_CHECKING
 
 from os_acc.objects.device import AttachHandle, Provider, RejectedDevice, RejectReason
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of, in_order
 from os_acc.objects.pci import PciFunction
-from os_acc.objects.vfio_driver import is_vfio_driver
 
 if TYPE_CHECKING:
     from os_acc.inspection import HostInspection

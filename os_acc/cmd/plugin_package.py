@@ -15,7 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from os_acc import conf, exception, privsep
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.plugins import loader
 
 _TEMPLATES: Final = Path(__file__).with_name("plugin_template")

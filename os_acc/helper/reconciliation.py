@@ -18,7 +18,7 @@ from os_acc.helper import client
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, in_order
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)

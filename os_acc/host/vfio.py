@@ -26,8 +26,8 @@ from os_acc.host.attributes import (
     read_lines,
     read_text,
 )
+from os_acc.objects.drivers import NVIDIA, is_vfio_driver
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
-from os_acc.objects.vfio_driver import NVIDIA, is_vfio_driver
 
 GROUPS = "sys/kernel/iommu_groups"
 # The group name that drivers/vfio/group.c assigns without an IOMMU.
@@ -211,7 +211,7 @@ def is_offered(root: str, address: PciAddress, driver: str | None) -> bool:
 
     Documentation/ABI/testing/sysfs-devices-vfio-dev. libvirt accepts a function with
     ``managed='no'`` by this, on any driver. NVIDIA's driver is asked for the type of
-    the vGPU instead (:mod:`.host.vgpu`): no document tells when it has registered a VF.
+    the vGPU instead (:mod:`.host.mdev`): no document tells when it has registered a VF.
     """
     return driver != NVIDIA and os.path.isdir(function_path(root, address, _OFFERED))
 

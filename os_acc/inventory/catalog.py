@@ -23,7 +23,7 @@ from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.request_group import (
     AllocationEntries,
     Allocations,

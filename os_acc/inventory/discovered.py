@@ -12,11 +12,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Set
 
-from os_acc.objects.candidate import OfferedType, UsableFunction
-from os_acc.objects.device import Device, RejectedDevice, RejectReason
+from os_acc.objects.device import (
+    Device,
+    OfferedType,
+    RejectedDevice,
+    RejectReason,
+    UsableFunction,
+)
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress, DeviceName, in_order
-from os_acc.objects.recorded_state import RecordedState
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.records import RecordedState
 from os_acc.plugins import answers, loader
 from os_acc.plugins.loader import InstalledPlugin
 

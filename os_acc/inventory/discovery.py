@@ -25,17 +25,20 @@ from os_acc.inventory import (
 )
 from os_acc.inventory.evidence import HostEvidence, OperatorRules
 from os_acc.objects import naming
-from os_acc.objects.candidate import (
+from os_acc.objects.device import (
+    Device,
     DeviceTags,
     MatchedFunction,
     OfferedType,
+    Provider,
+    RejectedDevice,
+    RejectReason,
     UsableFunction,
 )
-from os_acc.objects.device import Device, Provider, RejectedDevice, RejectReason
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import device_traits
 from os_acc.plugins import answers, base, loader

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
 from os_acc.host import mdev, pci, vfio
 from os_acc.inventory.evidence import HostEvidence
-from os_acc.objects.candidate import DeviceTags
-from os_acc.objects.device import RejectedDevice, RejectReason
+from os_acc.objects.device import DeviceTags, RejectedDevice, RejectReason
+from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.plugins.pci import family_of
 
 

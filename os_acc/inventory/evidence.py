@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from os_acc.host import usage, vfio
 from os_acc.host.pci import Host
 from os_acc.objects import device_spec
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.device import DeviceTags
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from os_acc.host.pci import Card, Host
 from os_acc.objects.device import AttachHandle, Device
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import MdevSlot
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 _KEPT: Final = (
     "has no capacity left: its card keeps it for leased devices that do not exist yet"

@@ -23,11 +23,16 @@ from os_acc.host.mdev import MediatedDevice, TypeAttributes
 from os_acc.host.pci import Card, Host
 from os_acc.inventory.eligibility import claims_of_nova
 from os_acc.inventory.evidence import HostEvidence
-from os_acc.objects.candidate import DeviceTags, OfferedType
-from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
+from os_acc.objects.device import (
+    AttachHandle,
+    DeviceTags,
+    OfferedType,
+    RejectedDevice,
+    RejectReason,
+)
 from os_acc.objects.mdev import MdevSlot, MdevType, nova_names
 from os_acc.objects.pci import PciFunction
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 #: The only interface for which libvirt's XML, as Nova writes it, is right.
 _DEVICE_API: Final = "vfio-pci"

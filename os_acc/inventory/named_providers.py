@@ -10,12 +10,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 
 from os_acc.host.pci import Host
 from os_acc.objects import naming
-from os_acc.objects.candidate import OfferedType
-from os_acc.objects.device import CardProvider, Device, Provider
+from os_acc.objects.device import CardProvider, Device, OfferedType, Provider
 from os_acc.objects.mdev import DeviceAddress, DeviceName, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 
 
 def origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:

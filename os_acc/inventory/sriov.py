@@ -17,10 +17,11 @@ from os_acc.host import pci
 from os_acc.host.attributes import function_path, read_text
 from os_acc.host.pci import Host
 from os_acc.inventory.evidence import OperatorRules
-from os_acc.objects import dfl, qat
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects import qat
+from os_acc.objects.device import DeviceTags
+from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
 
@@ -180,7 +181,7 @@ class VfMaker:
             helper.set_num_vfs(function, count, epoch, deadline)
             helper.share_nvme_resources(function, count, epoch, deadline)
             return
-        if function.driver != dfl.DRIVER or function.vfs:
+        if function.driver != DFL_DRIVER or function.vfs:
             helper.set_num_vfs(function, count, epoch, deadline)
             return
         # The driver creates a VF for each port that the host has released.

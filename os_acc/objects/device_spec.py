@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from os_acc import exception
 from os_acc.objects import device_tags, mdev
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.device import DeviceTags
 from os_acc.objects.device_address import (
     LIMITS,
     Glob,

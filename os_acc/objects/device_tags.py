@@ -13,11 +13,11 @@ import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects import mdev, qat, vfio_driver
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects import mdev, qat
+from os_acc.objects.device import DeviceTags
+from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_driver_name
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request_group import PLACEMENT_NAME
-from os_acc.objects.vfio_driver import AUTO, NVIDIA, VFIO_PCI
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 #: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
@@ -198,7 +198,7 @@ def _qat_services(spec: Mapping[str, Any]) -> str:
 
 def _vfio_driver(value: object) -> str:
     found = text("vfio_driver", value)
-    if not vfio_driver.is_name(found):
+    if not is_driver_name(found):
         raise exception.InvalidConfiguration(
             f"vfio_driver is {exception.show(value)}, not the name of a driver",
             hint=f"use {AUTO}, or a name in /sys/bus/pci/drivers",

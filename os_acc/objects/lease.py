@@ -12,12 +12,12 @@ from typing import Any, Final, Self
 
 from os_acc.objects import instance
 from os_acc.objects.device import AttachHandle
+from os_acc.objects.drivers import VFIO_PCI, is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.numa import NO_POLICIES, Affinity, PolicySources
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request_group import AttachTarget, GroupAllocation
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
 
 #: The plugin of PCI functions whose devices have no region.
 _WITHOUT_REGION: Final = "pci"

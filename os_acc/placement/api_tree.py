@@ -18,7 +18,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.published import NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NameKind, PlacementName, PublishedNames
 from os_acc.placement.changes import (
     EMPTY,
     Create,

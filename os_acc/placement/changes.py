@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from os_acc import exception
-from os_acc.objects.published import PlacementName, classes, traits
+from os_acc.objects.records import PlacementName, classes, traits
 from os_acc.placement.capacity import Units
 
 #: An inventory record, as read; another owner's is written back unchanged.

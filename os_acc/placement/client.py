@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.published import NameKind, PlacementName, classes, traits
+from os_acc.objects.records import NameKind, PlacementName, classes, traits
 from os_acc.placement.changes import ListedProvider, Record
 from os_acc.rest import responses
 from os_acc.rest.client import ServiceClient

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from os_acc.objects.device import Device
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.objects.region import Region, functions_held
 
 PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"

@@ -18,7 +18,7 @@ from typing import Final
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import CardProvider
-from os_acc.objects.published import (
+from os_acc.objects.records import (
     NameKind,
     PlacementName,
     PublishedNames,

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.objects.published import PublishedNames
+from os_acc.objects.records import PublishedNames
 from os_acc.placement import api_tree, diff
 from os_acc.placement.api_tree import Application, PlacementTree
 from os_acc.placement.capacity import Capacity

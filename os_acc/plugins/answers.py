@@ -20,20 +20,22 @@ import os_resource_classes
 import os_traits
 
 from os_acc import exception
-from os_acc.objects.candidate import DeviceTags, OfferedType, UsableFunction
 from os_acc.objects.device import (
     AttachHandle,
     Device,
+    DeviceTags,
     Erasure,
+    OfferedType,
     RejectedDevice,
     RejectReason,
+    UsableFunction,
     VendorReason,
 )
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType, in_order
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.request_group import ACCELERATOR_CLASSES, PLACEMENT_NAME
 from os_acc.objects.typed import expect, expect_text, plain_text
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base
 
 # The others are the library's own, and it acts on some of them.

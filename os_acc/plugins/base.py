@@ -51,18 +51,16 @@ from os_acc.objects.bitstream import (
     Image,
     ImageFormat,
 )
-from os_acc.objects.candidate import (
-    DeviceTags,
-    MatchedFunction,
-    OfferedType,
-    UsableFunction,
-)
 from os_acc.objects.device import (
     AttachHandle,
     Device,
+    DeviceTags,
     Erasure,
+    MatchedFunction,
+    OfferedType,
     RejectedDevice,
     RejectReason,
+    UsableFunction,
     VendorReason,
 )
 from os_acc.objects.lease import ErasureRecord, Guest, LeaseView, PriorBinding

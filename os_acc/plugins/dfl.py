@@ -16,11 +16,9 @@ from typing import ClassVar
 from os_acc import exception
 from os_acc.host import dfl
 from os_acc.objects.bitstream import Bitstream, ImageFormat
-from os_acc.objects.candidate import UsableFunction
-from os_acc.objects.device import Device, RejectedDevice, RejectReason
-from os_acc.objects.dfl import DRIVER, is_product
+from os_acc.objects.device import Device, RejectedDevice, RejectReason, UsableFunction
+from os_acc.objects.drivers import DFL_DRIVER, is_dfl_product, is_vfio_driver
 from os_acc.objects.region import Region
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.plugins import base, pci
 
 
@@ -39,9 +37,9 @@ class DflPlugin(base.PluginBase):
             if recorded is not None:
                 if usable.parent.identity.may_be(recorded.identity):
                     yield pci.region_device(self.name, usable, recorded)
-            elif usable.function.driver == DRIVER:
+            elif usable.function.driver == DFL_DRIVER:
                 yield self._port(usable)
-            elif is_product(usable.function.identity):
+            elif is_dfl_product(usable.function.identity):
                 yield self._away(usable)
 
     def read_region(self, region: Region) -> Region | None:
@@ -103,6 +101,6 @@ def _unseen(usable: UsableFunction) -> RejectedDevice:
     """Reject a function with unknown contents, so that no other plugin offers it."""
     driver, parent = usable.function.driver, usable.parent.address
     detail = f"bound to {driver}" if driver else "it has no driver"
-    if driver == DRIVER:
+    if driver == DFL_DRIVER:
         detail = f"there is no FPGA Management Engine at {parent}"
     return RejectedDevice(usable.function.address, RejectReason.UNSEEN_REGION, detail)

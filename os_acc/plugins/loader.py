@@ -20,7 +20,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.objects import vfio_driver
+from os_acc.objects.drivers import is_driver_name, is_vfio_driver
 from os_acc.objects.pci import PciIdentity
 from os_acc.objects.typed import expect, expect_all
 from os_acc.plugins import base
@@ -415,7 +415,7 @@ def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
     drivers = plugin.own_vfio_drivers
     expect("its own_vfio_drivers", drivers, tuple, list)
     for driver in drivers:
-        if not vfio_driver.is_name(driver) or vfio_driver.is_vfio_driver(driver):
+        if not is_driver_name(driver) or is_vfio_driver(driver):
             raise TypeError(
                 f"its own_vfio_drivers has {driver!r}: it names drivers of the host, "
                 "without the word vfio, as plain text"
@@ -426,7 +426,7 @@ def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
 def _unusable(name: str, version: object) -> str:
     """Return why a plugin of this name and contract cannot be used; '': it can."""
     # The privileged helper records it.
-    if not vfio_driver.is_name(name):
+    if not is_driver_name(name):
         return (
             "the name of its entry point is not at most 64 letters, digits and "
             "characters of _.+:- of ASCII, with a letter, a digit or _ first"

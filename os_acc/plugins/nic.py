@@ -15,8 +15,7 @@ from typing import ClassVar, Final
 
 import os_traits
 
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device
+from os_acc.objects.device import Device, MatchedFunction, UsableFunction
 from os_acc.plugins import base, pci
 
 # PCI Code and ID Assignment Specification: network controllers.

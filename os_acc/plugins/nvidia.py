@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from os_acc.host import mdev
-from os_acc.objects.vfio_driver import NVIDIA
+from os_acc.objects.drivers import NVIDIA
 from os_acc.plugins import base, pci
 from os_acc.privsep import vgpu as steps_of_vgpu
 

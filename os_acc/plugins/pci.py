@@ -16,8 +16,14 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from os_acc import exception
 from os_acc.objects import qat
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device, Erasure, RejectedDevice, RejectReason
+from os_acc.objects.device import (
+    Device,
+    Erasure,
+    MatchedFunction,
+    RejectedDevice,
+    RejectReason,
+    UsableFunction,
+)
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.region import Region
 from os_acc.plugins import base

@@ -16,8 +16,7 @@ from typing import ClassVar, Final
 from os_acc import exception
 from os_acc.host.attributes import function_path, read_text
 from os_acc.objects import qat
-from os_acc.objects.candidate import MatchedFunction, UsableFunction
-from os_acc.objects.device import Device
+from os_acc.objects.device import Device, MatchedFunction, UsableFunction
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base, pci

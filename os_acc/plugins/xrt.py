@@ -20,11 +20,10 @@ from os_acc.bitstreams.shared_options import XRT_TOOLS
 from os_acc.host import xrt
 from os_acc.host.pci import read_function
 from os_acc.objects.bitstream import Bitstream, ImageFormat
-from os_acc.objects.candidate import UsableFunction
-from os_acc.objects.device import Device, RejectedDevice, RejectReason
+from os_acc.objects.device import Device, RejectedDevice, RejectReason, UsableFunction
+from os_acc.objects.drivers import XRT_USER_DRIVER, XRT_VENDOR
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.objects.xrt import USER_DRIVER, VENDOR
 from os_acc.plugins import base, pci
 
 _Found: TypeAlias = Iterator[Device | RejectedDevice]
@@ -40,7 +39,7 @@ class XrtPlugin(base.PluginBase):
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
         for usable in candidates.usable:
-            if usable.function.identity.vendor == VENDOR:
+            if usable.function.identity.vendor == XRT_VENDOR:
                 recorded = candidates.leased_regions.get(usable.function.address)
                 try:
                     yield from self._function(usable, recorded)
@@ -51,7 +50,7 @@ class XrtPlugin(base.PluginBase):
         card = xrt.read_management(self.root, region.card)
         place = dataclasses.replace(region.card, function=region.number)
         user = read_function(self.root, place)
-        if card is None or user is None or user.driver != USER_DRIVER:
+        if card is None or user is None or user.driver != XRT_USER_DRIVER:
             return None
         return dataclasses.replace(
             region,
@@ -84,7 +83,7 @@ class XrtPlugin(base.PluginBase):
             )
         elif recorded is not None and recorded.card.same_slot(function.address):
             yield pci.region_device(self.name, usable, recorded)
-        elif function.driver == USER_DRIVER:
+        elif function.driver == XRT_USER_DRIVER:
             yield self._user(usable)
 
     def _user(self, usable: UsableFunction) -> Device | RejectedDevice:

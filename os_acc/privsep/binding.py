@@ -19,8 +19,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from os_acc import deadlines, privsep
-from os_acc.objects.dfl import DRIVER
-from os_acc.objects.vfio_driver import VFIO_PCI, is_vfio_driver
+from os_acc.objects.drivers import DFL_DRIVER, VFIO_PCI, is_vfio_driver
 from os_acc.privsep import (
     fpga,
     functions,
@@ -276,7 +275,7 @@ def _restore(call: GiveBackRequest, target: BindTarget) -> None:
         # 2. Leave no data for the next user. VFIO resets when the last holder
         #    closes the device, but does not report a failed reset.
         functions.reset(address)
-    if target.driver != DRIVER:
+    if target.driver != DFL_DRIVER:
         fpga.check_closed(address)
     # 3. Back to the prior driver; once more, in case the first probe had no
     #    effect.

@@ -21,7 +21,14 @@ from collections.abc import Iterator
 from functools import partial
 
 from os_acc import privsep
-from os_acc.objects.dfl import DRIVER, FME, MANAGER, PORT, REGION, canonical
+from os_acc.objects.drivers import (
+    DFL_DRIVER,
+    DFL_FME,
+    DFL_MANAGER,
+    DFL_PORT,
+    DFL_REGION,
+    dfl_uuid,
+)
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, kernel, request, rootconf, worker
 from os_acc.privsep.images import ImageRequest, Sealed
@@ -114,9 +121,9 @@ def check_closed(function: PciAddress) -> None:
     :raises CallRefused: IN_USE, with the name of the node.
     :raises OSError: the kernel gives no information.
     """
-    if functions.driver(function) != DRIVER:
+    if functions.driver(function) != DFL_DRIVER:
         return
-    for device in (*_below(function, PORT), *_below(function, FME)):
+    for device in (*_below(function, DFL_PORT), *_below(function, DFL_FME)):
         try:
             os.close(_open_node(device))
         except FileNotFoundError:
@@ -213,11 +220,11 @@ def _revive(card: PciAddress) -> None:
     functions.check_without_vfs(card)
     check_closed(card)
     override = functions.override(card)
-    functions.rebind(card, DRIVER)
-    if (found := functions.driver(card)) != DRIVER:
+    functions.rebind(card, DFL_DRIVER)
+    if (found := functions.driver(card)) != DFL_DRIVER:
         raise CallRefused(Outcome.NO_EFFECT, 0, "driver", found)
     functions.set_override(card, override)
-    functions.check_driver(card, DRIVER, override)
+    functions.check_driver(card, DFL_DRIVER, override)
 
 
 def _port(call: ImageRequest, locked: list[PciAddress]) -> DflPortNode:
@@ -285,13 +292,13 @@ def _is_hosts(card: PciAddress, number: int) -> bool:
 
 def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
     functions.check_identity(card, identity)
-    if (driver := functions.driver(card)) != DRIVER:
+    if (driver := functions.driver(card)) != DFL_DRIVER:
         raise CallRefused(Outcome.CHANGED, 0, "driver", driver)
 
 
 def _fme(card: PciAddress) -> str:
     """Return the directory of a card's FPGA Management Engine."""
-    if (fme := next(_below(card, FME), None)) is None:
+    if (fme := next(_below(card, DFL_FME), None)) is None:
         raise CallRefused(Outcome.REFUSED, errno.ENODEV, "fme")
     return fme
 
@@ -312,7 +319,7 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
 def _find_port(card: PciAddress, number: int) -> DflPortNode | None:
     """Return the port of this number, on the card or on one of its VFs."""
     for function in (card, *functions.vfs(card)):
-        for path in _below(function, PORT):
+        for path in _below(function, DFL_PORT):
             if _read(path, "id") == str(number):
                 return DflPortNode(function, path)
     return None
@@ -324,9 +331,9 @@ def _interface_id(fme: str) -> str | None:
     All regions of a card show the id of their manager (fme_region_probe()).
     """
     found = set()
-    for region in _class_devices(fme, REGION, "fpga_region"):
+    for region in _class_devices(fme, DFL_REGION, "fpga_region"):
         try:
-            found.add(canonical(_read(region, "compat_id")))
+            found.add(dfl_uuid(_read(region, "compat_id")))
         except FileNotFoundError:
             found.add(None)
     return found.pop() if len(found) == 1 else None
@@ -334,7 +341,7 @@ def _interface_id(fme: str) -> str | None:
 
 def _status(fme: str) -> str:
     """Return the FPGA manager's report on the last programming, line by line."""
-    for manager in _class_devices(fme, MANAGER, "fpga_manager"):
+    for manager in _class_devices(fme, DFL_MANAGER, "fpga_manager"):
         return _read(manager, "status")
     return ""
 
@@ -344,7 +351,7 @@ def _function_id(port: str) -> str | None:
 
     :raises OSError: EBUSY, the port is held in reset (afu_id_show()).
     """
-    return canonical(_read(port, "afu_id"))
+    return dfl_uuid(_read(port, "afu_id"))
 
 
 def _open_node(device: str) -> int:

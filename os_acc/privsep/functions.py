@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects import nvme, vfio_driver
+from os_acc.objects import nvme
+from os_acc.objects.drivers import NVIDIA, is_vfio_driver
 from os_acc.objects.pci import (
     BUS_RESETS,
     CHIPSET,
@@ -142,7 +143,7 @@ def resets_with_bus(address: PciAddress) -> bool:
     bus = name.rpartition(":")[0]
     found = sorted(each for each in os.listdir(above) if each.startswith(f"{bus}:"))
     return (
-        vfio_driver.is_vfio_driver(driver(address))
+        is_vfio_driver(driver(address))
         and found[:1] == [name] != found
         and len({group(PciAddress.parse(each)) for each in found}) == 1
         and not os.path.basename(above).startswith("pci")
@@ -175,7 +176,7 @@ def driver(address: PciAddress) -> str:
 def may_be_a_guests(address: PciAddress, driver: str) -> bool:
     """Return whether a guest may have a function that is on this driver."""
     # NVIDIA's driver may offer a function that is no vGPU, and not show one that is.
-    if vfio_driver.is_vfio_driver(driver) or driver == vfio_driver.NVIDIA:
+    if is_vfio_driver(driver) or driver == NVIDIA:
         return True
     # A driver offers it to guests (Documentation/ABI/testing/sysfs-devices-vfio-dev).
     return os.path.isdir(os.path.join(directory(address), "vfio-dev"))

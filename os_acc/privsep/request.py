@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar
 
 from os_acc import exception, privsep
-from os_acc.objects import epoch, vfio_driver
+from os_acc.objects import drivers, epoch
 from os_acc.objects.bitstream import Digest
 from os_acc.objects.mdev import MdevSlot, MdevType
 from os_acc.objects.pci import PciAddress
@@ -91,7 +91,7 @@ def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
 
 def is_driver_name(value: object) -> bool:
     """Return whether a value names a PCI driver, or a plugin; '' stands for none."""
-    return (type(value) is str and value == "") or vfio_driver.is_name(value)
+    return (type(value) is str and value == "") or drivers.is_driver_name(value)
 
 
 def is_uuid(value: object) -> TypeGuard[str]:

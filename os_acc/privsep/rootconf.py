@@ -24,12 +24,12 @@ from os_acc import exception, privsep
 from os_acc.bitstreams import options
 from os_acc.bitstreams import shared_options as shared
 from os_acc.objects import device_spec
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.device import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
+from os_acc.objects.drivers import AUTO, NVIDIA, is_vfio_driver
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.objects.qat import QatServices, services_text
-from os_acc.objects.vfio_driver import AUTO, NVIDIA, is_vfio_driver
 from os_acc.privsep import functions, kernel
 from os_acc.privsep.outcome import CallRefused, Outcome
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from os_acc import privsep
-from os_acc.objects.dfl import DRIVER
+from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, request, rootconf, worker
 from os_acc.privsep.kernel import StateFile
@@ -57,7 +57,7 @@ def _create(address: PciAddress, count: int) -> None:
     moment, and network drivers would create new interfaces on the host. On an
     FPGA card, however, only the VF's driver shows the contents of its port.
     """
-    if functions.driver(address) == DRIVER:
+    if functions.driver(address) == DFL_DRIVER:
         functions.write(address, "sriov_numvfs", str(count))
         return
     _note(address).create(functions.read(address, _AUTOPROBE))

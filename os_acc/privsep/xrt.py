@@ -36,7 +36,12 @@ from oslo_privsep import capabilities
 
 from os_acc import privsep
 from os_acc.bitstreams import shared_options
-from os_acc.objects import xrt
+from os_acc.objects.drivers import (
+    XRT_MANAGEMENT_DRIVER,
+    XRT_USER_DRIVER,
+    xrt_interface_id,
+    xrt_xclbin_id,
+)
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, kernel, request, rootconf
 from os_acc.privsep.images import Sealed
@@ -102,7 +107,7 @@ def _program(call: XrtRequest, root: RootConf, image: Sealed) -> CallResult:
     xclbin_id = _xclbin_id(image)
     _check(call)
     root.check_allows(call.card, call.user)
-    found = xrt.interface_id(functions.read(call.card, "interface_uuids"))
+    found = xrt_interface_id(functions.read(call.card, "interface_uuids"))
     if found != call.interface_id:
         raise CallRefused(Outcome.CHANGED, 0, "interface_uuids", found or "")
     xbmgmt, xbutil = find_tool("xbmgmt"), find_tool(*_XBUTIL)
@@ -127,7 +132,7 @@ def _run(tool: str, function: PciAddress, image: Sealed) -> None:
 def _read_back(user: PciAddress, xclbin_id: str) -> CallResult:
     found: str | None = None
     with contextlib.suppress(OSError):
-        found = xrt.xclbin_id(functions.read(user, "xclbinuuid"))
+        found = xrt_xclbin_id(functions.read(user, "xclbinuuid"))
     if found != xclbin_id:
         detail = f"{found or 'an unknown xclbin'} is loaded, not {xclbin_id}"
         return CallResult(Outcome.NO_EFFECT, 0, "programming", detail)
@@ -147,8 +152,8 @@ def _xclbin_id(image: Sealed) -> str:
 def _check(call: XrtRequest) -> None:
     functions.check_identity(call.card, call.identity)
     for function, expected in (
-        (call.card, xrt.MANAGEMENT_DRIVER),
-        (call.user, xrt.USER_DRIVER),
+        (call.card, XRT_MANAGEMENT_DRIVER),
+        (call.user, XRT_USER_DRIVER),
     ):
         driver = functions.driver(function)
         if driver != expected:

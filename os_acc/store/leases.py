@@ -24,8 +24,7 @@ from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
-from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import RecordedImage, card_key_of
 from os_acc.store import journal, providers, records, regions, requests, schema
 from os_acc.store.damage import restore_leases

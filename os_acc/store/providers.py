@@ -21,8 +21,12 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.published import NameKind, PlacementName, PublishedNames
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import (
+    NameKind,
+    PlacementName,
+    PublishedNames,
+    RecordedState,
+)
 from os_acc.store import records, regions, schema
 from os_acc.store.schema import (
     CREATED_NAMES,

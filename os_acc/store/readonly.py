@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects.accelerator_request import AcceleratorRequest
-from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.store import journal, providers, records, requests, schema
 from os_acc.store.database import Database
 from os_acc.store.errors import StoreDamaged

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from os_acc import exception
-from os_acc.objects import epoch, mdev, vfio_driver
+from os_acc.objects import epoch, mdev
+from os_acc.objects.drivers import is_driver_name
 from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease
 from os_acc.objects.mdev import DeviceAddress
@@ -264,7 +265,7 @@ def decode(payload: str) -> Lease:
     """
     try:
         lease: Lease = codec.decode(Lease, json.loads(payload))
-        if not vfio_driver.is_name(lease.driver):
+        if not is_driver_name(lease.driver):
             raise ValueError(f"{lease.driver!r} is not the name of a driver")
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not the record of a lease: {error}") from error

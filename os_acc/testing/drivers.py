@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.testing import (
     dfl,
     functions,

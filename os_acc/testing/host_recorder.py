@@ -27,10 +27,10 @@ from os_acc.exception import HostStepFailed
 from os_acc.host import attributes, mdev, numa, pci, usage, vfio
 from os_acc.host.attributes import ClassDevice, class_devices
 from os_acc.host.pci import Host
+from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
-from os_acc.objects.vfio_driver import is_vfio_driver
 from os_acc.testing import functions
 from os_acc.testing.device_specs import AttributeSpec
 from os_acc.testing.specs import (

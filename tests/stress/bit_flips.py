@@ -19,7 +19,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.mdev import MdevType
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NameKind, PlacementName, PublishedNames
 from os_acc.objects.region import RecordedImage, Region
 from os_acc.store import readonly
 from os_acc.testing import HostSpec, hosts

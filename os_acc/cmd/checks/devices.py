@@ -17,8 +17,8 @@ from os_acc.inventory.health_steps import HealthStepReader
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
 from os_acc.objects.device import AttachHandle, RejectedDevice, RejectReason
+from os_acc.objects.drivers import VFIO_PCI
 from os_acc.objects.mdev import MdevSlot, function_of
-from os_acc.objects.vfio_driver import VFIO_PCI
 
 
 def iommu_on(context: CheckContext) -> Iterator[Finding]:

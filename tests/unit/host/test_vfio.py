@@ -16,7 +16,7 @@ from os_acc.host.vfio import (
     read_iommu_group,
     require_drivers,
 )
-from os_acc.objects.vfio_driver import is_vfio_driver
+from os_acc.objects.drivers import is_vfio_driver
 from tests.expected_errors import has
 from tests.unit.host.tree import Sysfs, address
 

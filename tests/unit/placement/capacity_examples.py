@@ -9,8 +9,7 @@ import dataclasses
 from os_acc.objects.device import AttachHandle, Device, Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import NO_NAMES, PublishedNames
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import NO_NAMES, PublishedNames, RecordedState
 from os_acc.objects.region import Region
 from os_acc.placement import device_traits
 from os_acc.testing import uuid_of

@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from os_acc.objects.device import Device
-from os_acc.objects.recorded_state import RecordedState
+from os_acc.objects.records import RecordedState
 from os_acc.placement import device_traits
 from os_acc.testing import uuid_of
 from tests.unit.placement import capacity_examples

@@ -13,7 +13,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.device import CardProvider
-from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement import published
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter

@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from os_acc import exception
-from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement.api_tree import KEPT_SECONDS
 from os_acc.placement.sync import Publisher, SyncResult
 from os_acc.testing import uuid_of

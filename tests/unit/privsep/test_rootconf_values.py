@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.objects.candidate import DeviceTags
+from os_acc.objects.device import DeviceTags
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.qat import number_of, parse_services
 from os_acc.privsep import binding, functions, mdev, qat, rootconf, sriov, vgpu

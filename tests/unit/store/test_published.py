@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
+from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.store import readonly
 from tests.unit.store.store_files import execute, reopened
 
