@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cliff import columns, command, lister, show
 
@@ -26,10 +26,25 @@ if TYPE_CHECKING:
     from os_acc.plugins import loader
     from os_acc.store.readonly import StoreSnapshot
 
+_T = TypeVar("_T")
+
+#: The value of an object in each column of a table, by the column's name.
+Columns: TypeAlias = Mapping[str, Callable[[_T], Any]]
 #: The names of columns, and the rows.
 Table: TypeAlias = tuple[Sequence[str], Iterable[Sequence[Any]]]
 #: The names of an object's fields, and their values.
 ShownObject: TypeAlias = tuple[Sequence[str], Iterable[Any]]
+
+
+def table(columns: Columns[_T], found: Iterable[_T]) -> Table:
+    """Return the table of these objects."""
+    rows = [tuple(value(each) for value in columns.values()) for each in found]
+    return tuple(columns), rows
+
+
+def fields(columns: Columns[_T], found: _T) -> ShownObject:
+    """Return one object with the columns of a table as its fields."""
+    return tuple(columns), tuple(value(found) for value in columns.values())
 
 
 class Acting(command.Command):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from os_acc import exception
-from os_acc.cmd import arguments, base, device_states
+from os_acc.cmd import arguments, base
+from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
 from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -30,26 +31,22 @@ class DeviceList(base.Listing):
         )
         parser.add_argument(
             "--state",
-            choices=[state.value for state in device_states.DeviceStatus],
+            choices=[state.value for state in DeviceStatus],
             help="show only devices in this state",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
-        found = device_states.device_states(look)
+        found = device_states(look)
         models = self.models(look)
         self.remark_if_none_named()
         if parsed_args.state:
             found = tuple(
                 each for each in found if each.state.value == parsed_args.state
             )
-        if not parsed_args.long:
-            return _COLUMNS, [_row(each, models.short) for each in found]
-        return (
-            (*_COLUMNS, *_LONG_COLUMNS),
-            [(*_row(each, models.short), *_long_row(each)) for each in found],
-        )
+        columns = _columns(models.short)
+        return base.table(columns | _LONG if parsed_args.long else columns, found)
 
 
 class DeviceShow(base.Showing):
@@ -64,15 +61,12 @@ class DeviceShow(base.Showing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
         look = self.look()
         models = self.models(look)
-        for found in device_states.device_states(look):
+        for found in device_states(look):
             if found.address == parsed_args.address:
-                this_boot = attributes.boot_id(self.os_acc.root)
-                return _pairs(
-                    *zip(_COLUMNS, _row(found, models.full), strict=True),
-                    *zip(_LONG_COLUMNS, _long_row(found), strict=True),
-                    *_offer(found),
-                    *(_lease(found.lease, this_boot) if found.lease else ()),
-                )
+                columns = _columns(models.full) | _LONG | _OFFER
+                names, values = base.fields(columns, found)
+                lease = self._lease(found.lease) if found.lease else {}
+                return (*names, *lease), (*values, *lease.values())
         # Raises an error if the function does not exist at all.
         if isinstance(parsed_args.address, PciAddress):
             look.inventory.host.function(parsed_args.address)
@@ -81,6 +75,23 @@ class DeviceShow(base.Showing):
             hint="add the device to [os_acc] device_spec",
             kind=exception.ObjectKind.DEVICE,
         )
+
+    def _lease(self, lease: Lease) -> dict[str, Any]:
+        this_boot = attributes.boot_id(self.os_acc.root)
+        shown: dict[str, Any] = {
+            "Lease": lease.uuid,
+            "Owner": lease.owner.value,
+            "Request Group": lease.group,
+            "Instance Name": lease.guest.name or None,
+            "Project": lease.guest.project_id or None,
+            "Goes Back To": [_prior(prior) for prior in lease.prior],
+            "Recorded In This Boot": lease.boot_id == this_boot,
+            "To Be Erased": lease.needs_erase,
+        }
+        if lease.erasure:
+            shown["Former Consumer"] = lease.erasure.consumer
+            shown["Erased"] = lease.erased
+        return shown
 
 
 class DeviceRelease(base.Showing):
@@ -142,19 +153,6 @@ class DeviceAdopt(base.Showing):
         return _now(self, parsed_args)
 
 
-_COLUMNS = (
-    "Address",
-    "Model",
-    "Resource Class",
-    "State",
-    "Consumer",
-    "NUMA Node",
-    "Driver",
-    "Reason",
-)
-_LONG_COLUMNS = ("Provider", "IOMMU Group", "Identity", "Role")
-
-
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "address",
@@ -182,59 +180,42 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
     )
 
 
-def _row(
-    device: device_states.DeviceState, name: Callable[[PciIdentity], str]
-) -> tuple[Any, ...]:
-    function = device.function
-    return (
-        str(device.address),
-        name(function.identity) if function else None,
-        device.resource_class,
-        device.state.value,
-        device.lease.consumer if device.lease and not device.lease.erasure else None,
-        function.numa_node if function else None,
-        function.driver if function else None,
-        device.reason or None,
-    )
+def _columns(
+    model: Callable[[PciIdentity], str],
+) -> dict[str, Callable[[DeviceState], Any]]:
+    """Return the columns of a listing.
 
-
-def _long_row(device: device_states.DeviceState) -> tuple[Any, ...]:
-    function = device.function
-    return (
-        device.provider.uuid if device.provider else None,
-        function.iommu_group if function else None,
-        str(function.identity) if function else None,
-        function.role.value if function else None,
-    )
-
-
-def _offer(device: device_states.DeviceState) -> tuple[tuple[str, Any], ...]:
-    provider, function = device.provider, device.function
-    return (
-        ("Provider Name", provider.name if provider else None),
-        ("Plugin", provider.device.plugin if provider else None),
-        ("Traits", sorted(provider.device.traits) if provider else []),
-        ("Members", [str(address) for address in device.members]),
-        ("Reset Methods", list(function.reset_methods) if function else []),
-    )
-
-
-def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
-    return (
-        ("Lease", lease.uuid),
-        ("Owner", lease.owner.value),
-        ("Request Group", lease.group),
-        ("Instance Name", lease.guest.name or None),
-        ("Project", lease.guest.project_id or None),
-        ("Goes Back To", [_prior(prior) for prior in lease.prior]),
-        ("Recorded In This Boot", lease.boot_id == this_boot),
-        ("To Be Erased", lease.needs_erase),
-        *(
-            (("Former Consumer", lease.erasure.consumer), ("Erased", lease.erased))
-            if lease.erasure
-            else ()
+    :param model: returns the name of a model.
+    """
+    return {
+        "Address": lambda each: str(each.address),
+        "Model": lambda each: model(each.function.identity) if each.function else None,
+        "Resource Class": lambda each: each.resource_class,
+        "State": lambda each: each.state.value,
+        "Consumer": lambda each: (
+            each.lease.consumer if each.lease and not each.lease.erasure else None
         ),
-    )
+        "NUMA Node": lambda each: each.function.numa_node if each.function else None,
+        "Driver": lambda each: each.function.driver if each.function else None,
+        "Reason": lambda each: each.reason or None,
+    }
+
+
+_LONG: dict[str, Callable[[DeviceState], Any]] = {
+    "Provider": lambda each: each.provider.uuid if each.provider else None,
+    "IOMMU Group": lambda each: each.function.iommu_group if each.function else None,
+    "Identity": lambda each: str(each.function.identity) if each.function else None,
+    "Role": lambda each: each.function.role.value if each.function else None,
+}
+_OFFER: dict[str, Callable[[DeviceState], Any]] = {
+    "Provider Name": lambda each: each.provider.name if each.provider else None,
+    "Plugin": lambda each: each.provider.device.plugin if each.provider else None,
+    "Traits": lambda each: sorted(each.provider.device.traits) if each.provider else [],
+    "Members": lambda each: [str(address) for address in each.members],
+    "Reset Methods": lambda each: (
+        list(each.function.reset_methods) if each.function else []
+    ),
+}
 
 
 def _prior(prior: PriorBinding) -> str:
@@ -245,13 +226,8 @@ def _prior(prior: PriorBinding) -> str:
 def _now(command: base.Acting, parsed_args: argparse.Namespace) -> base.ShownObject:
     """Return the device's row of the listing after an action."""
     look = command.look()
-    found = {each.address: each for each in device_states.device_states(look)}
+    found = {each.address: each for each in device_states(look)}
     device = found.get(parsed_args.address)
     if device is None:
-        return _pairs(("Address", str(parsed_args.address)), ("State", None))
-    row = _row(device, command.models(look).full)
-    return _pairs(*zip(_COLUMNS, row, strict=True))
-
-
-def _pairs(*pairs: tuple[str, Any]) -> base.ShownObject:
-    return [name for name, _ in pairs], [value for _, value in pairs]
+        return ("Address", "State"), (str(parsed_args.address), None)
+    return base.fields(_columns(command.models(look).full), device)

@@ -61,17 +61,7 @@ class DeviceHistory(base.Listing):
         ]
         if not found:
             self.remark(self._reason_for_none(parsed_args.address))
-        return _COLUMNS, [
-            (
-                _moment(event.when),
-                event.operation,
-                event.state or None,
-                event.address or None,
-                event.consumer or None,
-                event.detail or None,
-            )
-            for event in found[-parsed_args.limit :]
-        ]
+        return base.table(_COLUMNS, found[-parsed_args.limit :])
 
     def _reason_for_none(self, address: DeviceAddress | None) -> str:
         device = self._device_with(address) if address else None
@@ -93,9 +83,6 @@ class DeviceHistory(base.Listing):
         return None
 
 
-_COLUMNS = ("Time", "Operation", "State", "Address", "Consumer", "Detail")
-
-
 def _is_of(event: Event, consumer: str) -> bool:
     # The event of a rekey has the new consumer; its detail names the old one.
     return event.consumer == consumer or event.detail == f"from {consumer}"
@@ -103,3 +90,13 @@ def _is_of(event: Event, consumer: str) -> bool:
 
 def _moment(when: datetime.datetime) -> str:
     return when.isoformat(timespec="milliseconds")
+
+
+_COLUMNS: base.Columns[Event] = {
+    "Time": lambda event: _moment(event.when),
+    "Operation": lambda event: event.operation,
+    "State": lambda event: event.state or None,
+    "Address": lambda event: event.address or None,
+    "Consumer": lambda event: event.consumer or None,
+    "Detail": lambda event: event.detail or None,
+}

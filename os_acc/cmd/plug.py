@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from os_acc import exception
 from os_acc.attach import serialize
@@ -100,7 +99,7 @@ class Plug(base.Listing):
             },
         }
         plugged = manager.plug(instance, selected, extra_specs)
-        return _COLUMNS, [_row(entry) for entry in plugged]
+        return base.table(_COLUMNS, plugged)
 
 
 def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
@@ -178,31 +177,17 @@ class Attached(base.Listing):
             who = parsed_args.uuid or "any instance"
             where = self.settings.state_path
             self.remark(f"no accelerator of {who} is recorded in {where}")
-        return _COLUMNS, [_row(serialize.accelerator(lease)) for lease in found]
+        return base.table(_COLUMNS, map(serialize.accelerator, found))
 
 
 #: Fields of the entries of :func:`os_acc.plug` that are shown.
-_COLUMNS = (
-    "Consumer",
-    "PCI ID",
-    "State",
-    "Request Group",
-    "NUMA Node",
-    "NUMA Affinity",
-    "UUID",
-    "Provider",
-)
-
-
-def _row(entry: AcceleratorEntry) -> tuple[Any, ...]:
-    """Return an entry as values of these columns."""
-    return (
-        entry["instance_uuid"],
-        entry.get("pci_id"),
-        entry["state"],
-        entry["request_group"],
-        entry["numa_node"],
-        entry["numa_affinity"],
-        entry["uuid"],
-        entry["device_rp_uuid"],
-    )
+_COLUMNS: base.Columns[AcceleratorEntry] = {
+    "Consumer": lambda entry: entry["instance_uuid"],
+    "PCI ID": lambda entry: entry.get("pci_id"),
+    "State": lambda entry: entry["state"],
+    "Request Group": lambda entry: entry["request_group"],
+    "NUMA Node": lambda entry: entry["numa_node"],
+    "NUMA Affinity": lambda entry: entry["numa_affinity"],
+    "UUID": lambda entry: entry["uuid"],
+    "Provider": lambda entry: entry["device_rp_uuid"],
+}

@@ -9,7 +9,6 @@ from collections import Counter
 
 from os_acc import inspection, service
 from os_acc.cmd import base, environment
-from os_acc.host.pci_ids import ModelNames
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import function_of
 from os_acc.placement import capacity
@@ -25,26 +24,29 @@ class ProviderList(base.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         look = self.look()
         self.remark_if_none_named()
-        models = self.models(look)
+        functions, models = look.inventory.host.functions, self.models(look)
         used = Counter(
             lease.provider for lease in look.recorded.leases if not lease.erasure
         )
-        return _COLUMNS, [
-            (
-                each.uuid,
-                each.name,
-                _model(look, each, models),
-                each.device.resource_class,
-                len(each.device.handles),
-                used[each.uuid],
-                each.device.numa_node,
-                each.device.plugin,
-                sorted(each.device.traits),
-            )
-            for each in sorted(
-                look.inventory.providers.values(), key=lambda each: each.device.address
-            )
-        ]
+
+        def model(provider: Provider) -> str | None:
+            place = function_of(provider.device.address)
+            function = functions.get(place) if place else None
+            return models.short(function.identity) if function else None
+
+        columns: base.Columns[Provider] = {
+            "UUID": lambda each: each.uuid,
+            "Name": lambda each: each.name,
+            "Model": model,
+            "Resource Class": lambda each: each.device.resource_class,
+            "Total": lambda each: len(each.device.handles),
+            "Used": lambda each: used[each.uuid],
+            "NUMA Node": lambda each: each.device.numa_node,
+            "Plugin": lambda each: each.device.plugin,
+            "Traits": lambda each: sorted(each.device.traits),
+        }
+        found = look.inventory.providers.values()
+        return base.table(columns, sorted(found, key=lambda each: each.device.address))
 
 
 class ProviderSync(base.Listing):
@@ -76,11 +78,9 @@ class ProviderSync(base.Listing):
             plan = publisher.difference(wanted, look.recorded.published_names, deadline)
             steps, refused = plan.steps, plan.refused
         else:
-            store = Store.open(
-                self.settings.state_path, inspection.STORE_SECONDS, deadline=deadline
-            )
+            state_path, inventory = self.settings.state_path, look.inventory
+            store = Store.open(state_path, inspection.STORE_SECONDS, deadline=deadline)
             store = store.until(deadline)
-            inventory = look.inventory
             store.record_providers(
                 inventory.classes,
                 inventory.provider_origins,
@@ -96,24 +96,3 @@ class ProviderSync(base.Listing):
         return ("Step", "Change"), [
             (number, str(step)) for number, step in enumerate(steps, start=1)
         ]
-
-
-def _model(
-    look: inspection.HostInspection, provider: Provider, models: ModelNames
-) -> str | None:
-    place = function_of(provider.device.address)
-    function = look.inventory.host.functions.get(place) if place else None
-    return models.short(function.identity) if function else None
-
-
-_COLUMNS = (
-    "UUID",
-    "Name",
-    "Model",
-    "Resource Class",
-    "Total",
-    "Used",
-    "NUMA Node",
-    "Plugin",
-    "Traits",
-)

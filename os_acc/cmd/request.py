@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib import parse
 
@@ -187,9 +187,6 @@ def _lines(group: RequestGroup) -> Iterable[str]:
 _PATH = "/allocation_candidates"
 _COLUMNS = ("Groups", "Group Policy", "Microversion", "Query")
 
-_LIST_COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
-_MORE = ("Provider", "Host", "Reason")
-
 
 class RequestList(base.Listing):
     """List accelerator requests: those of device profiles, and those of plugs.
@@ -213,32 +210,28 @@ class RequestList(base.Listing):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
-        recorded, long = self.recorded(), parsed_args.long
+        recorded, instance = self.recorded(), parsed_args.instance
         host = self.settings.node_name
         found = with_plugged(recorded.requests, recorded.leases, host)
-        return _LIST_COLUMNS + (_MORE if long else ()), [
-            _row(each, long)
-            for each in found
-            if parsed_args.instance in (None, each.instance)
-        ]
+        return base.table(
+            _LISTED | _LONG if parsed_args.long else _LISTED,
+            (each for each in found if instance in (None, each.instance)),
+        )
 
 
-def _row(request: AcceleratorRequest, long: bool) -> tuple[Any, ...]:
-    binding, lease = request.binding, request.lease
-    row = (
-        request.uuid,
-        request.state.value,
-        request.instance,
-        request.profile or None,
-        request.group,
-        str(lease.address) if lease else None,
-    )
-    if not long:
-        return row
-    provider, host = (
-        (binding.device_rp_uuid, binding.hostname) if binding else (None, None)
-    )
-    return (*row, provider, host, request.reason or None)
+_LISTED: dict[str, Callable[[AcceleratorRequest], Any]] = {
+    "UUID": lambda each: each.uuid,
+    "State": lambda each: each.state.value,
+    "Instance": lambda each: each.instance,
+    "Profile": lambda each: each.profile or None,
+    "Group": lambda each: each.group,
+    "Device": lambda each: str(each.lease.address) if each.lease else None,
+}
+_LONG: dict[str, Callable[[AcceleratorRequest], Any]] = {
+    "Provider": lambda each: each.binding.device_rp_uuid if each.binding else None,
+    "Host": lambda each: each.binding.hostname if each.binding else None,
+    "Reason": lambda each: each.reason or None,
+}
 
 
 class RequestNotify(base.Listing):

@@ -17,14 +17,14 @@ from stevedore import ExtensionManager, extension
 
 from os_acc import exception
 from os_acc.cmd import arguments, base, topology_labels, topology_tree
-from os_acc.cmd.device_states import DeviceStatus, device_states
+from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
 from os_acc.cmd.topology_labels import HostSnapshot
 from os_acc.host import numa, pci
 from os_acc.numa import network_options
 from os_acc.numa.policies import GuestCells
 from os_acc.objects.mdev import function_of
 from os_acc.objects.numa import NUMATopology
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciFunction
 
 _TREE = "tree"
 _WIDTH = 80
@@ -191,60 +191,63 @@ MORE = ("Affinity", "Policies")
 
 def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
     """Yield the tree of ``--long``, in ``COLUMNS``, and ``MORE`` for a guest."""
+    columns = (*COLUMNS, *(MORE if snapshot.guest else ()))
+    for row in _rows(snapshot):
+        yield tuple(map(row.get, columns))
+
+
+def _rows(snapshot: HostSnapshot) -> Iterator[dict[str, Any]]:
     cells = snapshot.topology.cells
-    blank = (None,) * (len(COLUMNS) - 4)
     for socket in sorted({cell.socket for cell in cells if cell.socket is not None}):
-        nothing = (None, None) if snapshot.guest else ()
-        yield ("socket", f"socket {socket}", None, None, *blank, *nothing)
+        yield {"Kind": "socket", "Name": f"socket {socket}"}
     for cell in cells:
-        below = None if cell.socket is None else f"socket {cell.socket}"
-        name = f"cell {cell.id}"
-        yield ("cell", name, below, cell.id, *blank, *_affinity(snapshot, cell.id))
-    trees = topology_tree.plant(snapshot, everything=True)
-    known = {cell.id for cell in cells}
+        yield {
+            "Kind": "cell",
+            "Name": f"cell {cell.id}",
+            "Below": None if cell.socket is None else f"socket {cell.socket}",
+            "NUMA Node": cell.id,
+            **_affinity(snapshot, cell.id),
+        }
     states = filter(None, map(function_of, snapshot.states))
     for address in sorted({*snapshot.functions, *states}):
-        function = snapshot.functions.get(address)
-        node = function.numa_node if function else None
-        above = trees.above.get(address)
-        below = f"cell {node}" if node in known else None
-        yield (
-            _kind(function),
-            str(address),
-            str(above) if above else below,
-            node,
-            *_device(snapshot, address, function),
-            *(
-                _affinity(snapshot, node)
-                if function
-                else (None for _column in (MORE if snapshot.guest else ()))
-            ),
-        )
+        row = {"Kind": "gone", "Name": str(address)}
+        if function := snapshot.functions.get(address):
+            row |= _function(snapshot, function)
+        if device := snapshot.states.get(address):
+            row |= _device(device)
+        yield row
 
 
-def _kind(function: PciFunction | None) -> str:
-    if function is None:
-        return "gone"
-    return "bridge" if function.is_bridge else function.role.value
+def _function(snapshot: HostSnapshot, function: PciFunction) -> dict[str, Any]:
+    node = function.numa_node
+    known = {cell.id for cell in snapshot.topology.cells}
+    above = topology_tree.parent(snapshot, function.address)
+    below = f"cell {node}" if node in known else None
+    return {
+        "Kind": "bridge" if function.is_bridge else function.role.value,
+        "Below": str(above) if above else below,
+        "NUMA Node": node,
+        "Model": snapshot.models.short(function.identity),
+        "Driver": function.driver,
+        "IOMMU Group": function.iommu_group,
+        **_affinity(snapshot, node),
+    }
 
 
-def _device(
-    snapshot: HostSnapshot, address: PciAddress, function: PciFunction | None
-) -> Iterator[Any]:
-    device = snapshot.states.get(address)
-    lease = device.lease if device else None
-    yield device.resource_class if device else None
-    yield device.state.value if device else None
-    yield lease.consumer if lease else None
-    yield (lease.guest.name or None) if lease else None
-    yield snapshot.models.short(function.identity) if function else None
-    yield function.driver if function else None
-    yield function.iommu_group if function else None
-    yield (device.reason or None) if device else None
+def _device(device: DeviceState) -> dict[str, Any]:
+    lease = device.lease
+    return {
+        "Resource Class": device.resource_class,
+        "State": device.state.value,
+        "Consumer": lease.consumer if lease else None,
+        "Instance Name": (lease.guest.name or None) if lease else None,
+        "Reason": device.reason or None,
+    }
 
 
-def _affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[Any]:
+def _affinity(snapshot: HostSnapshot, node: int | None) -> dict[str, Any]:
     found = snapshot.affinity(node)
-    if found is not None:
-        yield found.name.lower()
-        yield [policy.value for policy in topology_labels.allowing(found)]
+    if found is None:
+        return {}
+    policies = [policy.value for policy in topology_labels.allowing(found)]
+    return {"Affinity": found.name.lower(), "Policies": policies}

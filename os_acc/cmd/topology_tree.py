@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from os_acc.cmd import base
 from os_acc.cmd import topology_labels as labels
@@ -95,52 +95,8 @@ def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[str, ...]:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FunctionTrees:
-    """The functions of a host as trees, each in one NUMA node; all sorted.
-
-    :ivar above: the parent of a function; missing for those at the top.
-    :ivar below: the children of a function.
-    :ivar tops: functions without a parent, by node.
-    :ivar others: functions that are not drawn, by node.
-    """
-
-    above: Mapping[PciAddress, PciAddress]
-    below: Mapping[PciAddress, list[PciAddress]]
-    tops: Mapping[int | None, list[PciAddress]]
-    others: Mapping[int | None, list[PciAddress]]
-
-
-def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
-    """Arrange every function of the host in trees.
-
-    Functions that os_acc may use are drawn, with their parents.
-
-    :param everything: draw all functions.
-    """
-    drawn: dict[PciAddress, PciAddress | None] = {}
-    for address in snapshot.functions if everything else snapshot.states:
-        # A mediated device is drawn as a part of its parent.
-        place = function_of(address)
-        while place and place in snapshot.functions and place not in drawn:
-            drawn[place] = above = _above(snapshot, place)
-            place = above
-    above_of = {one: other for one, other in drawn.items() if other}
-    below: defaultdict[PciAddress, list[PciAddress]] = defaultdict(list)
-    tops: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
-    others: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
-    for address, function in sorted(snapshot.functions.items()):
-        if address not in drawn:
-            others[function.numa_node].append(address)
-        elif address in above_of:
-            below[above_of[address]].append(address)
-        else:
-            tops[function.numa_node].append(address)
-    return FunctionTrees(above_of, below, tops, others)
-
-
-def _above(snapshot: HostSnapshot, address: PciAddress) -> PciAddress | None:
-    """Return the PF, or the next bridge, of the same node.
+def parent(snapshot: HostSnapshot, address: PciAddress) -> PciAddress | None:
+    """Return the PF, or the next bridge, of the same node; None at the top of a tree.
 
     The kernel gives a function the node of its bus, but firmware, quirks and
     writes to ``numa_node`` may override this.
@@ -165,13 +121,37 @@ def draw(snapshot: HostSnapshot, *, long: bool = False) -> Line:
 
 
 class _Artist:
+    """Arrange the functions as trees, each in one NUMA node, and draw these.
+
+    Without ``long``, only functions that os_acc may use are in a tree, and their
+    parents.
+    """
+
     def __init__(self, snapshot: HostSnapshot, long: bool) -> None:
         self._snapshot = snapshot
         self._long = long
-        self._trees = plant(snapshot, everything=long)
+        drawn: dict[PciAddress, PciAddress | None] = {}
+        for address in snapshot.functions if long else snapshot.states:
+            # A mediated device is drawn as a part of its parent.
+            place = function_of(address)
+            while place and place in snapshot.functions and place not in drawn:
+                drawn[place] = above = parent(snapshot, place)
+                place = above
+        self._above = {one: other for one, other in drawn.items() if other}
+        self._below: defaultdict[PciAddress, list[PciAddress]] = defaultdict(list)
+        #: Functions without a parent, and those that are not drawn, by node.
+        self._tops: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
+        self._others: defaultdict[int | None, list[PciAddress]] = defaultdict(list)
+        for address, function in sorted(snapshot.functions.items()):
+            if address not in drawn:
+                self._others[function.numa_node].append(address)
+            elif address in self._above:
+                self._below[self._above[address]].append(address)
+            else:
+                self._tops[function.numa_node].append(address)
 
     def host(self) -> Line:
-        nodes = {*self._trees.tops, *self._trees.others}
+        nodes = {*self._tops, *self._others}
         if self._snapshot.topology.cells:
             below = (*self._sockets(), *self._unlisted(nodes))
         else:
@@ -221,9 +201,9 @@ class _Artist:
 
     def _node(self, *nodes: int | None) -> Iterator[Line]:
         """Yield all lines of one node, or of several."""
-        trees, functions = self._trees, self._snapshot.functions
-        tops = [each for node in nodes for each in trees.tops.get(node, ())]
-        others = [each for node in nodes for each in trees.others.get(node, ())]
+        functions = self._snapshot.functions
+        tops = [each for node in nodes for each in self._tops.get(node, ())]
+        others = [each for node in nodes for each in self._others.get(node, ())]
         yield from self._lines(sorted(tops))
         if others:
             yield Line(
@@ -255,7 +235,7 @@ class _Artist:
                 yield Line(f"card {str(found[0]).partition('.')[0]}", below=lines)
 
     def _function(self, address: PciAddress) -> Line:
-        here = self._trees.below.get(address, [])
+        here = self._below.get(address, [])
         vfs = [each for each in self._snapshot.functions[address].vfs if each in here]
         beside = [each for each in here if each not in vfs]
         line = Line(
@@ -268,7 +248,7 @@ class _Artist:
         return line if self._long else self._without_detours(line)
 
     def _without_detours(self, line: Line) -> Line:
-        """Merge a chain of bridges that have a single child into one line."""
+        """Merge a chain of bridges with a single child each into one line."""
         if line.state or len(line.below) != 1:
             return line
         (only,) = line.below
@@ -285,7 +265,7 @@ class _Artist:
         """Describe the parent of a function, if it is drawn elsewhere."""
         function = self._snapshot.functions[address]
         above = function.physfn or self._snapshot.parents.get(address)
-        if above is None or above == self._trees.above.get(address):
+        if above is None or above == self._above.get(address):
             return ()
         return (f"VF of {above}" if function.physfn else f"behind {above}",)
 
@@ -325,7 +305,7 @@ class _Artist:
         found: dict[object, list[PciAddress]] = {}
         for vf in vfs:
             # A VF with lines below it keeps its own line.
-            is_apart = vf in self._trees.below
+            is_apart = vf in self._below
             key = vf if is_apart else self._key(vf, by_holder=by_holder)
             found.setdefault(key, []).append(vf)
         return list(found.values())
