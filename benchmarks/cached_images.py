@@ -17,8 +17,7 @@ from benchmarks import leased, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
-from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.cache_files import CachedImage
+from os_acc.bitstreams.cache import Cache, CachedImage
 from os_acc.bitstreams.directory import Directory
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.bitstream import Digest

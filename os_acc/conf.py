@@ -16,7 +16,7 @@ from typing import Any, Self
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.shared_options import STATE_PATH
+from os_acc.bitstreams.options import STATE_PATH
 from os_acc.objects.numa import NUMAPolicy
 
 GROUP = cfg.OptGroup(
@@ -344,8 +344,8 @@ def list_opts(
     """
     from oslo_privsep import priv_context
 
+    from os_acc.bitstreams import glance
     from os_acc.bitstreams import options as bitstreams
-    from os_acc.bitstreams.glance import source as glance
     from os_acc.numa import network_options
     from os_acc.placement import client as placement
     from os_acc.plugins import loader

@@ -15,7 +15,7 @@ from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import device_spec
 from os_acc.objects.device import pci_functions_of
 from os_acc.plugins import loader
-from os_acc.store import readonly
+from os_acc.store import snapshot
 
 #: Seconds that a transaction waits for other processes.
 STORE_SECONDS = 10.0
@@ -26,7 +26,7 @@ class HostInspection:
     """The inventory, the store and the plugins, read without any change."""
 
     inventory: discovery.Inventory
-    recorded: readonly.StoreSnapshot
+    recorded: snapshot.StoreSnapshot
     plugins: loader.Plugins
 
 
@@ -36,7 +36,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     :raises OsAccError: the options, the store or the host cannot be read.
     """
     settings = conf.Settings.load(config)
-    recorded = readonly.read(settings.state_path)
+    recorded = snapshot.read(settings.state_path)
     loaded = loader.load(config, root, settings.enabled_plugins)
     named = rules(settings, unmanaged=True)
     scan = functools.partial(

@@ -37,7 +37,7 @@ from os_acc.objects.lease import Owner
 from os_acc.placement import provider_tree, sync
 from os_acc.plugins import loader
 from os_acc.profiles.expansion import ProfileLookup
-from os_acc.store import readonly, state_files
+from os_acc.store import snapshot, state_files
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 
@@ -229,7 +229,7 @@ def initialize(
 
 def recorded(config: cfg.ConfigOpts | None) -> dict[str, list[AcceleratorEntry]]:
     """See :func:`os_acc.recorded`."""
-    found = readonly.read(conf.state_path(checked_config(config)))
+    found = snapshot.read(conf.state_path(checked_config(config)))
     if found.damaged_claims:
         LOG.warning(
             "damaged records of leases claim %s: their instances are unknown",

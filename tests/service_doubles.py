@@ -23,8 +23,8 @@ from oslo_config import cfg
 
 from os_acc.attach import external_events
 from os_acc.attach.external_events import NovaEvents
-from os_acc.bitstreams.glance import source as glance
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams import glance
+from os_acc.bitstreams.glance import Glance
 from os_acc.objects.accelerator_request import (
     AcceleratorRequest,
     RequestBinding,
@@ -35,7 +35,7 @@ from os_acc.placement.client import Client
 from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors
 from os_acc.profiles.sources import Cyborg
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service
 from tests.unit import keystone_double
 from tests.unit.placement.placement_double import NODE, Double, Provider
 from tests.unit.placement.publishing import ONE, TWO

@@ -16,7 +16,6 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.bitstreams import (
-    download,
     formats,
     image_selection,
     options,
@@ -24,7 +23,7 @@ from os_acc.bitstreams import (
     properties,
 )
 from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.source import ImageSource
+from os_acc.bitstreams.source import ImageSource, Progress
 from os_acc.objects.bitstream import Bitstream, BitstreamRequest, Digest, Header, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
@@ -61,7 +60,7 @@ def _source(conf: cfg.ConfigOpts, settings: options.BitstreamSettings) -> ImageS
         from os_acc.bitstreams.directory import Directory
 
         return Directory(settings.directory)
-    from os_acc.bitstreams.glance.source import Glance
+    from os_acc.bitstreams.glance import Glance
 
     return Glance(conf)
 
@@ -213,7 +212,7 @@ class Library:
         self,
         image: Image,
         deadline: float,
-        progress: download.Progress | None = None,
+        progress: Progress | None = None,
         region: Region | None = None,
     ) -> Iterator[Bitstream]:
         """Provide the verified file of an image for the duration of the context.

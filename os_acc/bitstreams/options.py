@@ -141,6 +141,30 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     ),
 )
 
+# The privileged helper also reads these options, and no other one of the service: by
+# them it finds the cached bitstreams, and the tools that load them.
+
+#: The group of :data:`STATE_PATH`.
+STATE_GROUP = "os_acc"
+#: The group of :data:`XRT_TOOLS`; the plugin's entry point is ``xrt``.
+XRT_GROUP = "os_acc_xrt"
+
+STATE_PATH = cfg.StrOpt(
+    "state_path",
+    default="/var/lib/os_acc",
+    help="Directory of the leases, the journal, the locks and the cached "
+    "bitstreams. It must be on a local file system that survives a reboot, "
+    "and belong to the user that runs nova-compute.",
+)
+
+XRT_TOOLS = cfg.StrOpt(
+    "tools",
+    default="/opt/xilinx/xrt/bin",
+    help="Directory of the XRT tools xbmgmt and xbutil. The tools run as root: "
+    "the directory and the tools must belong to root, and no other user may "
+    "have write permission.",
+)
+
 
 class InvisibleImage(enum.Enum):
     """The reaction to an instance's image that is not visible."""

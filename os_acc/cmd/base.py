@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from os_acc.host.pci_ids import ModelNames
     from os_acc.inspection import HostInspection
     from os_acc.plugins import loader
-    from os_acc.store.readonly import StoreSnapshot
+    from os_acc.store.snapshot import StoreSnapshot
 
 _T = TypeVar("_T")
 
@@ -127,10 +127,10 @@ class Acting(command.Command):
 
         :param events: number of the newest events to read as well.
         """
-        from os_acc.store import readonly
+        from os_acc.store import snapshot
 
         self._drop_root()
-        return readonly.read(self.settings.state_path, events=events)
+        return snapshot.read(self.settings.state_path, events=events)
 
     def library(self) -> Library:
         """Return the bitstream library; root becomes the state's owner.

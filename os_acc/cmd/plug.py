@@ -14,7 +14,7 @@ from os_acc.attach.manager import Manager
 from os_acc.cmd import arguments, base
 from os_acc.objects.api import AcceleratorEntry
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.store import readonly
+from os_acc.store import snapshot
 
 
 class Plug(base.Listing):
@@ -145,7 +145,7 @@ class Unplug(base.Showing):
         # Read before the manager is built: it first finishes earlier unplugs, whose
         # devices would not be counted.
         with contextlib.suppress(exception.StateUnavailable):
-            found = readonly.read(self.settings.state_path)
+            found = snapshot.read(self.settings.state_path)
             return {each.uuid for each in found.leases if each.consumer == consumer}
         return set()
 

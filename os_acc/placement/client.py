@@ -22,9 +22,8 @@ from os_acc import exception
 from os_acc.objects.records import NameKind, PlacementName, classes, traits
 from os_acc.placement.changes import ListedProvider, Record
 from os_acc.rest import responses
-from os_acc.rest.client import ServiceClient
+from os_acc.rest.client import Service, ServiceClient
 from os_acc.rest.responses import JsonValue, ResponseMalformed, document
-from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
     from requests import Response

@@ -16,7 +16,7 @@ from typing import ClassVar, TypeAlias
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.shared_options import XRT_TOOLS
+from os_acc.bitstreams.options import XRT_TOOLS
 from os_acc.host import xrt
 from os_acc.host.pci import read_function
 from os_acc.objects.bitstream import Bitstream, ImageFormat

@@ -21,7 +21,7 @@ from concurrent import futures
 from typing import Annotated, Any
 
 from os_acc import deadlines, exception
-from os_acc.bitstreams import shared_options
+from os_acc.bitstreams import options
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.bitstream import Digest
 from os_acc.objects.pci import PciAddress
@@ -129,7 +129,7 @@ def directory() -> str:
 
     :raises CallRefused: the configuration lacks an absolute ``state_path``.
     """
-    option, group = shared_options.STATE_PATH, shared_options.GROUP
+    option, group = options.STATE_PATH, options.STATE_GROUP
     configured = rootconf.current().state_path
     found = rootconf.absolute_path(configured, option, group, "image")
     return os.path.join(found, DIRECTORY)

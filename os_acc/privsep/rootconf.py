@@ -22,7 +22,6 @@ from oslo_log import log
 
 from os_acc import exception, privsep
 from os_acc.bitstreams import options
-from os_acc.bitstreams import shared_options as shared
 from os_acc.objects import device_spec
 from os_acc.objects.device import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
@@ -276,17 +275,17 @@ def read(path: str) -> RootConf:
     :returns: BROKEN, with the reason, if it is invalid or cannot be read.
     """
     conf = cfg.ConfigOpts()
-    conf.register_opts([_DEVICES, shared.STATE_PATH], group=shared.GROUP)
-    conf.register_opt(shared.XRT_TOOLS, group=shared.XRT_GROUP)
+    conf.register_opts([_DEVICES, options.STATE_PATH], group=options.STATE_GROUP)
+    conf.register_opt(options.XRT_TOOLS, group=options.XRT_GROUP)
     options.register(conf)
     try:
         conf([], default_config_files=[path], default_config_dirs=[], use_env=False)
-        own = conf[shared.GROUP]
+        own = conf[options.STATE_GROUP]
         return RootConf(
             LimitMode.ENFORCED,
             devices=device_spec.parse(tuple(own.device_spec or ())),
             state_path=str(own.state_path or ""),
-            tools=str(conf[shared.XRT_GROUP].tools or ""),
+            tools=str(conf[options.XRT_GROUP].tools or ""),
             certificates=_certificates(conf[options.GROUP.name]),
         )
     except (cfg.Error, ValueError) as error:

@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import (
 )
 
 from os_acc import exception
-from os_acc.bitstreams import certificates
+from os_acc.bitstreams import signature
 from os_acc.objects.instance import canonical_uuid
 from os_acc.privsep import rootconf
 from os_acc.privsep.outcome import CallRefused, unfit
@@ -88,7 +88,7 @@ def _key(directory: str, certificate_id: str, kind: str) -> Any:
     if canonical_uuid(certificate_id) is None:
         raise _unsigned("its certificate has no UUID")
     try:
-        certificate = certificates.trusted(directory, certificate_id)
+        certificate = signature.trusted(directory, certificate_id)
         key = certificate.public_key()
     except exception.OsAccError as error:
         raise _unsigned(error.message) from error
@@ -96,7 +96,7 @@ def _key(directory: str, certificate_id: str, kind: str) -> Any:
         raise _unsigned("its certificate has an unknown key") from error
     if kind not in _KINDS:
         raise _unsigned("its key type is unknown")
-    if (why := certificates.unfit_key(key, kind)) is not None:
+    if (why := signature.unfit_key(key, kind)) is not None:
         raise _unsigned(why)
     return key
 

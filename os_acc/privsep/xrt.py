@@ -35,7 +35,7 @@ from typing import NamedTuple, NoReturn
 from oslo_privsep import capabilities
 
 from os_acc import privsep
-from os_acc.bitstreams import shared_options
+from os_acc.bitstreams import options
 from os_acc.objects.drivers import (
     XRT_MANAGEMENT_DRIVER,
     XRT_USER_DRIVER,
@@ -176,7 +176,7 @@ def tools_directory() -> str:
 
     :raises CallRefused: the configuration has no absolute path.
     """
-    option, group = shared_options.XRT_TOOLS, shared_options.XRT_GROUP
+    option, group = options.XRT_TOOLS, options.XRT_GROUP
     return rootconf.absolute_path(rootconf.last_read().tools, option, group, "tool")
 
 

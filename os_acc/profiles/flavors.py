@@ -21,8 +21,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.profiles.options import NOVA
 from os_acc.rest import responses
-from os_acc.rest.client import ServiceClient
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service, ServiceClient
 
 if TYPE_CHECKING:
     from requests import Response

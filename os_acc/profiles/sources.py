@@ -34,9 +34,8 @@ from os_acc.objects.request_group import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.options import CYBORG
 from os_acc.rest import responses
-from os_acc.rest.client import ServiceClient
+from os_acc.rest.client import Service, ServiceClient
 from os_acc.rest.responses import UnusableValue
-from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
     from requests import Response

@@ -210,7 +210,7 @@ def refusal(answer: Response) -> str:
     """Return the message of a rejection, or the HTTP status if it has none.
 
     Nova and Keystone answer ``{kind: {"message": ...}}``, Placement
-    ``{"errors": [{"detail": ...}]}``, Glance a page of HTML.
+    ``{"errors": [{"detail": ...}]}``, Glance ``{"message": ...}`` with HTML.
     """
     try:
         detail = " ".join(_detail(document(answer)).split())
@@ -223,6 +223,8 @@ def refusal(answer: Response) -> str:
 
 
 def _detail(body: JsonValue) -> str:
+    if "message" in body:
+        return body["message"].text().replace("<br />", " ")
     if "errors" in body:
         for each in body["errors"]:
             return each["detail"].text()

@@ -16,9 +16,8 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import library
+from os_acc.bitstreams import glance, library
 from os_acc.bitstreams import options as bitstreams
-from os_acc.bitstreams.glance import source as glance
 from os_acc.store.locks import Locks
 from os_acc.testing.test_host import config_of
 from tests.random_values import TEXTS, RandomValues, shown

@@ -15,7 +15,7 @@ from typing import Any
 from keystoneauth1 import loading
 from oslo_config import cfg
 
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service
 from os_acc.testing.test_host import config_of
 
 

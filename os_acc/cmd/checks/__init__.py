@@ -24,7 +24,7 @@ from os_acc.objects import device_spec as specs
 from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.plugins import loader
-from os_acc.store import readonly
+from os_acc.store import snapshot
 from os_acc.store.locks import Locks
 
 #: Values of a configuration file by section, then by option.
@@ -160,9 +160,9 @@ class CheckContext:
         return library.build(self.config, self.settings.state_path, locks)
 
     @functools.cached_property
-    def recorded(self) -> readonly.StoreSnapshot:
+    def recorded(self) -> snapshot.StoreSnapshot:
         """The contents of the store."""
-        return readonly.read(self.settings.state_path)
+        return snapshot.read(self.settings.state_path)
 
     @functools.cached_property
     def look(self) -> HostInspection:

@@ -48,10 +48,10 @@ def signers(context: CheckContext) -> Iterator[Finding]:
         yield ok("signatures are not required")
         return
     # Rarely needed, and cryptography imports slowly.
-    from os_acc.bitstreams import certificates
+    from os_acc.bitstreams import signature
 
     directory = BitstreamSettings.load(context.config).certificates
-    found = certificates.survey(directory)
+    found = signature.survey(directory)
     worthless = [each for each in found if each.why_not]
     for each in worthless[:_SHOWN]:
         yield warning(

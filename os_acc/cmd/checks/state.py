@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from os_acc.bitstreams import cache_files, options
+from os_acc.bitstreams import cache, options
 from os_acc.cmd import environment
 from os_acc.cmd.checks import CheckContext, Finding, failed, ok, warning
 from os_acc.exception import PluginReason
@@ -138,7 +138,7 @@ def _below(path: str) -> Iterator[str]:
     may_be_mounted = {path, os.path.join(path, options.DIRECTORY)}
     for directory, names, others in os.walk(path):
         lost = os.path.join(directory, "lost+found")
-        if directory in may_be_mounted and cache_files.is_lost_and_found(lost):
+        if directory in may_be_mounted and cache.is_lost_and_found(lost):
             names.remove("lost+found")
         for name in (*names, *others):
             yield os.path.join(directory, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
 from os_acc.objects.bitstream import Image
 from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import Double
@@ -60,7 +60,8 @@ def test_what_glance_does_not_know_is_not_made_up(
 
 
 def test_no_image_of_that_id(glance: Double, source: Glance) -> None:
-    with pytest.raises(exception.ImageNotFound, match=NOBODY):
+    why = f"has no image {NOBODY}: No image found with ID {NOBODY} \\(HTTP 404\\)"
+    with pytest.raises(exception.ImageNotFound, match=why):
         source.image(NOBODY, soon())
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams import download
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams.glance import Glance
+from os_acc.bitstreams.source import download
 from tests.expected_errors import raises
 from tests.unit.bitstreams.glance_double import DATA, Double, received
 from tests.unit.keystone_double import soon
@@ -100,7 +100,7 @@ def test_a_store_that_has_lost_the_end_is_told_early(
         open(tmp_path / "arriving", "w+b", buffering=0) as file,
         raises(exception.ImageReason.INVALID, match=message),
     ):
-        download.fetch(source, image, file.fileno(), 2**30, soon())
+        download(source, image, file.fileno(), 2**30, soon())
     assert glance.count(f"GET /v2/images/{image_id}/file") == 4
 
 

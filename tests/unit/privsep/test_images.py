@@ -16,7 +16,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import conf
-from os_acc.bitstreams import shared_options
+from os_acc.bitstreams import options
 from os_acc.objects.bitstream import Digest
 from os_acc.privsep import images
 from os_acc.privsep.outcome import CallRefused, CallResult
@@ -222,4 +222,4 @@ def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
 def test_service_and_helper_read_one_option():
     both = cfg.ConfigOpts()
     conf.register(both)
-    both.register_opt(shared_options.STATE_PATH, group=conf.GROUP.name)
+    both.register_opt(options.STATE_PATH, group=conf.GROUP.name)

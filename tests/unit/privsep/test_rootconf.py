@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from os_acc.bitstreams import shared_options
+from os_acc.bitstreams import options
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
@@ -292,14 +292,14 @@ def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
 
 
 def test_a_path_of_the_callers_configuration_does_not_count(fake, write):
-    cfg.CONF.register_opt(shared_options.STATE_PATH, group=shared_options.GROUP)
-    cfg.CONF.set_override("state_path", "/home/nova", group=shared_options.GROUP)
+    cfg.CONF.register_opt(options.STATE_PATH, group=options.STATE_GROUP)
+    cfg.CONF.set_override("state_path", "/home/nova", group=options.STATE_GROUP)
     try:
         assert image_directory() == "/home/nova/bitstreams"
         write(named(GPU))
         assert image_directory() == "/var/lib/os_acc/bitstreams"
     finally:
-        cfg.CONF.clear_override("state_path", group=shared_options.GROUP)
+        cfg.CONF.clear_override("state_path", group=options.STATE_GROUP)
 
 
 def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from os_acc.bitstreams.shared_options import XRT_GROUP, XRT_TOOLS
+from os_acc.bitstreams.options import XRT_GROUP, XRT_TOOLS
 from os_acc.plugins.xrt import XrtPlugin
 from os_acc.privsep import rootconf, xrt
 from os_acc.privsep.outcome import CallRefused

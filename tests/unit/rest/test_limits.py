@@ -19,15 +19,15 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.glance import source as glance
-from os_acc.bitstreams.glance.source import Glance
+from os_acc.bitstreams import glance
+from os_acc.bitstreams.glance import Glance
 from os_acc.placement import client as placement
 from os_acc.placement.client import Client
 from os_acc.profiles import flavors, sources
 from os_acc.profiles.flavors import Flavors
 from os_acc.profiles.sources import Cyborg
 from os_acc.rest import client, session
-from os_acc.rest.service import Service
+from os_acc.rest.client import Service
 from tests.expected_errors import raises
 from tests.unit import keystone_double
 from tests.unit.keystone_double import soon
@@ -43,8 +43,8 @@ UNAVAILABLE = {
     "Keystone": exception.ServiceType.ACCELERATOR,
 }
 
-#: glanceclient, the adapter of the other services, and Keystone's plugin read bodies.
-CLIENTS = ("Glance", "Cyborg", "Keystone")
+#: The adapter of the services and Keystone's plugin read bodies.
+CLIENTS = ("Cyborg", "Keystone")
 
 #: Writes an entire response.
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]

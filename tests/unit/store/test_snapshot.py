@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.store import StoreDamaged, readonly
+from os_acc.store import StoreDamaged, snapshot
 from os_acc.testing import TestHost
 
 
@@ -22,7 +22,7 @@ def store(bench: TestHost) -> Path:
 
 
 def test_a_snapshot_equals_the_store(store: Path, bench: TestHost) -> None:
-    found = readonly.read(bench.state_path)
+    found = snapshot.read(bench.state_path)
     assert found.leases == bench.manager.store.leases()
     assert found.damaged_claims == ()
 
@@ -30,15 +30,15 @@ def test_a_snapshot_equals_the_store(store: Path, bench: TestHost) -> None:
 def test_a_snapshot_has_the_events_that_were_requested(
     store: Path, bench: TestHost
 ) -> None:
-    assert readonly.read(bench.state_path).events == ()
+    assert snapshot.read(bench.state_path).events == ()
     events = bench.manager.store.events(100)
-    assert readonly.read(bench.state_path, events=100).events == events
-    assert readonly.read(bench.state_path, events=1).events == events[-1:]
+    assert snapshot.read(bench.state_path, events=100).events == events
+    assert snapshot.read(bench.state_path, events=1).events == events[-1:]
 
 
 def test_the_snapshot_of_a_missing_store_is_empty(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert readonly.read(str(missing)) == readonly.StoreSnapshot()
+    assert snapshot.read(str(missing)) == snapshot.StoreSnapshot()
     assert not missing.exists()
 
 
@@ -48,7 +48,7 @@ def test_a_damaged_file_is_an_error_and_stays(
 ) -> None:
     store.write_bytes(content)
     with pytest.raises(StoreDamaged, match="is damaged"):
-        readonly.read(bench.state_path)
+        snapshot.read(bench.state_path)
     assert store.read_bytes() == content
 
 
@@ -60,4 +60,4 @@ def test_a_directory_that_cannot_be_entered_is_not_an_empty_store(
 
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(exception.StateUnavailable, match="Permission denied"):
-        readonly.read(bench.state_path)
+        snapshot.read(bench.state_path)
