@@ -92,8 +92,8 @@ def test_a_plug_that_is_out_of_time_does_not_even_look_at_the_host(bench, monkey
         raise AssertionError("it is looked at")
 
     with monkeypatch.context() as patch:
-        confirmer = manager._confirmer
-        patch.setattr(confirmer, "settled", _until_it_is_late(confirmer.settled))
+        recovery = manager.recovery
+        patch.setattr(recovery, "settled", _until_it_is_late(recovery.settled))
         patch.setattr(loader.Plugins, "call", slow)
         with pytest.raises(exception.DeviceStuck, match="no time is left"):
             manager.plug(instance(1), selected, specs)
