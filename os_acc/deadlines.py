@@ -195,8 +195,10 @@ def side_by_side(
     item is then started, but running ones are awaited, because the caller's lock
     covers them. Each action must therefore be bounded in time.
     """
-    if len(items) < 2:
-        return [action(item) for item in items]
+    if not items:
+        return []
+    if len(items) == 1:
+        return [action(items[0])]
     answers: list[futures.Future[_T]] = [futures.Future() for _ in items]
     waiting = collections.deque(zip(answers, items, strict=True))
 

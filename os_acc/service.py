@@ -94,7 +94,6 @@ class _Service:
         self.monitor = self._watch(ready)
 
     def _watch(self, ready: manager.Manager) -> monitor.HostMonitor | None:
-        """Keep the inventory current; see :mod:`os_acc.inventory.monitor`."""
         if ready.root != "/":
             # The kernel reports events of the real devices only.
             return None
@@ -281,11 +280,7 @@ def _initialize(
 
 
 def _wait_for_placement(ready: manager.Manager, deadline: float) -> None:
-    """Publish the devices and traits; repeat while the cause of a failure can pass.
-
-    :raises InitializeTimeout: it has not passed by the deadline.
-    :raises OsAccError: any other failure; see :func:`os_acc.sync_placement`.
-    """
+    """Publish the devices and traits; repeat while the cause of a failure can pass."""
     pause = _FIRST_PAUSE
     while (error := _unpublished(ready, deadline)) is not None:
         if time.monotonic() + pause >= deadline:
@@ -301,10 +296,7 @@ def _wait_for_placement(ready: manager.Manager, deadline: float) -> None:
 def _unpublished(
     ready: manager.Manager, deadline: float
 ) -> exception.OsAccError | None:
-    """Publish once; return the error of a failure that can pass.
-
-    :raises OsAccError: the failure cannot pass, or Placement refuses a change.
-    """
+    """Publish once; return the error of a failure that can pass."""
     try:
         refused = [each.error for each in ready.publish(deadline).refused]
     except exception.OsAccError as error:
@@ -417,10 +409,6 @@ def _networks(
 
     Nova's service does not start with invalid options. The command reads them for a
     guest with networks only: it has to give devices back in any case.
-
-    :raises InvalidConfiguration: a value is invalid; see
-        :class:`.NetworkAffinity`.
-    :raises HostStepFailed: networks have nodes, and the host's cannot be read.
     """
     if owner is Owner.COMMAND:
         return lambda: NetworkAffinity.load(config)

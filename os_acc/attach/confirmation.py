@@ -208,15 +208,11 @@ def log_remote(leases: Sequence[Lease]) -> None:
 
 
 def _is_allowed(lease: Lease) -> bool:
-    """Return whether a device has the affinity that its policy requires."""
     return lease.affinity is None or allows(lease.policies.effective, lease.affinity)
 
 
 def _check_complete(held: Sequence[Lease]) -> None:
-    """Check that no lease of a request is missing.
-
-    :raises NotFound: the record of one lease is damaged, or the lease released.
-    """
+    """Check that no lease of a request is missing."""
     for lease in held:
         if lease.request_size not in (0, len(held)):
             raise exception.NotFound(

@@ -92,7 +92,6 @@ class Devices:
         return self._eraser.numbered(lease, deadline)
 
     def _take(self, leases: Sequence[Lease], deadline: float) -> Sequence[Lease]:
-        """Bind functions to their VFIO drivers, with one call of the helper."""
         for _ in leases:
             try:
                 self._helper.take(leases, deadline)
@@ -138,10 +137,7 @@ class Devices:
     def _restore_several(
         self, leases: Sequence[Lease], deadline: float
     ) -> Mapping[str, exception.OsAccError | None]:
-        """Restore functions of several leases with one call, where they are present.
-
-        :returns: as :meth:`.Helper.give_back_several`.
-        """
+        """Restore functions of several leases with one call, where they are present."""
         present = [
             each
             for each in leases
@@ -271,9 +267,6 @@ def _create_mdev(
     The scan has found capacity for it, which another tool may have used since. The
     error number of a parent without capacity is its driver's own: ENOSPC (mtty), EUSERS
     (mdpy).
-
-    :raises HostStepFailed: NO_CAPACITY: its parent has no capacity left.
-    :raises HostError: the host refused it.
     """
     try:
         helper.create_mdev(lease, slot, deadline)

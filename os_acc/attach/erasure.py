@@ -259,8 +259,6 @@ class Eraser:
 
         The epoch of the lease is the time of its last change, also of its reason, in
         microseconds.
-
-        :raises HostStepFailed: it has made none.
         """
         now = time.monotonic()
         part, since = self._watched.get(lease.uuid, (-1.0, now))
@@ -275,10 +273,7 @@ class Eraser:
             raise error from cause
 
     def _step(self, lease: Lease, deadline: float) -> float:
-        """Return the part of the erasure that is done, after one more call.
-
-        :raises DeviceGone: the device, or a function of it, is not on the host.
-        """
+        """Return the part of the erasure that is done, after one more call."""
         records = self._helper.recorded(deadline)
         if lease.erased >= 1.0 or _is_superseded(lease, records):
             return 1.0
@@ -310,10 +305,7 @@ class Eraser:
     def _reserve(
         self, lease: Lease, records: Iterable[HelperRecord], deadline: float
     ) -> None:
-        """Have the helper record the device for the lease of the erasure.
-
-        :raises DeviceClaimed: it is on record for another lease than the former one.
-        """
+        """Have the helper record the device for the lease of the erasure."""
         leases = {each.address: each.lease for each in records}
         found = {leases.get(each) for each in lease.functions}
         if found == {lease.uuid}:

@@ -331,7 +331,6 @@ class Manager:
     # -- parts of a plug ---------------------------------------------------
 
     def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
-        """Return a flavor's request, with the groups of its device profile."""
         expanded = self.profiles.expanded(flavor_extra_specs, deadline)
         request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
@@ -346,12 +345,7 @@ class Manager:
         deadline: float,
         named: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> tuple[Lease, ...]:
-        """Serve a request, or confirm the leases that serve it already.
-
-        1. settle unfinished leases of the consumer, 2. confirm its leases without
-        a scan of the host, 3. scan the host, 4. match groups to providers, 5. plan
-        leases and prepare their devices (:meth:`_attach_new`). The caller holds
-        the consumer's lock.
+        """Serve a request, or confirm the leases that do; the caller holds the lock.
 
         :param selection: None: only confirm the recorded leases.
         :param named: the UUIDs for the leases of each group, by its suffix.
@@ -362,22 +356,25 @@ class Manager:
         with self.catalog.recounting(deadline):
             # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
+            # 1. Read the store, and settle what a crash has left of the consumer.
             read = self.catalog.read(deadline)
             leases = read[1].of_consumer(instance.uuid)
             held = self.recovery.settled(instance.uuid, leases, deadline)
             is_current = not any(lease.is_unfinished for lease in leases)
+            # 2. Confirm the leases that serve the request, without a scan of the host.
             if selection is None:
                 return self._confirmer.recorded(instance, policies, held, deadline)
             if any(lease.guest.cells != instance.numa_cells for lease in held):
                 planning.check_networks(self.root, instance, self._networks)
             if held and self._confirmer.match(held, request, selection):
                 return self._confirmer.confirm(instance, policies, held, deadline)
-            # Another process may have recorded providers since the last scan.
+            # 3. Scan the host. Another process may have recorded providers since.
             inventory = self.catalog.look(deadline, read if is_current else None)
             confirmed = bool(held) and self._confirmer.match(held, request, selection)
             if not confirmed:
                 # Held leases may serve a profile that cannot be read at present.
                 matching.check_promise(request, selection, self.catalog.ours)
+            # 4. Match the groups to providers.
             traits = self.catalog.trait_view(
                 inventory, request, selection, self.publisher, deadline
             )
@@ -393,6 +390,7 @@ class Manager:
                     reason=exception.ConflictReason.CONSUMER,
                 )
             policies.check({each.group_suffix for each in allocations})
+            # 5. Take free devices.
             planner = planning.LeasePlanner(
                 self.root,
                 self._owner,
@@ -415,22 +413,23 @@ class Manager:
     ) -> tuple[Lease, ...]:
         """Serve a new request with free devices.
 
-        1. select devices and plan their leases, 2. fetch and verify bitstreams,
-        3. prepare the devices (:meth:`.Lifecycle.establish`). The store or the
-        helper refuses a device that another plug has taken meanwhile; the next
-        round selects again (:meth:`_next_round`).
+        The store or the helper refuses a device that another plug has taken meanwhile;
+        the next round selects again.
         """
         instance = planner.instance
         # Not if leases are confirmed: a guest keeps its cells with a later interface.
         planning.check_networks(self.root, instance, self._networks)
         while True:
             try:
+                # 1. Select devices, and plan their leases.
                 planned = planner.plan(inventory, deadline)
                 for each in planned:
                     vfio.require_drivers(self.root, each.lease.vfio_drivers)
+                # 2. Fetch and verify their bitstreams.
                 with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:
+                    # 3. Prepare the devices. Undo: establish() rolls back.
                     leases = self.life.establish(
                         plan.leases, inventory.recorded_state, deadline, plan.jobs
                     )
@@ -454,10 +453,7 @@ class Manager:
         inventory: discovery.Inventory,
         deadline: float,
     ) -> tuple[planning.LeasePlanner, discovery.Inventory]:
-        """Return the planner and the inventory of the round after an error.
-
-        :param error: one of ``_PASSING``; raised again if no other round can help.
-        """
+        """Return the planner and the inventory of the round after a passing error."""
         providers = {each.provider_uuid for each in planner.allocations}
         is_late = time.monotonic() >= deadline
         match error:

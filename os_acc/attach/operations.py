@@ -114,10 +114,7 @@ def _unknown_function(
     *,
     force: bool,
 ) -> Lease | None:
-    """Return a lease for the release of a function without one.
-
-    :returns: None: it has left the host, and its record is removed.
-    """
+    """Return a lease for the release of a function; None: it has left the host."""
     store, reconciler = manager.store.until(deadline), manager.catalog.reconciler
     inventory = manager.discover(deadline)
     if address in records and address not in inventory.host.functions:
@@ -178,11 +175,7 @@ def _kept_slot(
     slot: MdevSlot,
     records: Mapping[DeviceAddress, HelperRecord],
 ) -> Lease:
-    """Return a lease for the adoption of a slot whose own lease is lost.
-
-    :raises NotFound: the privileged helper has no record of the slot, or no guest has
-        its mediated device.
-    """
+    """Return a lease for the adoption of a slot whose own lease is lost."""
     lease = _slot_lease(manager, inventory, slot, records)
     if device_state.is_back(manager.root, lease):
         raise exception.NotFound(
@@ -209,10 +202,7 @@ def _slot_lease(
 def _erase_again(
     manager: Manager, lease: Lease, deadline: float, *, force: bool
 ) -> None:
-    """Start a failed erasure again; the service continues it.
-
-    :param force: if that fails, free the device with the data of its last consumer.
-    """
+    """Start a failed erasure again; the service continues it."""
     if lease.state is not LeaseState.QUARANTINED:
         raise _conflict(lease)
     try:
@@ -422,11 +412,7 @@ def _with_actions(
 
 
 def _check_erased(recorded: HelperRecord, *, force: bool) -> None:
-    """Check that a device that has left the host has no data of a guest.
-
-    :raises DeviceGone: it has; only the record tells it on its return. Or the record is
-        damaged.
-    """
+    """Check that a device that has left the host has no data of a guest."""
     if unknown_device.is_damaged(recorded):
         raise exception.DeviceGone(
             f"{recorded.address} has left the host, and its record is damaged",

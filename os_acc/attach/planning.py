@@ -260,10 +260,7 @@ class LeasePlanner:
 
 
 def _slot(selected: device_selection.SelectedDevice) -> MdevSlot | None:
-    """Return the slot of a selected mediated device; None: a function is selected.
-
-    :raises NoDeviceAvailable: a mediated device cannot stay with the host.
-    """
+    """Return the slot of a selected mediated device; None: a function is selected."""
     address = selected.handle.address
     if not isinstance(address, MdevSlot):
         return None

@@ -321,10 +321,7 @@ def _for_lease(
 
 
 def _plugin_of(plugins: Plugins, lease: Lease) -> base.PluginBase | None:
-    """Return the plugin of a lease; None: it is not loaded, and has nothing to do.
-
-    :raises PluginFailed: NOT_LOADED: it has to release the device, or to erase it.
-    """
+    """Return the plugin of a lease; None: it is not loaded, and has nothing to do."""
     plugin = plugins.get(lease.plugin)
     if plugin is None and (lease.needs_release or lease.needs_erase):
         part = "prepared" if lease.needs_release else "has to erase"
@@ -377,9 +374,6 @@ def _checked(function: Callable[..., _T], *args: object) -> _T:
 
     The library shows, records and compares its attributes. An error lacks them if its
     class does not call the constructor of its base.
-
-    :raises ValueError: an attribute has another type.
-    :raises AttributeError: an attribute is missing.
     """
     try:
         return function(*args)

@@ -323,11 +323,7 @@ class Programmer:
         stack: contextlib.ExitStack,
         deadline: float,
     ) -> ProgrammingJob:
-        """Return the job that restores the lost contents of a guest's region.
-
-        :param lost: the leases on this region that have lost their contents.
-        :param leases: all leases of the guest that are prepared.
-        """
+        """Return the job that restores the lost contents of a guest's region."""
         recorded = [_recorded(lease) for lease in lost]
         region = recorded[0].region
         bound = [
@@ -348,7 +344,6 @@ class Programmer:
         return reqs.restoring(bound, bitstream)
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
-        """Program one region; return it as read back."""
         store, image = self._store.until(deadline), job.bitstream.image
         LOG.info(
             "programming %s with image %s for instance %s",
@@ -404,7 +399,6 @@ class Programmer:
 
 
 def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:
-    """Return the job with its leases as recorded now."""
     return dataclasses.replace(
         job,
         requirements=tuple(
@@ -415,10 +409,7 @@ def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJ
 
 
 def _recorded(lease: Lease) -> Programming:
-    """Return the contents that a lease has lost.
-
-    :raises ProgrammingFailed: it records no image that restores them.
-    """
+    """Return the contents that a lease has lost."""
     before = lease.programming
     assert before is not None
     if not before.image_id:

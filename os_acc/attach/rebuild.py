@@ -193,7 +193,6 @@ class Rebuilder:
         left: Collection[DeviceAddress],
         deadline: float,
     ) -> dict[str, Programming]:
-        """Return the contents of one region for its leases."""
         kept = {each.lease.uuid: _kept(each) for each in requirements}
         met = {uuid: each for uuid, each in kept.items() if each is not None}
         if len(met) == len(kept):
@@ -278,7 +277,6 @@ def _job(
     requirements: Sequence[RegionRequirement],
     unverified: UnverifiedRegions,
 ) -> ProgrammingJob | None:
-    """Return the job for a held region; see :func:`.region_requirements.job`."""
     try:
         return reqs.job(now, requirements, unverified)
     except exception.RegionUnusable as error:
@@ -288,11 +286,7 @@ def _job(
 
 
 def _check_reached(requirements: Sequence[RegionRequirement], coming: Region) -> None:
-    """Check that each lease reaches its function; a rebuild changes no device.
-
-    :raises RegionUnusable: MISMATCH: another PCI function reaches it.
-    :raises ImageUnusable: none does, or the image does not state which function it is.
-    """
+    """Check that each lease reaches its function; a rebuild changes no device."""
     try:
         region_checks.check_reached(requirements, {coming.key: coming})
     except region_checks.FunctionElsewhere as error:

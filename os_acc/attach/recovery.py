@@ -213,7 +213,6 @@ class Retrier:
             return list(attempts.values())
 
     def _erasures(self, deadline: float) -> dict[str, Callable[[str], None]]:
-        """Return the erasures to continue, by the UUID of their lease."""
         try:
             due = self._life.eraser.due(deadline)
         except exception.OsAccError as error:

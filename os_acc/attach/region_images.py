@@ -153,7 +153,6 @@ class RegionImages:
 
 
 def _image_of(recorded: RecordedImage) -> Image:
-    """Return an image with the fields that are recorded."""
     return Image(
         id=recorded.id,
         name="",

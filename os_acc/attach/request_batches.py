@@ -155,7 +155,6 @@ def _check_together(
 
 
 def _completion(others: Collection[AcceleratorRequest], missing: int) -> str:
-    """Return the remedy for a binding without some requests of a create call."""
     if len(others) < missing:
         return "some of them were deleted: create the requests of the profile again"
     uuids = exception.shorten(", ".join(each.uuid for each in others), _LONGEST)

@@ -299,12 +299,7 @@ class Requests:
             )
 
     def _unbound(self, asked: InstanceBindings, store: Store) -> Batch | None:
-        """Return an instance's requests; None: they have these bindings already.
-
-        :raises InvalidInput: they cannot be bound together.
-        :raises NotFound: a request does not exist.
-        :raises Conflict: the state of a request does not allow it.
-        """
+        """Return an instance's requests; None: they have these bindings already."""
         found = store.requests(asked.bindings)
         if all(
             each.state is RequestState.BOUND

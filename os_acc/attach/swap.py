@@ -135,10 +135,7 @@ class Swapper:
         )
 
     def _check_stopped(self, placed: Sequence[Lease], deadline: float) -> None:
-        """Check that no process uses a device of the guest.
-
-        :raises DeviceInUse: a process does.
-        """
+        """Check that no process uses a device of the guest."""
         for lease in placed:
             if lease.wanted.attach_target is not AttachTarget.NONE:
                 self._helper.check_unused(lease, deadline)
@@ -150,7 +147,6 @@ class Swapper:
         recorded: RecordedState,
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Prepare the new devices, and commit the swap."""
         planned = [new for _old, new in pairs]
         with self._programmer.plan_again(planned, deadline) as plan:
             return self._life.establish(
@@ -191,10 +187,7 @@ def _planned(
     inventory: discovery.Inventory,
     deadline: float,
 ) -> list[tuple[Lease, Lease]]:
-    """Return each lease with the planned one on another device.
-
-    :raises NoDeviceAvailable: too few devices are free and allowed.
-    """
+    """Return each lease with the planned one on another device."""
     try:
         planned = planner.plan(inventory, deadline)
     except (exception.NoDeviceAvailable, exception.DeviceGone) as error:
@@ -237,7 +230,6 @@ def _key(lease: Lease) -> _Key:
 
 
 def _allocations(wrong: Sequence[Lease]) -> list[GroupAllocation]:
-    """Return the request for as many other devices of the same providers."""
     amounts = Counter(map(_key, wrong))
     found = {_key(lease): lease for lease in wrong}
     return [
@@ -278,11 +270,7 @@ def _reaching(wrong: Sequence[Lease]) -> Reaching:
 
 
 def _taken(old: Lease, free: list[Lease]) -> Lease:
-    """Remove and return the first planned lease that can take over from an old one.
-
-    :raises NoDeviceAvailable: the leases of one group have several functions, and too
-        few of the planned ones reach this one.
-    """
+    """Remove and return the first planned lease that can take over from an old one."""
     serving = _serving(old)
     for each in free:
         if serving is None or each.address in serving:
@@ -292,7 +280,6 @@ def _taken(old: Lease, free: list[Lease]) -> Lease:
 
 
 def _bitstream_request(lease: Lease) -> BitstreamRequest | None:
-    """Return the function that the lease records for its region, if any."""
     if lease.programming is None or lease.programming.function_id is None:
         return None
     return BitstreamRequest(function_id=lease.programming.function_id)
@@ -307,7 +294,6 @@ def _on_planned_devices(
 
 
 def _policies(wrong: Sequence[Lease]) -> Policies:
-    """Return the recorded policies of ports and of the guest."""
     ports = {lease.group: port for lease in wrong if (port := lease.policies.port)}
     return Policies(MappingProxyType(ports), wrong[0].policies.guest)
 
@@ -337,10 +323,7 @@ def _moved(old: Lease, planned: Lease) -> Lease:
 def _commit(
     placed: Sequence[Lease], olds: Mapping[str, Lease]
 ) -> Callable[[Sequence[Lease]], Sequence[Lease]]:
-    """Return the function that makes the records of the commit.
-
-    :param olds: the lease that each new one replaces, by the UUID of the new one.
-    """
+    """Return the function that makes the records of the commit."""
     gone = {old.uuid for old in olds.values()}
 
     def committed(ready: Sequence[Lease]) -> Sequence[Lease]:
@@ -354,7 +337,6 @@ def _commit(
 
 
 def _taking_over(new: Lease, old: Lease) -> Lease:
-    """Return the new lease with the request of the old one."""
     new = device_state.verified(new)
     return dataclasses.replace(new, arq=old.request_uuid, is_spare=False)
 

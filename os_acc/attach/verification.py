@@ -71,11 +71,7 @@ def _read(
     deadline: float,
     *args: object,
 ) -> _T:
-    """Read an attribute whose read may hang, for a bounded time.
-
-    :param stuck: the message if the read does not return, with {} for the address.
-    :raises DeviceStuck: it does not return.
-    """
+    """Read an attribute whose read may hang, for a bounded time."""
     reading = deadlines.begin(function, root, address, *args)
     if not futures.wait([reading], deadlines.patience(deadline, _READ_SECONDS)).done:
         raise exception.DeviceStuck(stuck.format(address), address=str(address))

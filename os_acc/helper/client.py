@@ -474,8 +474,10 @@ class _Turn:
 
         :returns: the answers for each.
         """
-        if len(requests) < 2:
-            return [self.ask(getattr(binding, name), each) for each in requests]
+        if not requests:
+            return []
+        if len(requests) == 1:
+            return [self.ask(getattr(binding, name), requests[0])]
         call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
         found: Sequence[Any] = self.ask(binding.several, call)
         return found
