@@ -16,7 +16,7 @@ from os_acc.attach import Services, device_state, erasure, plugin_steps, verific
 from os_acc.helper import client
 from os_acc.host import mdev
 from os_acc.objects.lease import Action, Lease, LeaseState, latest
-from os_acc.objects.mdev import MdevSlot, MdevType
+from os_acc.objects.mdev import MdevType
 
 LOG = log.getLogger(__name__)
 
@@ -25,10 +25,10 @@ class Devices:
     """Change the host for leases; the caller holds the consumers' locks."""
 
     def __init__(self, services: Services, eraser: erasure.Eraser) -> None:
-        self._root, self._state_path = services.root, services.state_path
+        self._services = services
+        self._root = services.root
         self._store = services.store
         self._helper = services.helper
-        self._plugins = services.plugins
         self._eraser = eraser
 
     def prepare(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
@@ -55,7 +55,9 @@ class Devices:
         slots = [each for each in guests if each.slot is not None]
         taken = (
             *self._take([each for each in guests if each.slot is None], deadline),
-            *deadlines.side_by_side(slots, lambda each: self._create(each, deadline)),
+            *deadlines.side_by_side(
+                slots, lambda each: self.with_epoch(self._create, each, deadline)
+            ),
         )
         # 6. Verify their IOMMU groups.
         for each in taken:
@@ -82,8 +84,7 @@ class Devices:
 
     def _prepare_by_plugin(self, lease: Lease, deadline: float) -> Lease:
         def prepare(lease: Lease, deadline: float) -> None:
-            where = self._state_path, self._root
-            plugin_steps.prepare(self._plugins, self._helper, lease, deadline, where)
+            plugin_steps.prepare(self._services, lease, deadline)
             if erasure.lacks_number(lease):
                 # Without its erasure, as it may be the device of another guest.
                 self._helper.reserve(lease.without(Action.ERASE), deadline)
@@ -102,12 +103,28 @@ class Devices:
             self._helper.take(leases, deadline)
         return leases
 
-    def _create(self, lease: Lease, deadline: float) -> Lease:
-        def create(lease: Lease, deadline: float) -> None:
-            assert lease.slot is not None
-            _create_mdev(self._root, self._helper, lease, lease.slot, deadline)
+    def _create(self, lease: Lease, deadline: float) -> None:
+        """Create the mediated device of a lease.
 
-        return self.with_epoch(create, lease, deadline)
+        The scan has found capacity for it, which another tool may have used since. The
+        error number of a parent without capacity is its driver's own: ENOSPC (mtty),
+        EUSERS (mdpy).
+        """
+        slot = lease.slot
+        assert slot is not None
+        try:
+            self._helper.create_mdev(lease, slot, deadline)
+        except exception.HostStepFailed as error:
+            is_refused = error.reason is exception.StepReason.REFUSED
+            if not is_refused or _has_capacity(self._root, slot.type):
+                raise
+            raise exception.HostStepFailed(
+                f"cannot create {slot}: {slot.type.parent} has no capacity left for "
+                f"{slot.type.name}",
+                address=str(slot),
+                errno=error.errno,
+                reason=exception.StepReason.NO_CAPACITY,
+            ) from error
 
     def try_give_back(
         self, leases: Sequence[Lease], deadline: float, plugs: Container[str] = ()
@@ -138,11 +155,12 @@ class Devices:
         self, leases: Sequence[Lease], deadline: float
     ) -> Mapping[str, exception.OsAccError | None]:
         """Restore functions of several leases with one call, where they are present."""
+        if len(leases) == 1:
+            return {}
         present = [
             each
             for each in leases
-            if len(leases) > 1
-            and (each.is_the_guests and each.slot is None)
+            if (each.is_the_guests and each.slot is None)
             and device_state.remaining(self._root, each) == each
             and not device_state.given_back_by_reboot(self._root, each, deadline)
         ]
@@ -158,7 +176,7 @@ class Devices:
         """Undo :meth:`prepare`; a device that stays with the host is not rebound."""
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             if lease.needs_release and lease.slot is None:
-                self._release_by_plugin(lease, deadline, is_plug)
+                plugin_steps.release(self._services, lease, deadline, is_plug)
             if not lease.needs_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
@@ -168,7 +186,7 @@ class Devices:
         )
         if not lease.is_the_guests:
             return
-        self._release_by_plugin(lease, deadline, is_plug)
+        plugin_steps.release(self._services, lease, deadline, is_plug)
         # The record permits the steps of the release. A reboot leaves its copy.
         if lease.needs_release and not lease.needs_erase:
             if has_records or lease.slot is None:
@@ -189,11 +207,6 @@ class Devices:
                 raise
             return False
         return True
-
-    def _release_by_plugin(self, lease: Lease, deadline: float, is_plug: bool) -> None:
-        plugin_steps.release(
-            self._plugins, self._helper, lease, deadline, self._root, is_plug=is_plug
-        )
 
     def _forget(self, lease: Lease, deadline: float) -> None:
         if lease.slot is None:
@@ -257,30 +270,6 @@ class Devices:
         found = [each for each in leases if device_state.is_about(each, error.address)]
         fresh = self._store.until(deadline).replace(found or leases, error.accepted)
         return latest(leases, fresh)
-
-
-def _create_mdev(
-    root: str, helper: client.Helper, lease: Lease, slot: MdevSlot, deadline: float
-) -> None:
-    """Create the mediated device of a lease.
-
-    The scan has found capacity for it, which another tool may have used since. The
-    error number of a parent without capacity is its driver's own: ENOSPC (mtty), EUSERS
-    (mdpy).
-    """
-    try:
-        helper.create_mdev(lease, slot, deadline)
-    except exception.HostStepFailed as error:
-        is_refused = error.reason is exception.StepReason.REFUSED
-        if not is_refused or _has_capacity(root, slot.type):
-            raise
-        raise exception.HostStepFailed(
-            f"cannot create {slot}: {slot.type.parent} has no capacity left for "
-            f"{slot.type.name}",
-            address=str(slot),
-            errno=error.errno,
-            reason=exception.StepReason.NO_CAPACITY,
-        ) from error
 
 
 def _has_capacity(root: str, kind: MdevType) -> bool:

@@ -60,6 +60,7 @@ class Eraser:
         self, services: Services, offered: Callable[[float], Iterable[Provider]]
     ) -> None:
         self._offered = offered
+        self._services = services
         self._root = services.root
         self._store = services.store
         self._locks = services.locks
@@ -300,7 +301,7 @@ class Eraser:
         self._reserve(present, records, deadline)
         # 2. Call the plugin. A call is short, also for an operator who waits for it.
         deadline = min(deadline, time.monotonic() + self._helper.write_timeout)
-        return plugin_steps.erase(self._plugins, self._helper, lease, deadline)
+        return plugin_steps.erase(self._services, lease, deadline)
 
     def _reserve(
         self, lease: Lease, records: Iterable[HelperRecord], deadline: float
