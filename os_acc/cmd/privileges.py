@@ -183,7 +183,7 @@ def _of_vendors(loaded: Plugins) -> Iterable[Context]:
 
 
 def _path(context: Context) -> str:
-    # os_acc's Context requires it; oslo.privsep does not.
+    # oslo.privsep does not require it, os_acc's Context does.
     return context.pypath or ""
 
 
