@@ -98,9 +98,7 @@ class _Shelf:
         self._place.mkdir()
         self._names = _fill(self._place, images)
         self._oldest = self._place / self._names[0]
-        self._cache = Cache(
-            str(self._place), images * _BYTES, Locks(str(place / "locks"))
-        )
+        self._cache = Cache(str(self._place), images * _BYTES, Locks(str(place)))
         self._file = place / "images" / "next"
         self._file.parent.mkdir()
         self._content = _content(images)

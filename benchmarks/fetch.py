@@ -49,7 +49,7 @@ def _measured(plan: Plan, cloud: Cloud) -> Row:
     size = _size(plan)
     uploaded = cloud.upload(_bitstream(size))
     state = cloud.home / "state"
-    images = library.build(cloud.conf(), str(state), Locks(f"{state}/locks"))
+    images = library.build(cloud.conf(), str(state), Locks(str(state)))
     image = images.about(uploaded, _deadline())
     cache = state / "bitstreams"
 

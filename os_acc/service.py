@@ -347,7 +347,7 @@ def _build(
     networks = _networks(config, root, owner)
     loaded = loader.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, inspection.STORE_SECONDS, deadline=deadline)
-    locks = Locks.below(settings.state_path)
+    locks = Locks(settings.state_path)
     helper = client.Helper(
         settings.write_timeout, settings.helper_start_timeout, settings.node_name
     )

@@ -142,7 +142,7 @@ class Acting(command.Command):
 
         self._drop_root()
         state_path = self.settings.state_path
-        return library.build(self.os_acc.config, state_path, Locks.below(state_path))
+        return library.build(self.os_acc.config, state_path, Locks(state_path))
 
     def manager(self) -> Manager:
         """Return a manager ready to act; root becomes the state's owner.

@@ -56,7 +56,7 @@ class Database:
     def __init__(self, state_path: str, busy_timeout: float = 0.0) -> None:
         self._directory = os.path.abspath(state_path)
         self._busy_timeout = busy_timeout
-        self._locks = Locks.below(self._directory)
+        self._locks = Locks(self._directory)
         # Identity of the store; a change means that leases may have been lost.
         self._identity: str | None = None
 

@@ -65,7 +65,7 @@ class State:
 
     @property
     def cache(self) -> Cache:
-        locks = Locks(os.path.join(self.directory, "locks"))
+        locks = Locks(self.directory)
         return Cache(self.images, 2 * SIZE, locks)
 
     def path(self, image: Any) -> str:

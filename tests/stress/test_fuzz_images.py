@@ -58,7 +58,7 @@ def names() -> list[tuple[str, str]]:
 
 def ask(place: str, config: cfg.ConfigOpts) -> None:
     """Use the options: open a library, and ask for one image."""
-    images = library.build(config, f"{place}/state", Locks(f"{place}/state/locks"))
+    images = library.build(config, f"{place}/state", Locks(f"{place}/state"))
     images.about(IMAGE, time.monotonic() + _TIMES_OUT)
 
 

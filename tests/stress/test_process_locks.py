@@ -46,7 +46,7 @@ RUBBISH = (b"", b"\0\xff" * 100, b"9" * 400, b"4611686018427387904", b"-1\n")
 
 
 def hold_consumer(host: ProcessHost) -> None:
-    locks = Locks(os.path.join(host.state_path, "locks"))
+    locks = Locks(host.state_path)
     with locks.hold([consumer_lock(uuid_of(1))], time.monotonic() + 60):
         stand_still(host)
 

@@ -42,7 +42,7 @@ def gate() -> Iterator[None]:
 @contextlib.contextmanager
 def store_of_another(state_path: str) -> Iterator[None]:
     """Hold the lock of the store, as a transaction of another process does."""
-    locks = Locks(os.path.join(state_path, "locks"))
+    locks = Locks(state_path)
     with locks.hold(["9-store"], time.monotonic() + 30):
         yield
 

@@ -156,7 +156,7 @@ class CheckContext:
     @functools.cached_property
     def images(self) -> library.Library:
         """The bitstream library with the configured source."""
-        locks = Locks.below(self.settings.state_path)
+        locks = Locks(self.settings.state_path)
         return library.build(self.config, self.settings.state_path, locks)
 
     @functools.cached_property

@@ -40,7 +40,7 @@ def state(tmp_path: Path) -> Path:
 @pytest.fixture
 def images(cloud: Cloud, state: Path) -> Library:
     """Return the tested library."""
-    return library.build(cloud.conf(), str(state), Locks(str(state / "locks")))
+    return library.build(cloud.conf(), str(state), Locks(str(state)))
 
 
 def cached(state: Path) -> list[str]:
@@ -230,9 +230,7 @@ def test_a_token_that_expires_during_the_download(
     """The token expires on a host with a correct clock and on one with a slow clock."""
     image_id, data = upload(cloud, function, large)
     right, slow = (
-        library.build(
-            cloud.conf(), str(tmp_path / name), Locks(str(tmp_path / name / "locks"))
-        )
+        library.build(cloud.conf(), str(tmp_path / name), Locks(str(tmp_path / name)))
         for name in ("right", "slow")
     )
     # For this host a token seems to last an hour longer than it does.

@@ -37,7 +37,7 @@ def images(cloud: Cloud, tmp_path: Path) -> Callable[..., Library]:
         allowed = [cloud.projects[name] for name in ("partner", "service")]
         conf.set_override("allowed_projects", allowed, group=group)
         conf.set_override("allow_public", public, group=group)
-        return library.build(conf, str(tmp_path), Locks(str(tmp_path / "locks")))
+        return library.build(conf, str(tmp_path), Locks(str(tmp_path)))
 
     return images
 

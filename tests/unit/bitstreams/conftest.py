@@ -37,7 +37,7 @@ def make_cache(directory: Path) -> Callable[..., Cache]:
     """Return a function that opens the cache, as each process does for itself."""
 
     def make(size: int = MUCH) -> Cache:
-        return Cache(str(directory), size, Locks(str(directory.parent / "locks")))
+        return Cache(str(directory), size, Locks(str(directory.parent)))
 
     return make
 

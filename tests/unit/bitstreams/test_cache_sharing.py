@@ -178,7 +178,7 @@ def test_locks_of_images_leave_no_files_behind(
 def test_no_lock_of_an_image_is_held_while_it_is_used(
     cache: Cache, place: Place, directory: Path
 ) -> None:
-    locks = Locks(str(directory.parent / "locks"))
+    locks = Locks(str(directory.parent))
     with cache.fetched(place, place.only, patiently()):
         wanted = (CACHE_LOCK, bitstream_lock(Digest.of(place.only)))
         with locks.try_hold(wanted) as free:

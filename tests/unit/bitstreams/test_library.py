@@ -389,7 +389,7 @@ def test_a_library_that_nobody_asks_imports_no_client() -> None:
         "from os_acc.store.locks import Locks\n"
         "conf = cfg.ConfigOpts()\n"
         "conf([], default_config_files=[], default_config_dirs=[])\n"
-        "library.build(conf, '/nowhere', Locks('/nowhere/locks'))\n"
+        "library.build(conf, '/nowhere', Locks('/nowhere'))\n"
         "Glance(conf)\n"
         "names = ('keystoneauth1', 'cursive', 'cryptography',"
         " 'requests')\n"

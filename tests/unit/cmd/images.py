@@ -46,7 +46,7 @@ class Images:
         options.register(config)
         config.set_override("source", "directory", group="os_acc_bitstreams")
         config.set_override("directory", str(self.place), group="os_acc_bitstreams")
-        return library.build(config, state, Locks(f"{state}/locks"))
+        return library.build(config, state, Locks(state))
 
     @property
     def cached(self) -> set[str]:
