@@ -59,8 +59,8 @@ def _ascend(model: str) -> Family:
     return Family("AICHIP", frozenset({"CUSTOM_ASCEND", f"CUSTOM_ASCEND_{model}"}))
 
 
-# By vendor and product.
-_BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
+#: By vendor and product.
+BY_ID: Final[Mapping[tuple[int, int], Family]] = MappingProxyType(
     {
         # Intel's cards for its FPGAs (drivers/fpga/dfl-pci.c).
         **dict.fromkeys(
@@ -134,8 +134,8 @@ def family_of(function: PciFunction) -> Family:
         (None, base_class, sub_class),
         (None, base_class, None),
     )
-    found = [_BY_CLASS[key] for key in keys if key in _BY_CLASS]
-    return _BY_ID.get((vendor, product)) or (found[0] if found else _ANY)
+    found = (_BY_CLASS[key] for key in keys if key in _BY_CLASS)
+    return BY_ID.get((vendor, product)) or next(found, _ANY)
 
 
 def id_trait(identity: PciIdentity) -> str:
