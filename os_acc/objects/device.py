@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import NoneType
 
 from os_acc import exception
@@ -157,6 +157,18 @@ def pci_functions_of(providers: Iterable[Provider]) -> frozenset[PciAddress]:
     """Return all PCI functions of devices, and those of mediated devices' parents."""
     places = map(function_of, functions_of(providers))
     return frozenset(each for each in places if each is not None)
+
+
+def with_faults(
+    handles: Iterable[AttachHandle], faults: Mapping[DeviceAddress, str]
+) -> tuple[AttachHandle, ...]:
+    """Return handles, with the faults of those that have one by their address."""
+    return tuple(
+        dataclasses.replace(each, fault=faults[each.address])
+        if each.address in faults
+        else each
+        for each in handles
+    )
 
 
 class RejectReason(enum.Enum):

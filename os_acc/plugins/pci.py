@@ -134,8 +134,9 @@ def family_of(function: PciFunction) -> Family:
         (None, base_class, sub_class),
         (None, base_class, None),
     )
-    found = (_BY_CLASS[key] for key in keys if key in _BY_CLASS)
-    return BY_ID.get((vendor, product)) or next(found, _ANY)
+    if (known := BY_ID.get((vendor, product))) is not None:
+        return known
+    return next((_BY_CLASS[key] for key in keys if key in _BY_CLASS), _ANY)
 
 
 def id_trait(identity: PciIdentity) -> str:

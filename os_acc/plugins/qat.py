@@ -10,13 +10,13 @@ the services are unknown, and there are no traits for them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from os_acc import exception
 from os_acc.host.attributes import function_path, read_text
 from os_acc.objects import qat
-from os_acc.objects.device import Device, MatchedFunction, UsableFunction
+from os_acc.objects.device import Device, MatchedFunction, UsableFunction, with_faults
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base, pci
@@ -51,14 +51,18 @@ class QatPlugin(base.PluginBase):
                 return None
             return pci.offer(each, pfs.get(each.parent.address, _Pf()).traits)
 
-        faults = {pf: found.fault for pf, found in pfs.items() if found.fault}
-        of_functions: dict[DeviceAddress, str] = {
-            each.function.address: faults[each.parent.address]
-            for each in (usable if faults else ())
-            if each.parent.address in faults
+        faults: dict[DeviceAddress, str] = {
+            each.function.address: pfs[each.parent.address].fault
+            for each in usable
+            if each.parent.address in pfs and pfs[each.parent.address].fault
         }
-        for device in pci.devices(self.name, candidates, usable, offer_of):
-            yield _with_faults(device, of_functions) if faults else device
+        devices = pci.devices(self.name, candidates, usable, offer_of)
+        if not faults:
+            return devices
+        return [
+            dataclasses.replace(each, handles=with_faults(each.handles, faults))
+            for each in devices
+        ]
 
     def _pfs(self, usable: Iterable[UsableFunction]) -> dict[PciAddress, _Pf]:
         """Read each PF with VFs once.
@@ -94,11 +98,3 @@ class QatPlugin(base.PluginBase):
 def _is_qat(each: UsableFunction | MatchedFunction) -> bool:
     identity = each.function.identity
     return (identity.vendor, identity.product) in qat.IDS
-
-
-def _with_faults(device: Device, faults: Mapping[DeviceAddress, str]) -> Device:
-    handles = tuple(
-        dataclasses.replace(each, fault=faults.get(each.address, ""))
-        for each in device.handles
-    )
-    return dataclasses.replace(device, handles=handles)
