@@ -126,6 +126,8 @@ _BY_CLASS: Final[Mapping[tuple[int | None, int | None, int | None], Family]] = (
 def family_of(function: PciFunction) -> Family:
     """Return the family of a function; ``PCI`` if no row of the tables fits."""
     vendor, product = function.identity.vendor, function.identity.product
+    if (known := BY_ID.get((vendor, product))) is not None:
+        return known
     base_class, sub_class = function.class_code >> 16, function.class_code >> 8 & 0xFF
     keys = (
         (vendor, base_class, sub_class),
@@ -134,8 +136,6 @@ def family_of(function: PciFunction) -> Family:
         (None, base_class, sub_class),
         (None, base_class, None),
     )
-    if (known := BY_ID.get((vendor, product))) is not None:
-        return known
     return next((_BY_CLASS[key] for key in keys if key in _BY_CLASS), _ANY)
 
 
