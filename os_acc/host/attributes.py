@@ -192,18 +192,10 @@ class ClassDevice:
     ancestors: tuple[str, ...]
 
 
-def class_devices(root: str, class_name: str) -> list[ClassDevice]:
-    """Return the devices of one class, sorted by name; none if it is missing.
+def class_devices(root: str, listing: str) -> list[ClassDevice]:
+    """Return the devices of a class or bus, sorted by name; none if it is missing.
 
-    :raises HostStepFailed: the class exists and cannot be read.
-    """
-    return devices_in(root, f"sys/class/{class_name}")
-
-
-def devices_in(root: str, listing: str) -> list[ClassDevice]:
-    """Return the devices of a directory of links, sorted by name; none if missing.
-
-    :param listing: the directory, below the root.
+    :param listing: the directory with their links, below the root.
     :raises HostStepFailed: it exists and cannot be read.
     """
     directory = os.path.join(root, listing)

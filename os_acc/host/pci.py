@@ -192,7 +192,7 @@ def read_parents(
 def _netdevs(root: str) -> dict[str, PciAddress]:
     return {
         device.name: device.owner
-        for device in class_devices(root, "net")
+        for device in class_devices(root, "sys/class/net")
         if device.owner is not None
     }
 

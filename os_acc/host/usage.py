@@ -22,7 +22,6 @@ from os_acc.host import mdev
 from os_acc.host.attributes import (
     ClassDevice,
     class_devices,
-    devices_in,
     function_path,
     link_name,
     names,
@@ -96,7 +95,7 @@ def disks(root: str) -> Iterator[Check]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    devices = class_devices(root, "block")
+    devices = class_devices(root, "sys/class/block")
     paths: dict[str, list[PciAddress]] = {}
     for device in devices:
         match = _NVME_PATH.fullmatch(device.name)
@@ -181,7 +180,7 @@ def interfaces(root: str) -> Iterator[Check]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    for device in class_devices(root, "net"):
+    for device in class_devices(root, "sys/class/net"):
         if device.owner is not None:
             yield [device.owner], device.name, functools.partial(_network_use, device)
 
@@ -211,11 +210,11 @@ def displays(root: str, functions: _Functions) -> Iterator[Check]:
     for address, function in functions.items():
         if function.class_code >> 16 == _DISPLAY_CLASS:
             yield [address], str(address), functools.partial(_boot_vga, root, address)
-    for device in class_devices(root, "drm"):
+    for device in class_devices(root, "sys/class/drm"):
         if device.owner is not None:
             yield [device.owner], device.name, functools.partial(_screen, device)
     if _console_on_framebuffer(root):
-        for device in class_devices(root, "graphics"):
+        for device in class_devices(root, "sys/class/graphics"):
             if device.owner is not None:
                 sentence = f"framebuffer {device.name} shows the console"
                 yield [device.owner], device.name, functools.partial(str, sentence)
@@ -242,7 +241,7 @@ def _console_on_framebuffer(root: str) -> bool:
     return any(
         "frame buffer" in (read_text(f"{console.path}/name") or "")
         and read_text(f"{console.path}/bind") == "1"
-        for console in class_devices(root, "vtconsole")
+        for console in class_devices(root, "sys/class/vtconsole")
     )
 
 
@@ -254,7 +253,7 @@ def _console_on_framebuffer(root: str) -> bool:
 
 
 def _parts(root: str, functions: _Functions) -> Iterator[Check]:
-    for device in devices_in(root, "sys/bus/mdev/devices"):
+    for device in class_devices(root, "sys/bus/mdev/devices"):
         if device.owner is not None:
             sentence = f"it has the mediated device {device.name}"
             yield [device.owner], device.name, functools.partial(str, sentence)

@@ -129,21 +129,8 @@ def _region(line: str) -> tuple[int, int, str]:
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
 # a guest to harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
 # IAX of Sapphire Rapids (since Linux 6.9).
-_DENYLIST = frozenset(
-    {
-        (0x8086, product)
-        for product in (
-            0x19E2,
-            0x19E3,
-            0x37C8,
-            0x37C9,
-            0x0435,
-            0x0443,
-            0x0B25,
-            0x0CFE,
-        )
-    }
-)
+_DENYLISTED = (0x19E2, 0x19E3, 0x37C8, 0x37C9, 0x0435, 0x0443, 0x0B25, 0x0CFE)
+_DENYLIST = frozenset((0x8086, product) for product in _DENYLISTED)
 # Drivers that set driver_managed_dma: they perform no DMA of their own, so VFIO
 # accepts them beside a guest's device (drivers/pci/pcie/portdrv.c,
 # drivers/pci/hotplug/shpchp_core.c, drivers/pci/pci-stub.c).
@@ -225,7 +212,7 @@ def offered_functions(
     """
     owners = (
         functions.get(each.owner)
-        for each in class_devices(root, _OFFERED)
+        for each in class_devices(root, f"sys/class/{_OFFERED}")
         # A mediated device is below a function, and is not that function.
         if each.owner is not None and each.ancestors[-2:] == (str(each.owner), _OFFERED)
     )

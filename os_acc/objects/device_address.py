@@ -24,6 +24,18 @@ _HEX = re.compile(r"(?:0x)?[0-9a-f]+", re.IGNORECASE | re.ASCII)
 _ANY: Final = "*"
 
 
+def text_of(key: str, value: object) -> str:
+    """Return the value of a key that is text.
+
+    :raises InvalidConfiguration: it is no text.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidConfiguration(
+            f"{key} is {exception.show(value)}, not text"
+        )
+    return value
+
+
 def hexadecimal(what: str, text: str, limit: int) -> int | None:
     """Parse a hexadecimal field; return None for the wildcard ``*``.
 
@@ -165,11 +177,8 @@ def parse_regex(fields: Mapping[str, Any]) -> Regex:
     return Regex(tuple(_pattern(name, fields.get(name, ".*")) for name in LIMITS))
 
 
-def _pattern(name: str, text: object) -> re.Pattern[str]:
-    if not isinstance(text, str):
-        raise exception.InvalidConfiguration(
-            f"{name} of the address is {exception.show(text)}, not text"
-        )
+def _pattern(name: str, value: object) -> re.Pattern[str]:
+    text = text_of(f"{name} of the address", value)
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

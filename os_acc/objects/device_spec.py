@@ -29,6 +29,7 @@ from os_acc.objects.device_address import (
     hexadecimal,
     parse_glob,
     parse_regex,
+    text_of,
 )
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
@@ -209,20 +210,12 @@ def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
 
     :raises InvalidConfiguration: Nova would reject them.
     """
-    vendor = _identifier(spec, "vendor_id")
-    product = _identifier(spec, "product_id")
-    return DeviceSpecEntry(
-        vendor=vendor, product=product, place=_place(spec), tags=tags
-    )
+    vendor, product = (_identifier(spec, key) for key in ("vendor_id", "product_id"))
+    return DeviceSpecEntry(vendor, product, _place(spec), tags)
 
 
 def _identifier(spec: Mapping[str, Any], key: str) -> int | None:
-    value = spec.get(key, "*")
-    if not isinstance(value, str):
-        raise exception.InvalidConfiguration(
-            f"{key} is {exception.show(value)}, not text"
-        )
-    return hexadecimal(key, value, 0xFFFF)
+    return hexadecimal(key, text_of(key, spec.get(key, "*")), 0xFFFF)
 
 
 def _place(spec: Mapping[str, Any]) -> Place:
@@ -234,11 +227,7 @@ def _place(spec: Mapping[str, Any]) -> Place:
             hint="leave out one of them",
         )
     if devname:
-        if not isinstance(devname, str):
-            raise exception.InvalidConfiguration(
-                f"devname is {exception.show(devname)}, not text"
-            )
-        return Netdev(devname)
+        return Netdev(text_of("devname", devname))
     if not address:
         return Glob()
     if isinstance(address, str):
@@ -282,7 +271,7 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
 
 def _parent_entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
     """Parse an entry for a virtual parent, which has only some of the tags."""
-    name = device_tags.text(_PARENT, spec[_PARENT])
+    name = text_of(_PARENT, spec[_PARENT]).strip()
     _check_keys(spec, _PARENT_KEYS)
     if not mdev.is_name(name) or "mdev_types" not in spec:
         raise exception.InvalidConfiguration(

@@ -7,14 +7,19 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.mdev import DeviceAddress, MdevSlot, MdevType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import ALL_VERIFIED, Region, UnverifiedRegions
+
+
+def _empty() -> Mapping[Any, Any]:
+    return MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,23 +42,13 @@ class RecordedState:
     leases: tuple[Lease, ...] = ()
     damaged_claims: tuple[DeviceAddress, ...] = ()
     unverified_regions: UnverifiedRegions = ALL_VERIFIED
-    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    provider_plugins: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    provider_origins: Mapping[str, ProviderOrigin] = field(default_factory=_empty)
+    provider_plugins: Mapping[str, str] = field(default_factory=_empty)
     store: str = ""
-    helper_claims: Mapping[DeviceAddress, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    helper_claims: Mapping[DeviceAddress, str] = field(default_factory=_empty)
     epoch: int = 0
-    mdev_totals: Mapping[MdevType, int] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    provider_classes: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    mdev_totals: Mapping[MdevType, int] = field(default_factory=_empty)
+    provider_classes: Mapping[str, str] = field(default_factory=_empty)
 
     def of_consumer(self, consumer: str) -> tuple[Lease, ...]:
         """Return the leases of one consumer, in the order of their creation."""
@@ -166,13 +161,9 @@ class PublishedNames:
         it is in use, in seconds since 1970.
     """
 
-    assigned: Mapping[str, frozenset[PlacementName]] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    assigned: Mapping[str, frozenset[PlacementName]] = field(default_factory=_empty)
     created: frozenset[PlacementName] = frozenset()
-    in_use_at: Mapping[PlacementName, int] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    in_use_at: Mapping[PlacementName, int] = field(default_factory=_empty)
 
     @classmethod
     def of_mapping(

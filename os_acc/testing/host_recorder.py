@@ -331,7 +331,7 @@ def _by_owner(root: str) -> dict[PciAddress, list[tuple[str, ClassDevice]]]:
     """Return the class devices of each function, each with its class."""
     found: dict[PciAddress, list[tuple[str, ClassDevice]]] = {}
     for subsystem in _CLASS_ATTRIBUTES:
-        for device in class_devices(root, subsystem):
+        for device in class_devices(root, f"sys/class/{subsystem}"):
             if device.owner is not None:
                 found.setdefault(device.owner, []).append((subsystem, device))
     return found
