@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from os_acc.testing import hosts
-from os_acc.testing.dfl import payload
+from os_acc.testing import dfl, hosts
 
 #: The first bytes of a file of OPAE's packager, and ``magic-no`` in it.
 GBS_GUID: Final = b"XeonFPGA\xb7GBSv001"
@@ -77,7 +76,7 @@ class ImageDirectory:
         """
         declared = declared or function
         metadata = gbs_metadata(interface, *declared.split(","))
-        content = gbs_of(metadata, payload(function))
+        content = gbs_of(metadata, dfl.payload(function))
         about = {"accel:function_id": declared, "accel:function_name": name}
         return self.put(name, content, **about | fields)
 
@@ -123,26 +122,26 @@ def gbs_metadata(interface_id: str, *function_ids: str) -> dict[str, Any]:
     }
 
 
-def gbs(interface_id: str, function_id: str, content: bytes = PAYLOAD) -> bytes:
+def gbs(interface_id: str, function_id: str, payload: bytes = PAYLOAD) -> bytes:
     """Return a green bitstream with one function.
 
     :param interface_id: UUID of the regions that it is built for.
     :param function_id: UUID of the function that it implements.
-    :param content: the content that is written to the hardware.
+    :param payload: the content that is written to the hardware.
     """
-    return gbs_of(gbs_metadata(interface_id, function_id), content)
+    return gbs_of(gbs_metadata(interface_id, function_id), payload)
 
 
-def gbs_of(metadata: Mapping[str, Any] | bytes, content: bytes = PAYLOAD) -> bytes:
+def gbs_of(metadata: Mapping[str, Any] | bytes, payload: bytes = PAYLOAD) -> bytes:
     """Return a green bitstream with any metadata."""
     if not isinstance(metadata, bytes):
         metadata = json.dumps(metadata).encode()
-    return GBS_GUID + struct.pack("<I", len(metadata)) + metadata + content
+    return GBS_GUID + struct.pack("<I", len(metadata)) + metadata + payload
 
 
 def xclbin(
     interface_id: str | None,
-    content: bytes = PAYLOAD,
+    payload: bytes = PAYLOAD,
     *,
     more: Sequence[tuple[int, bytes]] = (),
     mode: int = 1,
@@ -154,12 +153,12 @@ def xclbin(
 
     :param interface_id: UUID of the partition that it is built for; None: it
         does not say.
-    :param content: its bitstream section.
+    :param payload: its bitstream section.
     :param more: kind and content of further sections.
     :param mode: ``XCLBIN_MODE``: 0 flat, 1 partial, others.
     :param own_id: UUID by which XRT names it; '' is none.
     """
-    sections = [(XCLBIN_BITSTREAM, content), *more]
+    sections = [(XCLBIN_BITSTREAM, payload), *more]
     beginning = 456 + 40 * len(sections)
     table, contents = b"", b""
     for number, (kind, content) in enumerate(sections):

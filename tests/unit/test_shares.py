@@ -89,7 +89,9 @@ def selected(
     They are as many as it takes until all tests are selected as before.
     """
     file = tmp_path_factory.mktemp("collected") / "tests.json"
-    arguments = [str(file), "-p", "no:cacheprovider", request.param]
+    # Rewritten assertions cost half of the time of a collection.
+    options = ("-p", "no:cacheprovider", "--assert=plain")
+    arguments = [str(file), *options, request.param]
     if request.param == "tests/stress":
         arguments.append("--hypothesis-profile=stress")
     # It only collects: the checkout's package will do.
@@ -261,7 +263,7 @@ def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
 
 @pytest.mark.share(4)
 def test_a_lane_with_a_divisor_runs_a_share_of_every_test(tmp_path: Path):
-    met = [run(tmp_path, "--divisor=4", f"--share={number}")[0] for number in range(4)]
+    met = [run(tmp_path, "--divisor=3", f"--share={number}")[0] for number in range(3)]
     selected = [name for names in met for name in names if "placed" not in name]
     assert len(selected) == len(set(selected)) == 21
 

@@ -48,6 +48,7 @@ def channels(monkeypatch):
     monkeypatch.setattr(privsep.inspect, "client_mode", True)
     monkeypatch.setattr(privsep.inspect, "channel", None)
     monkeypatch.setattr(privsep.inspect, "connect", connect)
+    monkeypatch.setattr(connection, "_SEND_SECONDS", 1)
     yield opened
     for channel in opened:
         channel.theirs.close()
