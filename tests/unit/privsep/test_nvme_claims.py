@@ -39,7 +39,7 @@ NAMESPACES = (1, 2)
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKernel]:
     """Yield a host whose drive is on record for the lease of its erasure."""
-    monkeypatch.setattr(keeper, "_CHECK_MS", 20)
+    monkeypatch.setattr(disks, "_CHECK_MS", 20)
     spec = NvmeSpec(NAMESPACES, sanicap=BLOCK)
     with kernel_with(tmp_path, spec).installed() as fake:
         put_on_record(DRIVE, LEASE)
