@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 from os_acc import exception
 from os_acc.objects import mdev
@@ -167,3 +167,11 @@ def json_file(path: str) -> Any:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from error
+
+
+#: Keywords of ``add_argument()`` for an argument of this type.
+UUID: Final[dict[str, Any]] = {"metavar": "UUID", "type": uuid}
+DEVICE: Final[dict[str, Any]] = {"metavar": "ADDRESS", "type": device_address}
+FUNCTION: Final[dict[str, Any]] = {"metavar": "ADDRESS", "type": address}
+CELLS: Final[dict[str, Any]] = {"metavar": "NUMBERS", "type": cells}
+SECONDS: Final[dict[str, Any]] = {"metavar": "SECONDS", "type": seconds}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from os_acc.bitstreams.library import Library
     from os_acc.host.pci_ids import ModelNames
     from os_acc.inspection import HostInspection
-    from os_acc.plugins import loader
     from os_acc.store.snapshot import StoreSnapshot
 
 _T = TypeVar("_T")
@@ -97,23 +96,19 @@ class Acting(command.Command):
         """The options of os_acc."""
         return conf.Settings.load(self.os_acc.config)
 
+    def deadline(self, timeout: float | None = None) -> float:
+        """Return the end of a timeout, on the clock of :func:`time.monotonic`.
+
+        :param timeout: in seconds; default: ``[os_acc] plug_timeout``.
+        """
+        return time.monotonic() + (timeout or self.settings.plug_timeout)
+
     def look(self) -> HostInspection:
         """Return an inspection of the host, without side effects."""
         from os_acc import inspection
 
-        self._drop_root()
+        self.drop_root()
         return inspection.look(self.os_acc.config, self.os_acc.root)
-
-    def plugins(self) -> loader.Plugins:
-        """Return the loaded plugins, and the ones set aside; root becomes the owner.
-
-        :raises InvalidConfiguration: an option cannot be used.
-        """
-        from os_acc.plugins import loader
-
-        self._drop_root()
-        enabled = self.settings.enabled_plugins
-        return loader.load(self.os_acc.config, self.os_acc.root, enabled)
 
     def models(self, look: HostInspection) -> ModelNames:
         """Return the model names of the host's functions, as far as they are known."""
@@ -129,7 +124,7 @@ class Acting(command.Command):
         """
         from os_acc.store import snapshot
 
-        self._drop_root()
+        self.drop_root()
         return snapshot.read(self.settings.state_path, events=events)
 
     def library(self) -> Library:
@@ -140,7 +135,7 @@ class Acting(command.Command):
         from os_acc.bitstreams import library
         from os_acc.store.locks import Locks
 
-        self._drop_root()
+        self.drop_root()
         state_path = self.settings.state_path
         return library.build(self.os_acc.config, state_path, Locks(state_path))
 
@@ -174,7 +169,8 @@ class Acting(command.Command):
             where = " or ".join(files) or f"a file ({environment.NAME_IT})"
             self.remark(f"device_spec is empty: set [os_acc] device_spec in {where}")
 
-    def _drop_root(self) -> None:
+    def drop_root(self) -> None:
+        """Become the owner of the state directory, if it exists."""
         if os.path.isdir(self.settings.state_path):
             # Plugins are third-party code and need no root to inspect the host.
             environment.become_owner(self.settings.state_path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
@@ -50,8 +49,7 @@ class BitstreamFetch(base.Listing):
         )
         parser.add_argument(
             "--timeout",
-            metavar="SECONDS",
-            type=arguments.seconds,
+            **arguments.SECONDS,
             help="time limit for each image; default: [os_acc] plug_timeout",
         )
         parser.add_argument(
@@ -63,14 +61,13 @@ class BitstreamFetch(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         environment.check_owner(self.settings.state_path)
-        seconds = parsed_args.timeout or self.settings.plug_timeout
-        images = self.library()
-        found = [self._fetched(images, text, seconds) for text in parsed_args.image]
+        images, timeout = self.library(), parsed_args.timeout
+        found = [self._fetched(images, text, timeout) for text in parsed_args.image]
         columns = _FETCHED | _LONG if parsed_args.long else _FETCHED
         return base.table(columns, found)
 
-    def _fetched(self, images: Library, text: str, seconds: float) -> Bitstream:
-        deadline = time.monotonic() + seconds
+    def _fetched(self, images: Library, text: str, timeout: float | None) -> Bitstream:
+        deadline = self.deadline(timeout)
         image = images.named(text, deadline)
         with (
             progress_bar(self.app.stderr, image.id) as report,
@@ -91,8 +88,7 @@ class BitstreamVerify(base.Listing):
         cache = self.library().cache
 
         def result(image: CachedImage) -> str:
-            deadline = time.monotonic() + self.settings.plug_timeout
-            is_sound = cache.verify(image.digest, deadline)
+            is_sound = cache.verify(image.digest, self.deadline())
             self.is_failed |= not is_sound
             return "sound" if is_sound else "altered"
 
@@ -116,8 +112,7 @@ class BitstreamPrune(base.Listing):
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         environment.check_owner(self.settings.state_path)
-        deadline = time.monotonic() + self.settings.plug_timeout
-        gone = self.library().cache.prune(parsed_args.size, deadline)
+        gone = self.library().cache.prune(parsed_args.size, self.deadline())
         return base.table(_CACHED, gone)
 
 

@@ -132,8 +132,7 @@ class DeviceAdopt(base.Showing):
         parser = _with_address(super().get_parser(prog_name))
         parser.add_argument(
             "--consumer",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             required=True,
             help="the instance that uses the device",
         )
@@ -156,8 +155,7 @@ class DeviceAdopt(base.Showing):
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "address",
-        metavar="ADDRESS",
-        type=arguments.device_address,
+        **arguments.DEVICE,
         help="PCI address, such as 0000:3b:02.1, or slot of a mediated device, such "
         "as mtty/mtty-1/0",
     )

@@ -28,15 +28,13 @@ class DeviceHistory(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "address",
-            metavar="ADDRESS",
+            **arguments.DEVICE,
             nargs="?",
-            type=arguments.device_address,
             help="show only the events of this device",
         )
         parser.add_argument(
             "--consumer",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="show only the events of this instance or migration",
         )
         parser.add_argument(

@@ -24,10 +24,9 @@ class RecordHost(base.Acting):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--device",
-            metavar="ADDRESS",
+            **arguments.FUNCTION,
             action="append",
             default=[],
-            type=arguments.address,
             help="record the attributes that the driver of this function makes, too; "
             "may be given several times. Name no function whose driver acts when an "
             "attribute is read",

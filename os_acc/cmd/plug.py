@@ -28,16 +28,14 @@ class Plug(base.Listing):
         self._parser = parser = super().get_parser(prog_name)
         parser.add_argument(
             "--instance",
-            metavar="UUID",
+            **arguments.UUID,
             required=True,
-            type=arguments.uuid,
             help="the instance that gets the accelerators",
         )
         selected = parser.add_mutually_exclusive_group()
         selected.add_argument(
             "--provider",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="plug a device of this provider (see 'os-acc provider list')",
         )
         selected.add_argument(
@@ -53,15 +51,13 @@ class Plug(base.Listing):
         )
         parser.add_argument(
             "--image",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="the image that the guest boots: it may request a bitstream. Another "
             "image than before is a rebuild; default: unknown",
         )
         parser.add_argument(
             "--numa-cells",
-            metavar="NUMBERS",
-            type=arguments.cells,
+            **arguments.CELLS,
             default=(),
             help="the host's NUMA cells of the guest, such as 0,1; default: any cells",
         )
@@ -117,9 +113,7 @@ class Unplug(base.Showing):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "uuid", metavar="UUID", type=arguments.uuid, help="the UUID of the instance"
-        )
+        parser.add_argument("uuid", **arguments.UUID, help="the UUID of the instance")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
@@ -160,9 +154,8 @@ class Attached(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "uuid",
-            metavar="UUID",
+            **arguments.UUID,
             nargs="?",
-            type=arguments.uuid,
             help="show only the accelerators of this instance",
         )
         return parser

@@ -13,7 +13,7 @@ from typing import Final
 
 from os_acc import conf, exception, privsep
 from os_acc.cmd import base
-from os_acc.plugins.loader import Plugins
+from os_acc.plugins import loader
 from os_acc.privsep import Context
 
 # Its context is among those of the process once it is imported.
@@ -106,7 +106,9 @@ class Privileges(base.Acting):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        loaded = self.plugins()
+        self.drop_root()
+        enabled = self.settings.enabled_plugins
+        loaded = loader.load(self.os_acc.config, self.os_acc.root, enabled)
         for each in loaded.set_aside:
             self.remark(f"plugin {each.name} is left out: {each.reason}")
         self.is_failed = bool(loaded.set_aside)
@@ -161,7 +163,7 @@ def rootwrap(contexts: Iterable[Context]) -> str:
     return _ROOTWRAP + "".join(f"{each}\n" for each in lines)
 
 
-def _of_vendors(loaded: Plugins) -> Iterable[Context]:
+def _of_vendors(loaded: loader.Plugins) -> Iterable[Context]:
     """Yield the contexts of vendors' plugins, each once.
 
     :raises PluginFailed: one has no plain name, which could not be written into a rule.

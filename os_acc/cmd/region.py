@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import enum
-import time
 from typing import Any
 
 from os_acc.cmd import arguments, base
@@ -57,17 +56,15 @@ class RegionProgram(base.Showing):
         )
         parser.add_argument(
             "--timeout",
-            metavar="SECONDS",
-            type=arguments.seconds,
+            **arguments.SECONDS,
             help="time limit; default: [os_acc] plug_timeout",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        manager = self.manager()
-        seconds = parsed_args.timeout or manager.settings.plug_timeout
+        manager, deadline = self.manager(), self.deadline(parsed_args.timeout)
         region = manager.regions.program(
-            parsed_args.address, time.monotonic() + seconds, parsed_args.image
+            parsed_args.address, deadline, parsed_args.image
         )
         return _COLUMNS, _rows(self.look())[region.key]
 
@@ -83,9 +80,8 @@ class RegionVerify(base.Showing):
         return _with_address(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.ShownObject:
-        manager = self.manager()
-        deadline = time.monotonic() + manager.settings.plug_timeout
-        region = manager.regions.verify(parsed_args.address, deadline)
+        regions = self.manager().regions
+        region = regions.verify(parsed_args.address, self.deadline())
         return _COLUMNS, _rows(self.look())[region.key]
 
 
@@ -95,8 +91,7 @@ _COLUMNS = ("Address", "Region", "Interface", "Functions", "State", "Recorded Im
 def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "address",
-        metavar="ADDRESS",
-        type=arguments.address,
+        **arguments.FUNCTION,
         help="PCI address of the region in 'os-acc region list'",
     )
     return parser

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib import parse
@@ -95,8 +94,8 @@ class RequestShow(base.Showing):
         if not expansion.named(specs):
             return specs
         self.os_acc.configure()
-        deadline = time.monotonic() + self.settings.plug_timeout
-        found = expansion.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
+        profiles = expansion.ProfileLookup(self.os_acc.config)
+        found = profiles.expanded(specs, self.deadline())
         if found.unreadable:
             self.remark(
                 "not shown: the groups of device profile "
@@ -198,8 +197,7 @@ class RequestList(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--instance",
-            metavar="UUID",
-            type=arguments.uuid,
+            **arguments.UUID,
             help="show only requests that are, or were last, bound to this instance",
         )
         parser.add_argument(
@@ -247,17 +245,15 @@ class RequestNotify(base.Listing):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "uuids",
-            metavar="UUID",
+            **arguments.UUID,
             nargs="+",
-            type=arguments.uuid,
             help="an accelerator request (see 'os-acc request list')",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> base.Table:
         found = self._requests(frozenset(parsed_args.uuids))
-        deadline = time.monotonic() + self.settings.plug_timeout
-        report = NovaEvents(self.os_acc.config).notify(found, deadline)
+        report = NovaEvents(self.os_acc.config).notify(found, self.deadline())
         self.is_failed = bool(report["refused"])
         results = dict.fromkeys(report["sent"], "sent")
         results |= dict.fromkeys(report["unresolved"], "no event yet")

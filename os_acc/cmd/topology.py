@@ -59,8 +59,7 @@ class Topology(base.Listing):
         )
         parser.add_argument(
             "--cells",
-            metavar="NUMBERS",
-            type=arguments.cells,
+            **arguments.CELLS,
             default=(),
             help="for a guest in these host cells, such as 0,1: how near each device "
             "is to it, and by which policies it could have it",
