@@ -130,8 +130,8 @@ def _short(address: PciAddress, before: PciAddress | None) -> str:
 
 
 def _kind(function: PciFunction) -> str:
-    base = function.class_code >> 16
-    return _CLASSES.get(base, f"class {base:02x}")
+    number = function.class_code >> 16
+    return _CLASSES.get(number, f"class {number:02x}")
 
 
 def kinds(functions: Iterable[PciFunction]) -> str:
@@ -174,10 +174,10 @@ def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     device = snapshot.states.get(address)
     # Other details of a member are those of its main function.
     is_member = device is not None and _is_member(device)
-    if device is not None:
-        yield from (
-            [base.plain(device.reason)] if is_member else _device(snapshot, [device])
-        )
+    if device is not None and is_member:
+        yield base.plain(device.reason)
+    elif device is not None:
+        yield from _device(snapshot, [device])
     yield _role(found)
     yield from _model(snapshot, found)
     if not is_member:
@@ -202,14 +202,12 @@ def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
 
 
 def _role(found: PciFunction) -> str:
-    """Return the kind of a function, and its SR-IOV role."""
     if found.role is PciRole.PF:
         return f"{_kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
     return f"{_kind(found)} VF" if found.role is PciRole.VF else _kind(found)
 
 
 def _model(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
-    """Yield the model of a function, if its name is known."""
     name = snapshot.models.known(found.identity)
     if name is not None:
         yield base.plain(name)

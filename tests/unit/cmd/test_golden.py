@@ -13,7 +13,7 @@ import pytest
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from os_acc.cmd import check, environment, history
+from os_acc.cmd import check, device, environment
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import rootconf
 from os_acc.testing import hosts, uuid_of
@@ -75,7 +75,7 @@ def test_what_the_manual_shows_of_a_plug(
     console.bench.kernel.let_go(GPU)
     golden("unplug", "unplug", uuid_of(1))
     times = (f"2027-01-15T08:{minute:02}:00.000+00:00" for minute in itertools.count())
-    monkeypatch.setattr(history, "_moment", lambda _when: next(times))
+    monkeypatch.setattr(device, "_moment", lambda _when: next(times))
     golden("device-history", "device", "history", GPU)
 
 
