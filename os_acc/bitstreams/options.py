@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import enum
+import logging
 import os
 from typing import Any, Self
 
@@ -166,14 +166,6 @@ XRT_TOOLS = cfg.StrOpt(
 )
 
 
-class InvisibleImage(enum.Enum):
-    """The reaction to an instance's image that is not visible."""
-
-    QUIET = "a debug message"
-    WARNED = "a warning"
-    REFUSED = "an error"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class BitstreamSettings:
     """The options of this group as typed values.
@@ -182,7 +174,8 @@ class BitstreamSettings:
     :ivar directory: absolute path.
     :ivar cache_size: bytes.
     :ivar certificates: absolute path.
-    :ivar unseen: the reaction to an instance's image that is not visible.
+    :ivar unseen: the level at which an instance's image is logged that is not
+        visible; None: it is an error.
     :ivar reprogram_at_release: whether a release programs the recorded image again.
     """
 
@@ -190,7 +183,7 @@ class BitstreamSettings:
     directory: str
     cache_size: int
     certificates: str
-    unseen: InvisibleImage
+    unseen: int | None
     reprogram_at_release: bool
 
     @classmethod
@@ -232,13 +225,11 @@ def not_empty(group: cfg.ConfigOpts.GroupAttr, name: str) -> Any:
     return group[name]
 
 
-def _unseen(group: cfg.ConfigOpts.GroupAttr) -> InvisibleImage:
+def _unseen(group: cfg.ConfigOpts.GroupAttr) -> int | None:
     if not_empty(group, "instance_images") == "required":
-        return InvisibleImage.REFUSED
+        return None
     # With bitstreams in a directory, the instances' images are never visible.
-    return (
-        InvisibleImage.QUIET if group.source == "directory" else InvisibleImage.WARNED
-    )
+    return logging.DEBUG if group.source == "directory" else logging.WARNING
 
 
 def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:

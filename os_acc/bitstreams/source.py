@@ -32,9 +32,8 @@ Progress = Callable[[int, int | None], None]
 #: received no data in between.
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
-# Complete but short responses in a row, and interruptions at the same byte, until the
-# image counts as truncated. A server that is stopped interrupts a response as well.
-_SHORT_ENDS = 3
+# Responses that end at the same byte, until the image counts as truncated: a server
+# that is stopped interrupts a response as well.
 _SAME_CUTS = 4
 
 #: Image service API v2, "Show image": the fields that are no custom properties.
@@ -115,18 +114,12 @@ def has(image: Image, filters: Mapping[str, str]) -> bool:
 
     Glance compares as its database does: MySQL ignores case.
     """
-    return all(_value(image, name, value) == value for name, value in filters.items())
-
-
-def _value(image: Image, name: str, wanted: str) -> str | None:
-    if name == "tag":
-        return wanted if wanted in image.tags else None
-    fields = {
-        "name": image.name,
-        "owner": image.owner,
-        "visibility": image.visibility,
-    }
-    return fields[name] if name in fields else image.properties.get(name)
+    fields = {"name": image.name, "owner": image.owner, "visibility": image.visibility}
+    stated = {**image.properties, **fields}
+    return all(
+        value in image.tags if name == "tag" else stated.get(name) == value
+        for name, value in filters.items()
+    )
 
 
 def parsed(found: JsonValue) -> Image:
@@ -194,7 +187,7 @@ def download(
     :raises OSError: the file cannot be written.
     """
     arriving = _Arriving(image, Digest.of(image), fd, most, deadline, progress)
-    short_ends = failures = 0
+    failures = 0
     cuts: collections.Counter[int] = collections.Counter()
     while True:
         before = arriving.done
@@ -208,14 +201,10 @@ def download(
             failures = 1 if arriving.done > before else failures + 1
             _pause(image, arriving, failures, error)
             continue
-        if arriving.is_complete:
-            arriving.prove()
-            # An earlier attempt may have written more.
-            os.ftruncate(fd, arriving.done)
-            return arriving.done
-        short_ends = 1 if arriving.done > before else short_ends + 1
-        if short_ends == _SHORT_ENDS:
-            raise arriving.too_short()
+        arriving.prove()
+        # An earlier attempt may have written more.
+        os.ftruncate(fd, arriving.done)
+        return arriving.done
 
 
 def _pause(
@@ -250,12 +239,11 @@ class _Arriving:
     def __post_init__(self) -> None:
         self.hashing = self.digest.new()
 
-    @property
-    def is_complete(self) -> bool:
-        return self.image.size is None or self.done == self.image.size
-
     def take(self, data: ImageStream) -> None:
-        """Write the data of a source until they end."""
+        """Write the data of a source until they end.
+
+        :raises DownloadInterrupted: they end before the size of the image.
+        """
         if data.offset != self.done:
             self._restart()
         if data.offset != self.done:
@@ -268,6 +256,11 @@ class _Arriving:
             if time.monotonic() >= self.deadline:
                 raise self.late()
             self._add(piece)
+        if self.image.size not in (None, self.done):
+            raise DownloadInterrupted(
+                f"the data of image {self.image} ended after {self.done} of"
+                f" {self.image.size} bytes"
+            )
 
     def _restart(self) -> None:
         os.lseek(self.fd, 0, os.SEEK_SET)

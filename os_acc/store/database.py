@@ -55,14 +55,11 @@ class Database:
 
     def __init__(self, state_path: str, busy_timeout: float = 0.0) -> None:
         self._directory = os.path.abspath(state_path)
+        self.path = os.path.join(self._directory, _FILE)
         self._busy_timeout = busy_timeout
         self._locks = Locks(self._directory)
         # Identity of the store; a change means that leases may have been lost.
         self._identity: str | None = None
-
-    @property
-    def path(self) -> str:
-        return os.path.join(self._directory, _FILE)
 
     @property
     def damaged(self) -> tuple[str, ...]:

@@ -85,7 +85,8 @@ PASSING = [
     sqlite3.SQLITE_INTERRUPT,
 ]
 READS = [
-    *("PRAGMA application_id", "SELECT rowid, store", "PRAGMA integrity_check(1)"),
+    *("SELECT * FROM pragma_application_id", "SELECT rowid, store"),
+    "PRAGMA integrity_check(1)",
     "SELECT rowid, address, lease, digest FROM claims",
 ]
 RESCUES = [
