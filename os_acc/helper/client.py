@@ -14,7 +14,7 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors, requests
+from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import DeviceInParts as DeviceInParts
 from os_acc.helper.errors import EpochRefused as EpochRefused
@@ -37,9 +37,12 @@ from os_acc.privsep import (
     steps,
     xrt,
 )
+from os_acc.privsep.binding import GiveBackRequest
+from os_acc.privsep.claims import ReserveRequest, TakeRequest
 from os_acc.privsep.images import ImageRequest
 from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import (
     DEADLINE_LIMIT_MS,
     BindTarget,
@@ -51,8 +54,6 @@ from os_acc.privsep.step import StepPurpose
 
 # A host without FPGAs need not permit the context image.
 _AT_ONCE = (privsep.base, privsep.inspect)
-# Seconds that a plugin's step has at most.
-_LONGEST_STEP = DEADLINE_LIMIT_MS / 1000
 
 
 class Helper:
@@ -113,8 +114,14 @@ class Helper:
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        calls = [requests.take(each, turn.milliseconds, self._node) for each in leases]
-        found = turn.ask_each("take", calls)
+        calls = [
+            TakeRequest(
+                *_group(each, _targets(each), turn.milliseconds),
+                *(each.uuid, each.eraser, each.releaser, self._node),
+            )
+            for each in leases
+        ]
+        found = _ask_each(turn, "take", calls)
         for lease, answers in zip(leases, found, strict=True):
             errors.check(lease.functions, answers)
 
@@ -127,7 +134,16 @@ class Helper:
         :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        request = requests.reserve(lease, turn.milliseconds, self._node, instead_of)
+        use = FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST
+        request = ReserveRequest(
+            *_group(lease, _targets(lease), turn.milliseconds),
+            lease=lease.uuid,
+            use=use,
+            instead_of=instead_of,
+            eraser=lease.eraser,
+            releaser=lease.releaser,
+            node=self._node,
+        )
         errors.check(lease.functions, turn.ask(claims.reserve, request))
 
     def forget(
@@ -138,9 +154,8 @@ class Helper:
         :raises HostError: one of them is on its VFIO driver for the guest.
         """
         turn = self._turn(privsep.base, deadline)
-        request = claims.ForgetRequest(
-            tuple(addresses), epoch, turn.milliseconds, lease
-        )
+        call = tuple(addresses), epoch, turn.milliseconds, lease
+        request = claims.ForgetRequest(*call)
         errors.check(addresses, turn.ask(claims.forget, request))
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
@@ -159,9 +174,8 @@ class Helper:
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
-        answers = turn.ask(
-            binding.give_back, requests.give_back(lease, turn.milliseconds, proven_free)
-        )
+        request = _give_back(lease, turn.milliseconds, proven_free=proven_free)
+        answers = turn.ask(binding.give_back, request)
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
             self.check_free(lease.functions, deadline)
@@ -180,9 +194,9 @@ class Helper:
             refuses the epoch, are absent: call :meth:`give_back` for each.
         """
         turn = self._turn(privsep.base, deadline)
-        calls = [requests.give_back(each, turn.milliseconds) for each in leases]
+        calls = [_give_back(each, turn.milliseconds) for each in leases]
         found: dict[str, exception.OsAccError | None] = {}
-        answered = turn.ask_each("give_back", calls)
+        answered = _ask_each(turn, "give_back", calls)
         for lease, answers in zip(leases, answered, strict=True):
             try:
                 errors.check(lease.functions, answers)
@@ -222,9 +236,8 @@ class Helper:
         self, lease: Lease, slot: MdevSlot, deadline: float, *, keeps_record: bool
     ) -> None:
         turn = self._turn(privsep.base, deadline)
-        request = mdev.RemoveRequest(
-            slot, lease.uuid, lease.epoch, turn.milliseconds, keeps_record
-        )
+        call = slot, lease.uuid, lease.epoch, turn.milliseconds
+        request = mdev.RemoveRequest(*call, keeps_record)
         errors.check([slot], [turn.ask(mdev.remove, request)])
 
     def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
@@ -277,24 +290,16 @@ class Helper:
         purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
-        turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
-        members = requests.targets(lease)
+        turn = self._turn(step.context, deadline, most=DEADLINE_LIMIT_MS / 1000)
+        members = _targets(lease)
         if lease.slot and lease.slot.type.function and lease.parent:
-            parent = BindTarget(lease.slot.type.function, lease.parent.numbers)
-            members = (parent,)
+            members = (BindTarget(lease.slot.type.function, lease.parent.numbers),)
         cards: tuple[BindTarget, ...] = ()
         if region is not None:
             cards = (BindTarget(region.card, region.identity.numbers),)
         request = steps.StepRequest(
-            device=lease.address,
-            members=members,
-            cards=cards,
-            epoch=lease.epoch,
-            milliseconds=turn.milliseconds,
-            lease=lease.uuid,
-            arguments=arguments,
-            purpose=purpose,
-            releaser=lease.releaser,
+            *(lease.address, members, cards, lease.epoch, turn.milliseconds),
+            *(lease.uuid, arguments, purpose, lease.releaser),
         )
         return CallResult(*turn.ask(step.entry, request))
 
@@ -317,7 +322,7 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        self._change(privsep.base, sriov.set_num_vfs, function, count, epoch, deadline)
+        self._change(sriov.set_num_vfs, function, count, epoch, deadline)
 
     def share_nvme_resources(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -327,7 +332,7 @@ class Helper:
         :raises HostError: they are too few, or the controller refused it.
         """
         entrypoint = vf_resources.share_resources
-        self._change(nvme.context, entrypoint, function, count, epoch, deadline)
+        self._change(entrypoint, function, count, epoch, deadline, nvme.context)
 
     def set_qat_services(
         self, function: PciFunction, services: QatServices, epoch: int, deadline: float
@@ -336,8 +341,8 @@ class Helper:
 
         :raises HostError: the host refused it.
         """
-        count, entrypoint = number_of(services), qat.set_qat_services
-        self._change(privsep.base, entrypoint, function, count, epoch, deadline)
+        count = number_of(services)
+        self._change(qat.set_qat_services, function, count, epoch, deadline)
 
     def set_ports(
         self, card: PciFunction, count: int, epoch: int, deadline: float
@@ -347,21 +352,20 @@ class Helper:
         :param count: number of ports; the host gets all others back.
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        self._change(privsep.base, fpga.set_ports, card, count, epoch, deadline)
+        self._change(fpga.set_ports, card, count, epoch, deadline)
 
     def _change(
         self,
-        context: privsep.Context,
         entrypoint: Callable[..., Any],
         card: PciFunction,
         count: int,
         epoch: int,
         deadline: float,
+        context: privsep.Context = privsep.base,
     ) -> None:
         turn = self._turn(context, deadline)
-        request = CardRequest(
-            card.address, card.identity.numbers, count, epoch, turn.milliseconds
-        )
+        place = card.address, card.identity.numbers
+        request = CardRequest(*place, count, epoch, turn.milliseconds)
         answer = turn.ask(entrypoint, request)
         if CallResult(*answer).outcome == Outcome.IN_USE:
             self.check_free([card.address], deadline)
@@ -436,7 +440,7 @@ class Helper:
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None
-    ) -> _Turn:
+    ) -> connection.Turn:
         """Wait for the helper; return a call with the time left for the kernel.
 
         :param most: the maximum in seconds; None: ``write_timeout``.
@@ -448,36 +452,50 @@ class Helper:
         link.start().wait(deadline)
         most = self.write_timeout if most is None else most
         seconds = min(most, deadlines.left(deadline))
-        return _Turn(link, max(1, int(seconds * 1000)))
+        return connection.Turn(link, max(1, int(seconds * 1000)))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Turn:
-    """One call of the helper.
+def _ask_each(
+    turn: connection.Turn, name: str, requests: Sequence[Request]
+) -> Sequence[Any]:
+    """Ask an entry point of ``binding`` once; return the answers for each lease."""
+    if not requests:
+        return []
+    if len(requests) == 1:
+        return [turn.ask(getattr(binding, name), requests[0])]
+    call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
+    found: Sequence[Any] = turn.ask(binding.several, call)
+    return found
 
-    :ivar milliseconds: time limit for the kernel, passed to the helper.
-    """
 
-    link: connection.Connection
-    milliseconds: int
+def _group(
+    lease: Lease, targets: tuple[BindTarget, ...], milliseconds: int
+) -> tuple[int, tuple[BindTarget, ...], int, int]:
+    """Return the values of :class:`.request.GroupRequest`."""
+    assert lease.handle.iommu_group is not None
+    return lease.handle.iommu_group, targets, lease.epoch, milliseconds
 
-    def ask(
-        self, entrypoint: Callable[..., Any], request: Request | None = None
-    ) -> Any:
-        # The helper's own deadline is earlier, so that its answer can arrive.
-        seconds = self.milliseconds / 1000 + deadlines.ANSWER
-        values = () if request is None else request.values()
-        return self.link.ask(entrypoint, seconds, values)
 
-    def ask_each(self, name: str, requests: Sequence[Request]) -> Sequence[Any]:
-        """Ask an entry point of ``binding`` once for several leases.
+def _targets(lease: Lease) -> tuple[BindTarget, ...]:
+    """Return the functions of a lease, with the drivers that they get for a guest."""
+    return tuple(
+        BindTarget(
+            *(each.address, each.identity.numbers, lease.driver_of(each.address)),
+            serial=each.identity.number,
+        )
+        for each in lease.prior
+    )
 
-        :returns: the answers for each.
-        """
-        if not requests:
-            return []
-        if len(requests) == 1:
-            return [self.ask(getattr(binding, name), requests[0])]
-        call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
-        found: Sequence[Any] = self.ask(binding.several, call)
-        return found
+
+def _give_back(
+    lease: Lease, milliseconds: int, *, proven_free: bool = False
+) -> GiveBackRequest:
+    """Return the request to restore the prior bindings of the functions of a lease."""
+    prior = (
+        target._replace(driver=each.driver or "", override=each.driver_override or "")
+        for target, each in zip(_targets(lease), lease.prior, strict=True)
+    )
+    return GiveBackRequest(
+        *_group(lease, tuple(prior), milliseconds),
+        *(proven_free, lease.uuid, lease.eraser, lease.releaser),
+    )

@@ -41,6 +41,7 @@ from oslo_log import log
 from oslo_privsep import comm, daemon
 
 from os_acc import deadlines, exception, privsep
+from os_acc.privsep.request import Request
 
 LOG = log.getLogger(__name__)
 
@@ -221,6 +222,26 @@ class Connection:
                 return
         # Too late: another helper has been started meanwhile.
         _shut(channel)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turn:
+    """One call of a helper that runs.
+
+    :ivar milliseconds: time limit for the kernel, passed to the helper.
+    """
+
+    link: Connection
+    milliseconds: int
+
+    def ask(
+        self, entrypoint: Callable[..., Any], request: Request | None = None
+    ) -> Any:
+        """Call an entry point; see :meth:`Connection.ask`."""
+        # The helper's own deadline is earlier, so that its answer can arrive.
+        seconds = self.milliseconds / 1000 + deadlines.ANSWER
+        values = () if request is None else request.values()
+        return self.link.ask(entrypoint, seconds, values)
 
 
 def _call(
