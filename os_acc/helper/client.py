@@ -31,8 +31,8 @@ from os_acc.privsep import (
     holders,
     mdev,
     nvme,
+    permissions,
     qat,
-    rootconf,
     sriov,
     steps,
     xrt,
@@ -42,6 +42,7 @@ from os_acc.privsep.claims import ReserveRequest, TakeRequest
 from os_acc.privsep.images import ImageRequest
 from os_acc.privsep.nvme import vf_resources
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.permissions import LimitMode
 from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.request import (
     DEADLINE_LIMIT_MS,
@@ -49,11 +50,12 @@ from os_acc.privsep.request import (
     CardRequest,
     Request,
 )
-from os_acc.privsep.rootconf import LimitMode
 from os_acc.privsep.step import StepPurpose
 
 # A host without FPGAs need not permit the context image.
 _AT_ONCE = (privsep.base, privsep.inspect)
+# Seconds that a plugin's step has at most.
+_LONGEST_STEP = DEADLINE_LIMIT_MS / 1000
 
 
 class Helper:
@@ -103,7 +105,7 @@ class Helper:
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
         turn = self._turn(privsep.base, deadline)
-        mode, path, why = turn.ask(rootconf.limits)
+        mode, path, why = turn.ask(permissions.limits)
         return LimitMode(mode), path, why
 
     def take(self, leases: Sequence[Lease], deadline: float) -> None:
@@ -290,7 +292,7 @@ class Helper:
         purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
-        turn = self._turn(step.context, deadline, most=DEADLINE_LIMIT_MS / 1000)
+        turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
         members = _targets(lease)
         if lease.slot and lease.slot.type.function and lease.parent:
             members = (BindTarget(lease.slot.type.function, lease.parent.numbers),)
@@ -471,7 +473,6 @@ def _ask_each(
 def _group(
     lease: Lease, targets: tuple[BindTarget, ...], milliseconds: int
 ) -> tuple[int, tuple[BindTarget, ...], int, int]:
-    """Return the values of :class:`.request.GroupRequest`."""
     assert lease.handle.iommu_group is not None
     return lease.handle.iommu_group, targets, lease.epoch, milliseconds
 
@@ -490,7 +491,6 @@ def _targets(lease: Lease) -> tuple[BindTarget, ...]:
 def _give_back(
     lease: Lease, milliseconds: int, *, proven_free: bool = False
 ) -> GiveBackRequest:
-    """Return the request to restore the prior bindings of the functions of a lease."""
     prior = (
         target._replace(driver=each.driver or "", override=each.driver_override or "")
         for target, each in zip(_targets(lease), lease.prior, strict=True)

@@ -2,6 +2,8 @@
 
 """The connection to the helper of a privileged context.
 
+The root process itself is in :mod:`os_acc.privsep.root_process`.
+
 The first caller starts a helper, in a thread for which no caller has to wait. A
 helper may be killed, stopped, or slow, and privsep detects only the first: calls
 would time out one after the other, forever. So after a call without an answer the

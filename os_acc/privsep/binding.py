@@ -24,9 +24,9 @@ from os_acc.privsep import (
     fpga,
     functions,
     kernel,
+    permissions,
     record,
     request,
-    rootconf,
 )
 from os_acc.privsep.claims import (
     Answers,
@@ -146,10 +146,10 @@ def _check_take(
         # A function that is already taken stays so after leaving device_spec.
         if found == driver and own == call.lease:
             return OK
-        root = rootconf.last_read()
+        root = permissions.last_read()
         is_denied = root.denies_lease(address, call.addresses)
         if is_denied or not _is_named_driver(call, target):
-            raise rootconf.denied()
+            raise permissions.denied()
         # Also of a function on its driver: the kernel has no lock against new ones.
         functions.check_undivided(address)
         if found == driver:
@@ -203,7 +203,7 @@ def _is_named_driver(call: TakeRequest, target: BindTarget) -> bool:
 
     A function beside the one that a guest gets is on vfio-pci.
     """
-    root, driver = rootconf.last_read(), _requested(target)
+    root, driver = permissions.last_read(), _requested(target)
     return root.names_driver(target.address, driver) or (
         driver == VFIO_PCI
         and any(
@@ -226,7 +226,7 @@ def _give_back(call: GiveBackRequest, index: int) -> CallResult:
         ):
             before = found.driver, found.override
             _restore(call, BindTarget(target.address, target.identity, *before))
-        elif rootconf.last_read().is_open:
+        elif permissions.last_read().is_open:
             _restore(call, target)
         else:
             _give_to_kernel(call, target)
@@ -243,7 +243,7 @@ def _record_returned(
     if not eraser and not call.releaser:
         record.remove_copies(target.address, call.lease)
         record.remove(target.address)
-    elif found is not None or not rootconf.last_read().denies_lease(
+    elif found is not None or not permissions.last_read().denies_lease(
         target.address, call.addresses
     ):
         # A record permits steps: none is made of a function that may not be taken.
@@ -312,11 +312,11 @@ def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
         return
     is_guests = is_vfio_driver(driver)
     if (
-        not rootconf.last_read().allows_with(address, call.addresses)
+        not permissions.last_read().allows_with(address, call.addresses)
         or not (is_guests or driver == "")
         or target.override
     ):
-        raise rootconf.denied(driver)
+        raise permissions.denied(driver)
     if is_guests:
         functions.reset(address)
     functions.set_override(address, "")

@@ -30,7 +30,7 @@ from os_acc.objects.drivers import (
     dfl_uuid,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, images, kernel, request, rootconf, worker
+from os_acc.privsep import functions, images, kernel, permissions, request, worker
 from os_acc.privsep.images import ImageRequest, Sealed
 from os_acc.privsep.outcome import (
     OK,
@@ -39,7 +39,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.permissions import RootConf
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -87,7 +87,7 @@ def program(call: ImageRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     functions.check_exists(call.card)
-    root = rootconf.current()
+    root = permissions.current()
     root.check_allows(call.card, *functions.vfs(call.card))
     beside: list[PciAddress] = []
     with contextlib.suppress(OSError):
@@ -238,9 +238,9 @@ def _port(call: ImageRequest, locked: list[PciAddress]) -> DflPortNode:
 def _move(call: PortsRequest) -> CallResult:
     card, count = call.card, call.count
     _check_card(card, call.identity)
-    root = rootconf.last_read()
+    root = permissions.last_read()
     if not (root.allows_vfs(card, count) if count else root.allows(card)):
-        raise rootconf.denied(count)
+        raise permissions.denied(count)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:

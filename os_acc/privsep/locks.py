@@ -15,7 +15,7 @@ from typing import Final
 
 from os_acc.objects.mdev import DeviceAddress, MdevType
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, record, rootconf
+from os_acc.privsep import functions, kernel, permissions, record
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import CallRefused, Outcome
 
@@ -74,8 +74,8 @@ def check(address: DeviceAddress) -> None:
         functions.check_exists(address)
         return
     check_type(address.type)
-    if not rootconf.current().allows_mdev(address.type):
-        raise rootconf.denied()
+    if not permissions.current().allows_mdev(address.type):
+        raise permissions.denied()
     if address.number >= max(_SLOTS, _instances(address.type)):
         raise CallRefused(Outcome.REFUSED, errno.ENOSPC, "available_instances")
 

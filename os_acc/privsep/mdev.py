@@ -22,9 +22,9 @@ from os_acc.privsep import (
     functions,
     kernel,
     locks,
+    permissions,
     record,
     request,
-    rootconf,
     worker,
 )
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome
@@ -162,8 +162,8 @@ def _create(call: SlotRequest) -> CallResult:
         return OK
     if found is not None:
         raise CallRefused(Outcome.CHANGED, 0, "mdev_type", str(found))
-    if not rootconf.last_read().allows_mdev(kind):
-        raise rootconf.denied()
+    if not permissions.last_read().allows_mdev(kind):
+        raise permissions.denied()
     locks.check_type(kind)
     if call.releaser:
         record_slot(call.slot, call.lease, call.releaser, call.node)

@@ -21,8 +21,8 @@ from os_acc.privsep import (
     StepTarget,
     functions,
     kernel,
+    permissions,
     request,
-    rootconf,
     worker,
 )
 from os_acc.privsep.kernel import StateFile
@@ -118,8 +118,8 @@ def _set(call: QatRequest) -> CallResult:
     functions.check_identity(address, call.identity)
     if call.identity[:2] not in qat.CONFIGURABLE:
         raise CallRefused(Outcome.REFUSED, errno.EOPNOTSUPP, "identity")
-    if not rootconf.last_read().allows_qat_services(address, wanted):
-        raise rootconf.denied(qat.services_text(wanted))
+    if not permissions.last_read().allows_qat_services(address, wanted):
+        raise permissions.denied(qat.services_text(wanted))
     functions.check_without_vfs(address)
     # 1. Finish a change in which a worker was killed.
     _put_back(address)

@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.asymmetric import (
 from os_acc import exception
 from os_acc.bitstreams import signature
 from os_acc.objects.instance import canonical_uuid
-from os_acc.privsep import rootconf
+from os_acc.privsep import permissions
 from os_acc.privsep.outcome import CallRefused, unfit
 
 _HASHES: dict[str, tuple[str, hashes.HashAlgorithm]] = {
@@ -83,7 +83,7 @@ def check(image: int, given: tuple[str, ...], directory: str, deadline: float) -
 
 
 def _key(directory: str, certificate_id: str, kind: str) -> Any:
-    if (why := rootconf.not_roots_tree(directory)) is not None:
+    if (why := permissions.not_roots_tree(directory)) is not None:
         raise _unsigned(why)
     if canonical_uuid(certificate_id) is None:
         raise _unsigned("its certificate has no UUID")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from os_acc import privsep
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, request, rootconf, worker
+from os_acc.privsep import functions, permissions, request, worker
 from os_acc.privsep.kernel import StateFile
 from os_acc.privsep.outcome import OK, CallResult, Outcome, refused
 
@@ -43,8 +43,8 @@ def on_pf(
 
     def job(_index: int) -> CallResult:
         functions.check_identity(call.card, call.identity)
-        if not rootconf.last_read().allows_vfs(call.card, call.count):
-            raise rootconf.denied(call.count)
+        if not permissions.last_read().allows_vfs(call.card, call.count):
+            raise permissions.denied(call.count)
         return step(call.card, call.count)
 
     return worker.run([call.card], call.epoch, call.milliseconds / 1000, job)[0]

@@ -24,9 +24,9 @@ from os_acc.privsep import (
     functions,
     locks,
     mdev,
+    permissions,
     record,
     request,
-    rootconf,
     worker,
 )
 from os_acc.privsep.outcome import CallRefused, CallResult, Outcome, refused
@@ -176,7 +176,7 @@ def health_entry_point(
             with _unchanged((call.function,)):
                 claims.check_claims((call.function,), "")
                 # A PF reports the health of its VFs.
-                root = rootconf.last_read()
+                root = permissions.last_read()
                 root.check_allows(address, *functions.vfs(address))
                 target = StepTarget("", address, (address,))
                 return _result(function, target, call.arguments)
@@ -245,7 +245,7 @@ def _check_permission(call: StepRequest) -> None:
     """
     if call.purpose is StepPurpose.RETURN and _is_recorded(call):
         return
-    root = rootconf.last_read()
+    root = permissions.last_read()
     if isinstance(call.device, MdevSlot):
         is_allowed = root.allows_mdev(call.device.type)
     else:
@@ -256,7 +256,7 @@ def _check_permission(call: StepRequest) -> None:
             for each in call.other_cards
         )
     if not is_allowed:
-        raise rootconf.denied()
+        raise permissions.denied()
     if call.purpose is StepPurpose.PREPARE and call.releaser:
         _record(call)
 

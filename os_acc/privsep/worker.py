@@ -42,7 +42,7 @@ from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.mdev import DeviceAddress
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import record, rootconf
+from os_acc.privsep import permissions, record
 from os_acc.privsep.locks import open_lock, open_parent
 from os_acc.privsep.outcome import OK, CallRefused, CallResult, Outcome, refused
 
@@ -118,7 +118,7 @@ def run(
     deadline = time.monotonic() + seconds
     _reap()
     # The child reads no file of root's.
-    rootconf.current()
+    permissions.current()
     locks: list[int] = []
     outer: list[int] = []
     try:

@@ -43,7 +43,7 @@ from os_acc.objects.drivers import (
     xrt_xclbin_id,
 )
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, images, kernel, request, rootconf
+from os_acc.privsep import functions, images, kernel, permissions, request
 from os_acc.privsep.images import Sealed
 from os_acc.privsep.kernel import LOCKS
 from os_acc.privsep.outcome import (
@@ -52,7 +52,7 @@ from os_acc.privsep.outcome import (
     Outcome,
     after_programming,
 )
-from os_acc.privsep.rootconf import RootConf
+from os_acc.privsep.permissions import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
@@ -98,7 +98,7 @@ def program(call: XrtRequest) -> CallResult:
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     functions.check_exists(call.card, call.user)
-    root = rootconf.current()
+    root = permissions.current()
     root.check_allows(call.card, call.user)
     return images.program(call, root, partial(_program, call, root), [call.user])
 
@@ -177,7 +177,9 @@ def tools_directory() -> str:
     :raises CallRefused: the configuration has no absolute path.
     """
     option, group = options.XRT_TOOLS, options.XRT_GROUP
-    return rootconf.absolute_path(rootconf.last_read().tools, option, group, "tool")
+    return permissions.absolute_path(
+        permissions.last_read().tools, option, group, "tool"
+    )
 
 
 def find_tool(*names: str) -> str:

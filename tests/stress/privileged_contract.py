@@ -17,8 +17,8 @@ from os_acc.privsep import (
     fpga,
     holders,
     mdev,
+    permissions,
     qat,
-    rootconf,
     sriov,
     xrt,
 )
@@ -369,7 +369,7 @@ FORGET = EntryPoint(
 CLAIMED = EntryPoint(
     claims.claimed, lambda *_: (), lambda: True, lambda _all: [], lambda *_: frozenset()
 )
-STANDING = dataclasses.replace(CLAIMED, call=rootconf.limits)
+STANDING = dataclasses.replace(CLAIMED, call=permissions.limits)
 SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
     _set_num_vfs,
@@ -477,7 +477,7 @@ OWN: Mapping[str, EntryPoint] = {
     "claims.reserve": RESERVE,
     "claims.forget": FORGET,
     "claims.claimed": CLAIMED,
-    "rootconf.limits": STANDING,
+    "permissions.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "nvme.vf_resources.share_resources": SHARE_NVME_RESOURCES,
     "qat.set_qat_services": SET_QAT_SERVICES,

@@ -14,6 +14,7 @@ from oslo_config import cfg
 from oslo_privsep import capabilities, comm
 
 from os_acc import privsep
+from os_acc.privsep import root_process
 from os_acc.testing import FakeKernel, hosts
 from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, connected
 
@@ -151,7 +152,7 @@ def configured() -> Iterator[None]:
 def test_a_configuration_takes_capabilities_away_and_adds_none(configured: None):
     reading, writing = socket.socketpair()
     with reading, writing:
-        daemon = privsep.Daemon(comm.ServerChannel(reading), privsep.inspect)
+        daemon = root_process.Daemon(comm.ServerChannel(reading), privsep.inspect)
     # CAP_SETPCAP is dropped once the bounding set has been reduced.
     own = {capabilities.CAP_SETPCAP} if may_confine() else set()
     assert daemon.caps == {capabilities.CAP_SYS_PTRACE} | own

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Irrevocably remove a helper's ways to gain privileges.
+"""The root process of a context: it loads its modules, confines itself, and serves.
 
 User 0 regains all capabilities of its bounding set with each execve(2), and
-oslo.privsep imports any module that a client names. Both are disabled before the
-first call is served (prctl(2), capabilities(7)).
+oslo.privsep imports any module that a client names. Both are irrevocably disabled
+before the first call is served (prctl(2), capabilities(7)).
+:mod:`os_acc.helper.connection` starts the process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from oslo_log import log
-from oslo_privsep import capabilities
+from oslo_privsep import capabilities, comm, daemon, priv_context
+
+from os_acc import privsep
 
 LOG = log.getLogger(__name__)
 
@@ -63,6 +66,48 @@ class _LoadedOnly(MetaPathFinder):
             "nothing: name it in the preload of its os_acc.privsep.Context",
             name=fullname,
         )
+
+
+class Daemon(daemon.Daemon):
+    """The daemon of a context; it confines itself unless the context is another's."""
+
+    def __init__(
+        self, channel: comm.ServerChannel, context: priv_context.PrivContext
+    ) -> None:
+        super().__init__(channel, context)
+        self._keep = frozenset(self.caps)
+        self._unknown = self._keep - capabilities.CAPS_BYVALUE.keys()
+        if isinstance(context, privsep.Context):
+            # The configuration may remove capabilities, never add any.
+            self._keep &= context.keep
+            self.caps = set(self._keep)
+            if may_lock():
+                # Needed until the bounding set is reduced.
+                self.caps.add(capabilities.CAP_SETPCAP)
+
+    def run(self) -> None:
+        if isinstance(self.context, privsep.Context):
+            if self._unknown:
+                raise daemon.FailedToDropPrivileges(
+                    f"there are no capabilities {sorted(self._unknown)}"
+                )
+            clean_environment()
+            preload(self.context.preload)
+        super().run()
+
+    def loop(self) -> None:
+        if isinstance(self.context, privsep.Context):
+            lock(self._keep)
+            load_no_more()
+        super().loop()
+
+
+# oslo.privsep instantiates its own class and offers no hook for another one.
+# Contexts of other projects are served as before.
+daemon.Daemon = Daemon  # type: ignore[misc]
+
+#: Binds, unbinds, creates VFs and mediated devices, resets: uid 0 owns the files, so
+#: that no capability is needed (drivers/pci/pci-sysfs.c checks none for these).
 
 
 def preload(modules: Iterable[str]) -> None:

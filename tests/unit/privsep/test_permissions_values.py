@@ -14,7 +14,7 @@ import pytest
 from os_acc.objects.device import DeviceTags
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.qat import number_of, parse_services
-from os_acc.privsep import binding, functions, mdev, qat, rootconf, sriov, vgpu
+from os_acc.privsep import binding, functions, mdev, permissions, qat, sriov, vgpu
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
 from os_acc.testing.helper import privileged_here
@@ -168,11 +168,12 @@ OF_THE_SERVICE = {
     "physical_network": "for the entry of a device",
     "function": "for the entry of a device",
 }
+_PATHS = "test_permissions.py"
 #: The other options, with the tests of the steps that they limit.
 OPTIONS = {
-    "device_spec": "test_rootconf_values.py",
-    "state_path": "test_rootconf.py::test_paths_come_from_roots_file_if_there_is_one",
-    "tools": "test_rootconf.py::test_paths_come_from_roots_file_if_there_is_one",
+    "device_spec": "test_permissions_values.py",
+    "state_path": f"{_PATHS}::test_paths_come_from_roots_file_if_there_is_one",
+    "tools": f"{_PATHS}::test_paths_come_from_roots_file_if_there_is_one",
     "signature": "test_signatures.py",
     "certificates": "test_signatures.py",
 }
@@ -185,7 +186,7 @@ def test_each_tag_has_a_row() -> None:
 
 def test_each_option_has_a_row() -> None:
     sample = set(re.findall(r"^#(\w+) = ", SAMPLE.read_text(), re.M))
-    read = {field.name for field in dataclasses.fields(rootconf.RootConf)}
+    read = {field.name for field in dataclasses.fields(permissions.RootConf)}
     assert sample == {*OPTIONS}
     assert read - {"mode", "why"} == {*OPTIONS} - {"device_spec", "signature"} | {
         "devices"
@@ -212,7 +213,7 @@ def test_a_step_with_another_value_is_denied(
     limit_to(kernel.root, row.entry)
     done = kernel.writes()
     answer = call()
-    assert (answer.outcome, answer.step) == (Outcome.DENIED, rootconf.STEP)
+    assert (answer.outcome, answer.step) == (Outcome.DENIED, permissions.STEP)
     assert kernel.writes() == done
 
 
