@@ -226,7 +226,7 @@ def record_of(
 def sound_record_of(
     address: DeviceAddress, identity: tuple[int, ...], *mine: str
 ) -> DeviceRecord | None:
-    """Return the record of a device as :func:`record_of`; None: it may be damaged."""
+    """Return the record of a device, as :func:`record_of`; None also if damaged."""
     try:
         return record_of(address, identity, *mine)
     except RecordUnclear:
@@ -325,11 +325,9 @@ def run(
 def guarded(target: BindTarget, group: int) -> Iterator[None]:
     """Check that a function is the expected one, before and after the block.
 
-    A function removed meanwhile takes its files along, and its replacement may have
-    received the writes.
+    If it is removed meanwhile, its replacement may have received the writes.
 
-    :param group: the expected IOMMU group.
-    :raises CallRefused: it is another one, or a bridge.
+    :raises CallRefused: it is another one, in another IOMMU group, or a bridge.
     """
     address = target.address
     functions.check_identity(address, target.identity)
@@ -349,7 +347,7 @@ def guarded(target: BindTarget, group: int) -> Iterator[None]:
 
 
 def _let_go(address: PciAddress) -> None:
-    """Undo writes that a newly arrived function may have received."""
+    """Undo what a newly arrived function may have received."""
     with contextlib.suppress(OSError, CallRefused):
         if functions.override(address):
             functions.set_override(address, "")
@@ -422,10 +420,8 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
 
 
 def _of_model(identity: tuple[int, ...]) -> list[PciAddress]:
-    """Return the functions with a PCI identity."""
-    return [
-        each for each in functions.present() if functions.identity(each) == identity
-    ]
+    present = functions.present()
+    return [each for each in present if functions.identity(each) == identity]
 
 
 def _is_of_this_boot(copy: DeviceRecord) -> bool:

@@ -119,7 +119,6 @@ def check_closed(function: PciAddress) -> None:
     port through registers that are no longer mapped).
 
     :raises CallRefused: IN_USE, with the name of the node.
-    :raises OSError: the kernel gives no information.
     """
     if functions.driver(function) != DFL_DRIVER:
         return
@@ -203,6 +202,7 @@ def _is_in_reset(port: str) -> bool:
     try:
         _function_id(port)
     except OSError as error:
+        # afu_id_show() in drivers/fpga/dfl-afu-main.c.
         if error.errno == errno.EBUSY:
             return True
         raise
@@ -221,8 +221,7 @@ def _revive(card: PciAddress) -> None:
     check_closed(card)
     override = functions.override(card)
     functions.rebind(card, DFL_DRIVER)
-    if (found := functions.driver(card)) != DFL_DRIVER:
-        raise CallRefused(Outcome.NO_EFFECT, 0, "driver", found)
+    functions.check_driver(card, DFL_DRIVER, DFL_DRIVER)
     functions.set_override(card, override)
     functions.check_driver(card, DFL_DRIVER, override)
 
@@ -297,7 +296,6 @@ def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
 
 
 def _fme(card: PciAddress) -> str:
-    """Return the directory of a card's FPGA Management Engine."""
     if (fme := next(_below(card, DFL_FME), None)) is None:
         raise CallRefused(Outcome.REFUSED, errno.ENODEV, "fme")
     return fme
@@ -317,7 +315,6 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
 
 
 def _find_port(card: PciAddress, number: int) -> DflPortNode | None:
-    """Return the port of this number, on the card or on one of its VFs."""
     for function in (card, *functions.vfs(card)):
         for path in _below(function, DFL_PORT):
             if _read(path, "id") == str(number):
@@ -347,19 +344,12 @@ def _status(fme: str) -> str:
 
 
 def _function_id(port: str) -> str | None:
-    """Return ``afu_id`` as canonical UUID; None if it is not a UUID.
-
-    :raises OSError: EBUSY, the port is held in reset (afu_id_show()).
-    """
+    """Return ``afu_id`` as canonical UUID; None if it is not a UUID."""
     return dfl_uuid(_read(port, "afu_id"))
 
 
 def _open_node(device: str) -> int:
-    """Open the node of a port or FME exclusively.
-
-    :raises OSError: EBUSY, the node is open elsewhere; any other, the kernel
-        refused it.
-    """
+    """Open the node of a port or FME; OSError, EBUSY: it is open elsewhere."""
     path = kernel.current.path("dev", os.path.basename(device))
     return kernel.current.open_exclusive(path, _read(device, "dev"))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Access to a PCI function, as privileged code performs it.
+"""A PCI function, as root reads and writes it.
 
-It does not trust the caller: identity, group and driver are read again
-immediately before and after every write.
+Nothing is taken from the caller: identity, group and driver are read again immediately
+before and after every write.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ def directory(address: PciAddress) -> str:
 
 
 def exists(address: PciAddress) -> bool:
-    """Return whether the function exists.
-
-    :raises OSError: the kernel gives no information.
-    """
+    """Return whether the function exists; raise OSError if that is unknown."""
     try:
         os.stat(directory(address))
     except (FileNotFoundError, NotADirectoryError):
@@ -106,7 +103,6 @@ def check_exists(*addresses: PciAddress) -> None:
     """Check that functions are on the bus.
 
     :raises CallRefused: GONE.
-    :raises OSError: the kernel gives no information.
     """
     if not all(map(exists, addresses)):
         raise gone()
@@ -133,9 +129,9 @@ def is_bridge(address: PciAddress) -> bool:
 
 
 def resets_with_bus(address: PciAddress) -> bool:
-    """Return whether VFIO has a function, and it is the one to reset with its bus.
+    """Return whether VFIO has a function, and resets it with its bus.
 
-    It is the first of several functions of a bus behind a bridge, all of one group, and
+    Of the functions of a bus behind a bridge, all in one group, it is the first, and
     has no other reset.
     """
     place = os.path.realpath(directory(address))
@@ -161,7 +157,7 @@ def resets_alone(address: PciAddress) -> bool:
 
 
 def link(place: str, name: str) -> str:
-    """Return the name of what a link in a directory leads to; '' if there is none."""
+    """Return the name of the target of a link in a directory; '' if there is none."""
     try:
         return os.path.basename(os.readlink(os.path.join(place, name)))
     except (FileNotFoundError, NotADirectoryError):
@@ -183,8 +179,13 @@ def may_be_a_guests(address: PciAddress, driver: str) -> bool:
 
 
 def group(address: PciAddress) -> int | None:
-    """Return the number of the function's IOMMU group, or None."""
-    text = link(directory(address), "iommu_group")
+    """Return the number of the IOMMU group, or None."""
+    return group_of(directory(address))
+
+
+def group_of(place: str) -> int | None:
+    """Return the number of the IOMMU group of a device in sysfs, or None."""
+    text = link(place, "iommu_group")
     return int(text) if text.isdigit() else None
 
 
@@ -194,7 +195,7 @@ def physical_function(address: PciAddress) -> PciAddress | None:
 
 
 def serial(address: PciAddress) -> str:
-    """Return what identifies a function in each slot; '' if it cannot be read now.
+    """Return the number that identifies a function in each slot; '' if unreadable.
 
     The nvme driver shows the serial number of a drive, Linux 6.18 the Device Serial
     Number of others; one that two cards have is none. A VF has that of its PF.
@@ -251,10 +252,7 @@ def set_override(address: PciAddress, text: str) -> None:
 
 
 def unbind(address: PciAddress) -> None:
-    """Unbind the function from its driver, if any.
-
-    :raises CallRefused: the host uses a disk of it.
-    """
+    """Unbind the function; CallRefused: the host uses a disk of it."""
     if driver(address):
         with claimed_disks(directory(address)):
             write(address, "driver/unbind", str(address))
@@ -275,9 +273,9 @@ def rebind(address: PciAddress, name: str) -> None:
 
 
 def vfs(address: PciAddress) -> list[PciAddress]:
-    """Return the existing VFs of a function by their links, sorted.
+    """Return the existing VFs of a function, sorted.
 
-    Reading ``sriov_numvfs`` would take the lock that a stuck write holds.
+    ``sriov_numvfs`` is not read: that takes the lock that a stuck write holds.
     """
     try:
         names = os.listdir(directory(address))
@@ -326,10 +324,7 @@ def check_undivided(address: PciAddress) -> None:
 
 
 def check_without_vfs(address: PciAddress) -> None:
-    """Check that a function has no VFs, which would lose their PF.
-
-    :raises CallRefused: REFUSED, EBUSY.
-    """
+    """Raise CallRefused, EBUSY, if a function has VFs, which would lose their PF."""
     if count := len(vfs(address)):
         raise CallRefused(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(count))
 
@@ -345,20 +340,14 @@ def write(address: PciAddress, attribute: str, text: str) -> None:
 
 
 def check(address: PciAddress, attribute: str, text: str) -> None:
-    """Check what an attribute shows after a write.
-
-    :raises CallRefused: it shows another text.
-    """
+    """Raise CallRefused, NO_EFFECT, unless an attribute shows this text."""
     observed = read(address, attribute)
     if observed != text:
         raise CallRefused(Outcome.NO_EFFECT, 0, attribute, observed)
 
 
 def check_driver(address: PciAddress, name: str, override_text: str) -> None:
-    """Check that a function has this driver and this override now.
-
-    :raises CallRefused: it has another one.
-    """
+    """Raise CallRefused, NO_EFFECT, unless a function has this driver and override."""
     if (found := driver(address)) != name:
         raise CallRefused(Outcome.NO_EFFECT, 0, "driver", found)
     if (found := override(address)) != override_text:
@@ -377,7 +366,6 @@ def check_unheld(group_number: int | None) -> None:
     """Check that no process has an IOMMU group open: a write would wait for it.
 
     :param group_number: None: the function has no group, and VFIO cannot have it.
-
     :raises CallRefused: IN_USE, or UNSURE.
     """
     if group_number is None:
@@ -413,10 +401,7 @@ def reset(address: PciAddress) -> None:
 
 
 def reset_bus(address: PciAddress) -> None:
-    """Reset a function and the others of its bus, which VFIO has.
-
-    :raises OSError: they are not reset.
-    """
+    """Reset a function and the others of its bus; OSError: they are not reset."""
     try:
         kernel.current.hot_reset(group(address) or 0, str(address))
     except OSError as error:

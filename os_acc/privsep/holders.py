@@ -51,8 +51,8 @@ class MdevRequest(request.Request):
 def holders(call: HoldersRequest) -> Holders:
     """Return whether one of these functions is held, and its holders.
 
-    :returns: an outcome (ok: not held; in-use; unsure), the error number
-        behind it, and (pid, command) of the holders that were found.
+    :returns: an outcome (ok: not held; in-use; unsure), the error number behind it,
+        and (pid, command) of the holders that were found.
     """
     nodes: set[str] = set()
     try:
@@ -67,10 +67,7 @@ def holders(call: HoldersRequest) -> Holders:
 
 @request.entrypoint(privsep.inspect, MdevRequest)
 def mdev_holders(call: MdevRequest) -> Holders:
-    """Return whether a mediated device is held, and its holders.
-
-    :returns: as :func:`holders`; a missing mediated device is not held.
-    """
+    """Answer as :func:`holders`; a missing mediated device is not held."""
     try:
         nodes = set(_device_nodes(mdev.directory(call.uuid)))
         return _holders(nodes, [mdev.group(call.uuid)])
@@ -79,7 +76,6 @@ def mdev_holders(call: MdevRequest) -> Holders:
 
 
 def _holders(nodes: set[str], groups: Iterable[int | None]) -> Holders:
-    """Find the processes with an open node, then probe the IOMMU groups."""
     # Regardless of the driver: it may be a variant of vfio-pci, or unbound while the
     # unbind waits for the guest.
     numbers = sorted({each for each in groups if each is not None})

@@ -68,7 +68,7 @@ class ImageRequest(request.Request):
 
     :ivar card: the function that programs.
     :ivar number: of the port on the card, or of the user function in its slot.
-    :ivar interface_id: canonical UUID of the interface that the card must have.
+    :ivar interface_id: of the interface that the card must have.
     :ivar digest: of the entire image, by which it is found.
     :ivar offset, size: range of the image to send to the hardware; XRT's tools get the
         entire image.
@@ -114,14 +114,8 @@ def program(
         if seconds <= 0:
             # Nothing has begun: reading the image took all of the time.
             raise unfit(errno.ETIMEDOUT)
-        return worker.run(
-            [call.card],
-            call.epoch,
-            seconds,
-            lambda _index: job(image),
-            [image.fd],
-            beside=beside,
-        )[0]
+        card = [call.card], call.epoch, seconds, lambda _index: job(image)
+        return worker.run(*card, [image.fd], beside=beside)[0]
 
 
 def directory() -> str:
@@ -198,7 +192,7 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
 
 
 def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]:
-    """Hash a chunk in a thread, or inline if no thread is available."""
+    """Hash a chunk in a thread, or here if no thread is available."""
     try:
         return deadlines.begin(update, data)
     except exception.DeviceStuck:
@@ -209,10 +203,6 @@ def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]
 
 
 def _end(hashed: futures.Future[None], deadline: float) -> None:
-    """Wait for the hash of a chunk.
-
-    :raises CallRefused: the deadline has passed.
-    """
     try:
         hashed.result(max(0.0, deadline - time.monotonic()))
     except futures.TimeoutError as error:

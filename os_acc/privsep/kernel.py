@@ -87,11 +87,9 @@ class Kernel:
         EBUSY: a process holds the group or one of its devices. Opening the
         group resets nothing (drivers/vfio/group.c).
         """
+        path = self.path("dev/vfio", str(group))
         try:
-            fd = os.open(
-                self.path("dev/vfio", str(group)),
-                os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW,
-            )
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             return error.errno or errno.EIO
         os.close(fd)
@@ -119,13 +117,10 @@ class Kernel:
                 fcntl.ioctl(device, _VFIO_DEVICE_PCI_HOT_RESET, request)
 
     def open_exclusive(self, path: str, device: str) -> int:
-        """Open a device node exclusively, until it is closed.
-
-        The driver has to support O_EXCL, as those of drivers/fpga do.
+        """Open a character device, whose driver supports O_EXCL, until it is closed.
 
         :param device: its device number as in sysfs, ``major:minor``.
-        :raises OSError: EBUSY, the node is open elsewhere; ENXIO, the node
-            belongs to another device.
+        :raises OSError: EBUSY, it is open elsewhere; ENXIO, it is another device.
         """
         return _open_node(path, device, stat.S_ISCHR, os.O_RDWR | os.O_EXCL)
 
@@ -137,10 +132,9 @@ class Kernel:
         While it is claimed, it can be neither mounted nor be made part of a volume
         (open(2), O_EXCL of a block device; bd_prepare_to_claim() in block/bdev.c).
 
-        :param device: its device number as in sysfs, ``major:minor``.
         :param flags: by default for reads without the cache, and changes.
         :raises OSError: EBUSY, the host has claimed it or a partition of it; ENXIO,
-            the node belongs to another device.
+            it is another device.
         """
         return _open_node(path, device, stat.S_ISBLK, os.O_EXCL | flags)
 
@@ -150,8 +144,7 @@ class Kernel:
         While it is open, no other controller gets its number (nvme_free_ctrl() in
         drivers/nvme/host/core.c).
 
-        :param device: its device number as in sysfs, ``major:minor``.
-        :raises OSError: ENXIO, the node belongs to another device.
+        :raises OSError: ENXIO, it is another device.
         """
         return _open_node(path, device, stat.S_ISCHR, os.O_RDWR)
 
@@ -175,7 +168,6 @@ class Kernel:
         """Send a request to the driver of an open node (ioctl(2)).
 
         :param argument: the structure or number to which the request points.
-        :raises OSError: the driver refused it.
         """
         fcntl.ioctl(fd, request, argument)
 
@@ -188,7 +180,6 @@ class Kernel:
 def _open_node(
     path: str, device: str, is_kind: Callable[[int], bool], flags: int
 ) -> int:
-    """Open a device node if it belongs to a device."""
     # O_PATH first: opening the wrong device may have side effects.
     path_fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -255,6 +246,15 @@ class StateFile:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+    def put_back(self, restore: Callable[[str], None]) -> None:
+        """Restore the value that the file notes, if any, also after a killed worker."""
+        if (value := self.read()) is None:
+            return
+        # Empty: the worker was killed before it changed anything.
+        if value:
+            restore(value)
+        self.remove()
 
     def remove(self) -> None:
         """Remove the file, if it is there."""

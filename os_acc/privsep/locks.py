@@ -31,7 +31,6 @@ def open_lock(address: DeviceAddress) -> int:
     """Open the lock file of a device, which is made for a device of this host.
 
     :raises CallRefused: see :func:`check`.
-    :raises OSError: it cannot be opened or made.
     """
     check(address)
     return _open(_path(address))
@@ -44,7 +43,6 @@ def open_parent(parent: PciAddress | str) -> int:
 
     :param parent: a function, or the name of a virtual parent of mediated devices.
     :raises CallRefused: it does not exist.
-    :raises OSError: it cannot be opened or made.
     """
     if isinstance(parent, PciAddress):
         functions.check_exists(parent)
@@ -66,7 +64,6 @@ def check(address: DeviceAddress) -> None:
     many slots: root's configuration has to name it, and its parent to offer it.
 
     :raises CallRefused: it may not.
-    :raises OSError: the kernel gives no information.
     """
     if os.path.lexists(_path(address)) or record.exists(address):
         return
@@ -81,10 +78,7 @@ def check(address: DeviceAddress) -> None:
 
 
 def check_type(kind: MdevType) -> None:
-    """Check that a parent is there, and offers a type.
-
-    :raises CallRefused: GONE.
-    """
+    """Raise CallRefused, GONE, unless a parent is there and offers a type."""
     types = os.path.join(_parent_directory(kind.parent), TYPES)
     if os.path.isdir(os.path.join(types, kind.name)):
         return
@@ -96,10 +90,7 @@ def check_type(kind: MdevType) -> None:
 
 
 def check_parent(name: str) -> None:
-    """Check that a parent of mediated devices is there.
-
-    :raises CallRefused: GONE.
-    """
+    """Raise CallRefused, GONE, unless a parent of mediated devices is there."""
     if not os.path.isdir(_parent_directory(name)):
         raise functions.gone()
 

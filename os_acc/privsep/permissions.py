@@ -62,11 +62,10 @@ class RootConf:
 
     :ivar why: the reason for the mode, if BROKEN or IGNORED.
     :ivar devices: the functions that callers may request.
-    :ivar state_path: state directory of the service, with the cached images;
-        None: use the helper's own configuration.
+    :ivar state_path: state directory of the service, with the cached images; None: as
+        in the helper's own configuration.
     :ivar tools: directory of XRT's tools; None: likewise.
-    :ivar certificates: directory of the trusted signers' certificates; None:
-        images need no signature.
+    :ivar certificates: of the trusted signers, a directory; None: no signature needed.
     """
 
     mode: LimitMode
@@ -97,10 +96,7 @@ class RootConf:
         )
 
     def check_allows(self, *addresses: PciAddress) -> None:
-        """Check that one of these functions is allowed.
-
-        :raises CallRefused: DENIED.
-        """
+        """Raise CallRefused, DENIED, unless one of these functions is allowed."""
         if not self.allows(*addresses):
             raise denied()
 
@@ -116,7 +112,8 @@ class RootConf:
         card = [
             each
             for each in others
-            if each.same_slot(address)
+            if each != address
+            and each.same_slot(address)
             and functions.group(each) == group
             and not self.is_in_parts(each)
         ]
@@ -133,10 +130,7 @@ class RootConf:
         return not self.allows_with(address, others) or self.is_in_parts(address)
 
     def is_in_parts(self, address: PciAddress) -> bool:
-        """Return whether a function is offered in parts, which exist or are named.
-
-        They are VFs, or mediated devices.
-        """
+        """Return whether a function has VFs, or is to have parts."""
         if functions.vfs(address):
             return True
         tags = self.tags(address)
@@ -170,7 +164,6 @@ class RootConf:
         return self._names(address, lambda tags: tags.qat_services == text)
 
     def _names(self, address: PciAddress, check: Callable[[DeviceTags], bool]) -> bool:
-        """Return whether callers are unlimited, or the tags of a function permit it."""
         if self.is_open:
             return True
         tags = self.tags(address)
@@ -187,9 +180,8 @@ class RootConf:
         return tags is not None and kind.name in tags.mdev_types
 
     def _netdevs(self) -> Mapping[str, PciAddress]:
-        names = self.devices.interfaces
-        found = {name: _behind(name) for name in names}
-        return {name: address for name, address in found.items() if address}
+        found = ((name, _behind(name)) for name in self.devices.interfaces)
+        return {name: address for name, address in found if address}
 
 
 @privsep.base.entrypoint
@@ -229,7 +221,7 @@ _Seen = tuple[int, int, int, int, int, int]
 
 
 def _read_parts() -> tuple[list[tuple[str, _Seen]], int]:
-    """Return stat data of the path's parts, and the error number that ended it."""
+    """Return the path's parts, and the number of the error that ended the search."""
     found: list[tuple[str, _Seen]] = []
     for depth in range(len(PATH) + 1):
         path = kernel.current.path(*PATH[:depth])
@@ -257,7 +249,6 @@ def _load(parts: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
 
 
 def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
-    """Return why users other than root may have written a path; None if not."""
     # In tests, helpers run as an ordinary user on a tree of their own.
     if owner not in (0, os.geteuid()):
         return f"{path} belongs to user {owner}"
@@ -296,9 +287,8 @@ def read(path: str) -> RootConf:
 def absolute_path(found: str | None, option: cfg.Opt, group: str, step: str) -> str:
     """Return a directory of root's configuration, or of the helper's own.
 
-    :param found: in root's configuration; None: use the helper's own.
-    :param step: of the refusal if it is no absolute path.
-    :raises CallRefused: EINVAL.
+    :param found: in root's configuration; None: take the helper's own.
+    :raises CallRefused: EINVAL at this step: it is no absolute path.
     """
     if found is None:
         cfg.CONF.register_opt(option, group=group)
@@ -321,10 +311,9 @@ def _certificates(group: cfg.ConfigOpts.GroupAttr) -> str | None:
 
 
 def not_roots_tree(directory: str) -> str | None:
-    """Return why users other than root may have written a directory's files.
+    """Return why users other than root may have written the files of a directory.
 
     :param directory: below the root of :class:`.kernel.Kernel`.
-    :returns: None if only root can have written them.
     """
     names = os.path.relpath(directory, kernel.current.root).split(os.sep)
     parents = [kernel.current.path(*names[:depth]) for depth in range(len(names) + 1)]
@@ -368,7 +357,6 @@ def _log(conf: RootConf) -> None:
 
 
 def _function(address: PciAddress) -> PciFunction | None:
-    """Return the properties that ``device_spec`` matches; None if gone."""
     numbers = functions.identity(address)
     if numbers is None:
         return None
@@ -388,7 +376,6 @@ def _function(address: PciAddress) -> PciFunction | None:
 
 
 def _behind(interface: str) -> PciAddress | None:
-    """Return the PCI function of a network interface, or None."""
     # The name of one directory, and no path.
     if interface in ("", ".", "..") or "/" in interface or "\0" in interface:
         return None

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import re
+from functools import partial
 
 from os_acc import privsep
 from os_acc.objects import qat
@@ -42,7 +43,7 @@ class QatRequest(request.CardRequest):
 
     @property
     def services(self) -> qat.QatServices:
-        """The services."""
+        """The services of the number."""
         return qat.services_of(self.count)
 
     def validate(self) -> None:
@@ -150,12 +151,11 @@ def _is_configured(address: PciAddress, wanted: qat.QatServices) -> bool:
 
 
 def _parts(text: str) -> set[str]:
-    """Return services of an attribute; their order is not significant."""
+    # Their order is not significant.
     return set(text.split(";"))
 
 
 def _go(address: PciAddress, state: str) -> None:
-    """Bring the device up or down, unless it is."""
     # Linux 6.1 refuses to stop a device that is down.
     if functions.read(address, qat.STATE) != state:
         functions.write(address, qat.STATE, state)
@@ -174,13 +174,11 @@ def _note(address: PciAddress) -> StateFile:
 
 
 def _put_back(address: PciAddress) -> None:
-    """Restore the noted services, also after a worker was killed half-way."""
-    if (noted := _note(address).read()) is None:
-        return
-    # Empty: the worker was killed before it changed anything.
-    if noted:
-        if _parts(functions.read(address, qat.SERVICES)) != _parts(noted):
-            _go(address, _DOWN)
-            _configure(address, noted)
-        _go(address, _UP)
-    _note(address).remove()
+    _note(address).put_back(partial(_restore, address))
+
+
+def _restore(address: PciAddress, services: str) -> None:
+    if _parts(functions.read(address, qat.SERVICES)) != _parts(services):
+        _go(address, _DOWN)
+        _configure(address, services)
+    _go(address, _UP)

@@ -93,7 +93,6 @@ class DeviceRecord:
 class RecordCopy(NamedTuple):
     """The copy of a record that survives a reboot.
 
-    :ivar identity: that of the device.
     :ivar record: None: it is damaged.
     """
 
@@ -122,10 +121,6 @@ def addresses() -> list[DeviceAddress]:
 
 
 def _address(name: str) -> DeviceAddress:
-    """Parse the name of a record, without its suffix.
-
-    :raises InvalidInput: it is none.
-    """
     prefix, *parts = name.split(_SEPARATOR)
     return parse_address("/".join(parts) if prefix == _SLOT else name)
 
@@ -141,7 +136,7 @@ def name_of(address: DeviceAddress) -> str:
 def identity_of(address: DeviceAddress) -> tuple[int, ...] | None:
     """Return the identity of a function, or of a slot's parent; None if it is gone.
 
-    That of a virtual parent is empty, whether it is there or not.
+    That of a virtual parent is empty, also once it is gone.
     """
     if isinstance(address, PciAddress):
         return functions.identity(address)
@@ -158,7 +153,6 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
     """Return the record of a device in this boot, or None.
 
     :raises RecordUnclear: the record is damaged.
-    :raises OSError: the record cannot be read.
     """
     if (text := _file(address).read()) is None:
         return None
@@ -169,10 +163,6 @@ def read(address: DeviceAddress) -> DeviceRecord | None:
 
 
 def _parse(text: str) -> DeviceRecord:
-    """Return the record of a file.
-
-    :raises RecordUnclear: it is damaged.
-    """
     check, _, payload = text.partition(" ")
     if check != _check(payload):
         raise RecordUnclear(text)
@@ -192,10 +182,7 @@ def _parse(text: str) -> DeviceRecord:
 
 
 def copies(identity: tuple[int, ...] | None = None) -> list[RecordCopy]:
-    """Return all copies, or those of one model.
-
-    :raises OSError: one of them cannot be read.
-    """
+    """Return all copies, or those of one model."""
     try:
         names = sorted(os.listdir(kernel.current.path(COPIES)))
     except FileNotFoundError:

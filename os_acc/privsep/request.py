@@ -57,10 +57,7 @@ class BindTarget(NamedTuple):
 
 
 def require(condition: bool) -> None:
-    """Check a condition of a request.
-
-    :raises Malformed: it does not hold.
-    """
+    """Raise Malformed unless a condition of a request holds."""
     if not condition:
         raise Malformed
 
@@ -81,7 +78,7 @@ def is_number(value: object, limit: int) -> TypeGuard[int]:
 
 
 def is_identity(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
-    """Return whether a value is the five numbers of a PCI identity."""
+    """Return whether a value is a PCI identity, as five numbers."""
     return (
         isinstance(value, tuple | list)
         and len(value) == 5
@@ -157,8 +154,9 @@ def _device(parts: object) -> PciAddress | MdevSlot:
 
 
 def _identity(numbers: object) -> tuple[int, ...]:
-    require(is_identity(numbers))
-    return tuple(_sequence(numbers))
+    if not is_identity(numbers):
+        raise Malformed
+    return tuple(numbers)
 
 
 def _target(parts: object, *counts: int) -> BindTarget:
@@ -176,10 +174,7 @@ def identified(parts: object) -> BindTarget:
 
 
 def targets(*counts: int) -> Callable[[object], tuple[BindTarget, ...]]:
-    """Return the check of targets.
-
-    :param counts: the numbers of fields that one may have; the other names are ''.
-    """
+    """Return the check of targets, with these numbers of fields; others are ''."""
 
     def checked(values: object) -> tuple[BindTarget, ...]:
         found = tuple(_target(each, *counts) for each in _sequence(values))
@@ -208,7 +203,9 @@ def _digest(algorithm_and_value: object) -> Digest:
 
 Values: TypeAlias = tuple[object, ...]
 Group: TypeAlias = Annotated[int, number(2**31 - 1)]
+#: Number of the store's transaction that authorizes the call.
 Epoch: TypeAlias = Annotated[int, number(epoch.LIMIT)]
+#: The time limit of the call.
 Milliseconds: TypeAlias = Annotated[int, number(DEADLINE_LIMIT_MS, least=1)]
 Flag: TypeAlias = Annotated[bool, that(lambda value: type(value) is bool)]
 Uuid: TypeAlias = Annotated[str, that(is_uuid)]
@@ -251,10 +248,7 @@ class Request:
         return found
 
     def validate(self) -> None:
-        """Check the fields together, after each alone.
-
-        :raises Malformed: they do not fit each other.
-        """
+        """Check the fields together, after each alone; raise Malformed."""
 
     def values(self) -> tuple[object, ...]:
         """Return the fields as plain values, which the channel carries."""
@@ -285,11 +279,7 @@ def _plain(value: object) -> object:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardRequest(Request):
-    """A number for a card: of its VFs, of its ports, or for its services.
-
-    :ivar epoch: number of the store's transaction that authorizes the call.
-    :ivar milliseconds: the time limit of the call.
-    """
+    """A number for a card: of its VFs, of its ports, or for its services."""
 
     card: Address
     identity: Identity
@@ -300,13 +290,7 @@ class CardRequest(Request):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupRequest(Request):
-    """Functions of one IOMMU group.
-
-    :ivar targets: for each function its address and identity, and what the call does
-        with it.
-    :ivar epoch: number of the store's transaction that authorizes the call.
-    :ivar milliseconds: the time limit of the call.
-    """
+    """Functions of one IOMMU group."""
 
     group: Group
     targets: Targets
@@ -330,7 +314,7 @@ def serving(
 
     Malformed values and a refusal are answered for it.
 
-    :param for_each: whether it returns an answer for each device.
+    :param for_each: whether it returns an answer for each device, in a tuple.
     """
 
     def decorate(function: Callable[[_R], Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from os_acc import privsep
 from os_acc.objects.drivers import DFL_DRIVER
@@ -69,13 +70,7 @@ def _create(address: PciAddress, count: int) -> None:
 
 
 def _put_back(address: PciAddress) -> None:
-    """Restore the noted value, also after a worker was killed half-way."""
-    if (value := _note(address).read()) is None:
-        return
-    # Empty: the worker was killed before it changed anything.
-    if value:
-        _set_autoprobe(address, value)
-    _note(address).remove()
+    _note(address).put_back(partial(_set_autoprobe, address))
 
 
 def _note(address: PciAddress) -> StateFile:

@@ -104,10 +104,7 @@ def _leases(target: StepTarget, address: PciAddress) -> tuple[str, ...]:
 
 
 def _address(target: StepTarget) -> PciAddress:
-    """Return the VF of the lease; its IOMMU group may have lower functions.
-
-    :raises OSError: EINVAL: the lease has a mediated device.
-    """
+    """Return the VF of the lease; its IOMMU group may have lower functions."""
     if not isinstance(target.address, PciAddress):
         raise OSError(errno.EINVAL, f"{target.address} is no VF", _CURRENT)
     return target.address

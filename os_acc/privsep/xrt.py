@@ -172,14 +172,10 @@ class ToolExit(NamedTuple):
 
 
 def tools_directory() -> str:
-    """Return the directory of the tools.
-
-    :raises CallRefused: the configuration has no absolute path.
-    """
+    """Return the directory of the tools; CallRefused: it is no absolute path."""
     option, group = options.XRT_TOOLS, options.XRT_GROUP
-    return permissions.absolute_path(
-        permissions.last_read().tools, option, group, "tool"
-    )
+    configured = permissions.last_read().tools
+    return permissions.absolute_path(configured, option, group, "tool")
 
 
 def find_tool(*names: str) -> str:
@@ -244,7 +240,6 @@ def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoRe
 
 
 def _above(fd: int) -> int:
-    """Duplicate a descriptor above the numbers of the standard streams."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
 
 
@@ -258,7 +253,7 @@ def _environment(path: str) -> dict[str, str]:
 
 
 def _locks() -> list[int]:
-    """Return this process' descriptors of device locks."""
+    """Return the descriptors of device locks of this process."""
     directory = os.path.realpath(kernel.current.path(LOCKS))
     held: list[int] = []
     for name in os.listdir("/proc/self/fd"):

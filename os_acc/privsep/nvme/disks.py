@@ -50,10 +50,7 @@ _SAMPLES, _SAMPLE = 64, 4096
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmeDisk:
-    """The block device of a namespace.
-
-    :ivar device: its device number as in sysfs, ``major:minor``.
-    """
+    """The block device of a namespace, with its number as in sysfs, ``major:minor``."""
 
     node: str
     device: str
@@ -64,7 +61,7 @@ def wait_for_disks(
 ) -> dict[int, NvmeDisk]:
     """Return the disks of these namespaces, by NSID, once the driver has found all.
 
-    :raises OSError: ENODEV, ETIMEDOUT: a disk is missing, or did not appear in time.
+    :raises OSError: ENODEV, ETIMEDOUT: a disk did not appear.
     """
 
     def found() -> dict[int, NvmeDisk] | None:
@@ -140,7 +137,7 @@ def unmark_unused(function: PciAddress) -> None:
 
 
 def _instance(function: PciAddress) -> str:
-    """Return what identifies the devices that a driver has made of a function.
+    """Return an identifier of the devices that a driver has made of a function.
 
     A driver that binds again makes a directory with another inode. Without a driver
     there is no disk, and an erasure marks the function again.
@@ -175,10 +172,7 @@ class HeldDisk:
         return cls(fd, namespace, _samples(fd, namespace))
 
     def deallocate(self) -> None:
-        """Deallocate all blocks (BLKDISCARD, drivers/nvme/host/core.c).
-
-        :raises OSError: the kernel or the controller refused it.
-        """
+        """Deallocate all blocks (BLKDISCARD, drivers/nvme/host/core.c)."""
         size = self.namespace.blocks * self.namespace.block_size
         kernel.current.ioctl(self.fd, _DISCARD, _RANGE.pack(0, size))
 
@@ -203,10 +197,7 @@ class HeldDisk:
 
 
 def forget_partitions(fd: int) -> None:
-    """Drop cached data of a claimed disk, and read its partition table, now gone.
-
-    :raises OSError: the kernel refused to drop the data.
-    """
+    """Drop cached data of a claimed disk, and read its partition table, now gone."""
     kernel.current.ioctl(fd, _FLUSH_BUFFERS, b"")
     try:
         kernel.current.ioctl(fd, _RESCAN_PARTITIONS, b"")
@@ -261,7 +252,6 @@ def start_keeper(function: PciAddress, lease: str, fds: Sequence[int]) -> None:
     """Start the keeper of a function, which has none.
 
     :param fds: descriptors of the claimed disks; the caller closes its own.
-    :raises OSError: the keeper could not be started.
     """
     path = _fifo(function)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -286,10 +276,7 @@ def has_keeper(function: PciAddress) -> bool:
 
 
 def end_keeper(function: PciAddress) -> None:
-    """End the keeper of a function, if there is one; its disks are free then.
-
-    :raises CallRefused: it does not end.
-    """
+    """End the keeper of a function, if any; CallRefused: it does not end."""
     deadline = time.monotonic() + _END_SECONDS
     while (fifo := _open_fifo(function)) is not None:
         try:
@@ -317,7 +304,6 @@ def _open_fifo(function: PciAddress) -> int | None:
 
 
 def _wait(function: PciAddress, lease: str, fds: Sequence[int], fifo: int) -> None:
-    """Wait, in the keeper, until the disks are to be free."""
     poll = select.poll()
     poll.register(fifo, select.POLLIN)
     while not poll.poll(_CHECK_MS) and _is_recorded(function, lease):

@@ -148,7 +148,7 @@ def _on_driver_for(function: PciAddress, lease: str) -> Iterator[None]:
 def recorded(function: PciAddress, lease: str) -> DeviceRecord:
     """Return the helper's record of a function for a lease.
 
-    :raises OSError: EPERM: there is none; ENODEV: the function has left the host.
+    :raises OSError: EPERM: there is none.
     """
     identity = functions.identity(function)
     if identity is None:
@@ -185,10 +185,9 @@ def refusal(function: PciAddress, methods: Sequence[EraseMethod]) -> str:
 def erase(function: PciAddress, lease: str, methods: Sequence[EraseMethod]) -> float:
     """Start or continue to erase a function; return the part done.
 
-    A format returns when it is done; a sanitize operation goes on in the drive.
-
-    After an error the next call begins again, except for the namespaces that are erased
-    and verified.
+    A format returns when it is done; a sanitize operation goes on in the drive. After
+    an error the next call begins again, except for the namespaces that are erased and
+    verified.
 
     :param methods: the operator's, in the order of preference.
     :raises OSError: EOPNOTSUPP: the rules allow none of them; EIO: the verification
@@ -237,14 +236,12 @@ def _erase(
 
 
 def _is_blank_vf(function: PciAddress) -> bool:
-    """Return whether a function is a VF without namespaces of its own."""
     manager = survey.manager_of(function)
     return manager is not None and survey.attached_to_vf(function, manager) == ()
 
 
 @contextlib.contextmanager
 def _on_driver(function: PciAddress, note: EraseNote) -> Iterator[None]:
-    """Bind a function to the nvme driver, and restore its binding."""
     if functions.driver(function) != survey.DRIVER:
         functions.check_unheld(functions.group(function))
         # A killed worker may have left the function between two drivers: its note

@@ -28,8 +28,7 @@ _T = TypeVar("_T")
 def wait_for_queue(function: PciAddress) -> AdminQueue:
     """Return the admin queue of a function on the nvme driver, once it is live.
 
-    :raises OSError: ENODEV: it has no controller, or a dead one; ETIMEDOUT: it does not
-        become live.
+    :raises OSError: ENODEV: the controller is dead, or the driver left; ETIMEDOUT.
     """
 
     def find() -> AdminQueue | None:
@@ -57,7 +56,6 @@ def survey(function: PciAddress, queue: AdminQueue) -> NvmeDevice:
     """Return all that an erasure of a function could reach.
 
     :param queue: of the function itself.
-    :raises OSError: a controller does not answer.
     """
     controller = queue.controller()
     manager = manager_of(function) or queue
@@ -107,7 +105,6 @@ def lacks_of_vfs(physical: PciAddress, queue: AdminQueue) -> dict[PciAddress, st
     """Return for each VF of a PF why no driver can run it; '' if one can.
 
     :param queue: of the PF.
-    :raises OSError: the controller does not answer.
     """
     if not any(each.total for each in queue.flexible_resources()):
         return {}
@@ -121,7 +118,6 @@ def attached_to_vf(function: PciAddress, manager: AdminQueue) -> tuple[int, ...]
 
     :param manager: the admin queue of its PF.
     :returns: None: the PF does not list them, or not the VF itself.
-    :raises OSError: the controller does not answer.
     """
     physical, controller = functions.physical_function(function), manager.controller()
     if physical is None or not controller.manages or not controller.virtualizes:
@@ -150,7 +146,7 @@ def vfs_of(physical: PciAddress) -> dict[int, PciAddress]:
 
 
 def controller_directory(function: PciAddress) -> str | None:
-    """Return the directory of the controller of a function on the nvme driver."""
+    """Return the directory of the only controller of a function, or None."""
     if functions.driver(function) != DRIVER:
         return None
     directory = os.path.join(functions.directory(function), "nvme")
