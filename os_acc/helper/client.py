@@ -446,8 +446,6 @@ class Helper:
         """Wait for the helper; return a call with the time left for the kernel.
 
         :param most: the maximum in seconds; None: ``write_timeout``.
-        :raises HelperUnavailable: the helper does not start in time.
-        :raises DeviceStuck: no time is left.
         """
         deadlines.left(deadline)
         link = self._link(context)

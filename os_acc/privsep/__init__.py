@@ -112,8 +112,7 @@ class Context(priv_context.PrivContext):
 
         parameters = Parameters.of(function)
         serve = steps.entry_point(function, parameters, of_parent=of_parent)
-        name = f"{function.__module__}.{function.__name__}"
-        return Step(self, name, function, parameters, self.entrypoint(serve))
+        return Step(self, function, parameters, self.entrypoint(serve))
 
     def health_step(
         self, function: Callable[[StepTarget, *_Ts], HealthReading]
@@ -133,8 +132,7 @@ class Context(priv_context.PrivContext):
 
         parameters = Parameters.of(function)
         entry = self.entrypoint(steps.health_entry_point(function, parameters))
-        name = f"{function.__module__}.{function.__name__}"
-        return Step(self, name, function, parameters, entry, is_health=True)
+        return Step(self, function, parameters, entry, is_health=True)
 
     def is_entrypoint(self, func: Callable[..., Any]) -> bool:
         """Return whether a helper of this context may call a function or a step."""

@@ -132,10 +132,7 @@ def several(call: SeveralRequest) -> tuple[Answers, ...]:
 def _check_take(
     call: TakeRequest, claims: contextlib.ExitStack, index: int
 ) -> CallResult:
-    """Check that a function can be taken, before the first one is changed.
-
-    :param claims: keeps the disks of the functions open.
-    """
+    """Check a function before the first one is changed; keep its disks open."""
     target = call.targets[index]
     if index == 0:
         check_claims(call.targets, call.lease)
@@ -264,7 +261,6 @@ def _record_returned(
 
 
 def _restore(call: GiveBackRequest, target: BindTarget) -> None:
-    """Restore the driver and the override of a target."""
     address = target.address
     # 1. No process may hold the function: a write would wait for the holder. The
     #    driver link is no evidence: a device being removed has already lost it. The
@@ -299,10 +295,7 @@ def _rebind(target: BindTarget) -> None:
 
 
 def _give_to_kernel(call: GiveBackRequest, target: BindTarget) -> None:
-    """Let the kernel choose the driver of a function without a record.
-
-    The record is lost or damaged.
-    """
+    """Let the kernel choose the driver of a function whose record is lost."""
     address, driver = target.address, functions.driver(target.address)
     # Checked before reading the override, which blocks while a held function is
     # being removed.
