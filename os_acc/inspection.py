@@ -11,9 +11,9 @@ from oslo_config import cfg
 
 from os_acc import conf
 from os_acc.inventory import discovery, health_steps
-from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects import device_spec
 from os_acc.objects.device import pci_functions_of
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.plugins import loader
 from os_acc.store import snapshot
 
@@ -56,11 +56,13 @@ def rules(settings: conf.Settings, unmanaged: bool) -> OperatorRules:
     :param unmanaged: see :func:`os_acc.initialize`.
     :raises InvalidConfiguration: an entry of ``device_spec`` is invalid.
     """
+    addresses = settings.nova_mdev_addresses
     return OperatorRules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
-        nova_mdev_addresses=tuple(settings.nova_mdev_addresses),
+        nova_mdev_parents=device_spec.nova_mdev_addresses(addresses),
+        nova_virtual_parents=device_spec.nova_virtual_parents(addresses),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
         unmanaged=unmanaged,

@@ -19,8 +19,8 @@ from os_acc.helper import reconciliation
 from os_acc.host import health
 from os_acc.host.pci import Host
 from os_acc.inventory import discovery, monitor, snapshots
-from os_acc.inventory.evidence import OperatorRules
 from os_acc.objects.device import Provider, RejectedDevice
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.records import RecordedState

@@ -16,7 +16,7 @@ from oslo_log import log
 from os_acc.host import pci
 from os_acc.host.pci import Host
 from os_acc.inventory import eligibility, mdev_types, plugin_discovery
-from os_acc.inventory.evidence import HostEvidence, OperatorRules
+from os_acc.inventory.eligibility import HostEvidence
 from os_acc.objects import naming
 from os_acc.objects.device import (
     CardProvider,
@@ -29,6 +29,7 @@ from os_acc.objects.device import (
     RejectReason,
     UsableFunction,
 )
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevType, function_of
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
@@ -234,7 +235,7 @@ def _usable(
         # driver for mediated devices.
         if address in taken or each.tags.mdev_types:
             continue
-        members = eligibility.check(evidence, address)
+        members = eligibility.check(evidence, each.function)
         if isinstance(members, RejectedDevice):
             refused.append(members)
             continue

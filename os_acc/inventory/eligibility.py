@@ -8,22 +8,82 @@ against rules that its lease cannot affect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 
 from os_acc.exception import HostStepFailed, is_exhaustion, nearest
-from os_acc.host import mdev, pci, vfio
-from os_acc.inventory.evidence import HostEvidence
+from os_acc.host import mdev, pci, usage, vfio
+from os_acc.host.pci import Host
 from os_acc.objects.device import DeviceTags, RejectedDevice, RejectReason
+from os_acc.objects.device_spec import DeviceSpec, OperatorRules
 from os_acc.objects.drivers import AUTO, NVIDIA, VFIO_PCI, is_vfio_driver
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.records import RecordedState
 from os_acc.plugins.pci import family_of
 
 
+class HostEvidence:
+    """The facts that the rules check.
+
+    :ivar named: the functions that ``[os_acc] device_spec`` names, with their tags; the
+        NUMA policy of Nova's alias takes precedence.
+    :ivar nova: the functions that Nova's options also name.
+    :ivar usage: the host's uses of the named functions and of their groups.
+    :ivar helper_claims: see :class:`.RecordedState`, as for ``leased``, ``taken``,
+        ``in_parts`` (``leased_in_parts``) and ``mdev_parents`` (``leased_parents``).
+    :ivar lease_drivers: the driver that each function of a guest's lease has.
+    :ivar offered: the functions that drivers offer to guests, also drivers on which a
+        function stays. A vGPU of NVIDIA's driver is a use by the host instead.
+    """
+
+    def __init__(
+        self, root: str, rules: OperatorRules, recorded: RecordedState, host: Host
+    ) -> None:
+        self.root, self.rules, self.host = root, rules, host
+        policies = dict(matches(rules.nova_policies, host))
+        self.named = {
+            address: dataclasses.replace(tags, numa_policy=alias.numa_policy)
+            if (alias := policies.get(address))
+            else tags
+            for address, tags in matches(rules.named, host)
+        }
+        claimed = (address for address, _ in matches(rules.nova, host))
+        self.nova = rules.nova_mdev_parents.union(claimed)
+        # Each is computed anew by the records.
+        self.leased, self.taken = recorded.leased, recorded.taken
+        self.in_parts = recorded.leased_in_parts
+        self.mdev_parents = recorded.leased_parents
+        self.helper_claims = recorded.helper_claims
+        self.lease_drivers = {
+            function: lease.driver_of(function)
+            for lease in recorded.leases
+            if lease.is_the_guests and lease.slot is None
+            for function in lease.functions
+        }
+        self.offered = vfio.offered_functions(root, host.functions)
+        functions, groups = host.functions, host.groups
+        numbers = {functions[address].iommu_group for address in self.named}
+        found = [
+            groups[each] for each in numbers if each is not None and each in groups
+        ]
+        used = set(self.named).union(*[group.members for group in found])
+        self.usage = usage.read_usage(
+            root, {each: functions[each] for each in used if each in functions}
+        )
+
+
+def matches(spec: DeviceSpec, host: Host) -> Iterator[tuple[PciAddress, DeviceTags]]:
+    """Yield the functions that a specification names, each with its tags."""
+    for address, function in host.functions.items() if spec.entries else ():
+        tags = spec.match(function, host.netdevs, host.functions)
+        if tags is not None:
+            yield address, tags
+
+
 def check(
-    evidence: HostEvidence, address: PciAddress
+    evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """Return the members of a usable device's group, or the rejection."""
-    function = evidence.host.functions[address]
     for rule in _RULES:
         refused = rule(evidence, function)
         if refused is not None:
@@ -189,10 +249,8 @@ def _untagged_vgpu(
     On vfio-pci it is no vGPU, and the card's driver does not serve it: no plugin may
     offer it, also if ``nvidia`` is not enabled.
     """
-    tags = evidence.named[function.address]
-    if function.identity.vendor != mdev.NVIDIA_VENDOR or function.physfn is None:
-        return None
-    if tags.vgpu_type:
+    is_vf = function.identity.vendor == mdev.NVIDIA_VENDOR and function.physfn
+    if not is_vf or evidence.named[function.address].vgpu_type:
         return None
     try:
         if mdev.vgpu_type(evidence.root, function.address) is None:
@@ -201,11 +259,8 @@ def _untagged_vgpu(
         if is_exhaustion(error):
             raise
         return _no(function, RejectReason.UNREADABLE, error.message)
-    return _no(
-        function,
-        RejectReason.UNSUPPORTED,
-        "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types",
-    )
+    hint = "set vgpu_type in device_spec to a type in nvidia/creatable_vgpu_types"
+    return _no(function, RejectReason.UNSUPPORTED, hint)
 
 
 def _vfio_pci(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
@@ -321,8 +376,9 @@ def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the function that prevents the group's assignment, and the reason."""
-    is_kept = not _goes_along(evidence, function, other)
-    if other.is_bridge or (is_kept and not claims_of_nova(evidence, other)):
+    is_novas = claims_of_nova(evidence, other) is not None
+    is_concerned = is_novas or _is_related(evidence, function, other)
+    if other.is_bridge or not is_concerned:
         if vfio.leaves_group_viable(other.driver) and not is_vfio_driver(other.driver):
             return None
         return f"{other.address} ({other.driver}) shares its group"
@@ -330,7 +386,9 @@ def _in_the_way(
         if one.address in evidence.named and _stays(evidence, one):
             # The rest of the group would go to vfio-pci.
             return f"{other.address} shares its group, but {one.address} stays"
-    why = _kept(evidence, function, other)
+    # Bound or not, Nova may bind it at any time.
+    novas = RejectReason.NOVA_CLAIMS.value if is_novas else None
+    why = novas or _kept(evidence, function, other)
     return f"{other.address}: {why}" if why else None
 
 
@@ -338,9 +396,6 @@ def _kept(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Return the reason why a sibling cannot be assigned with the function."""
-    if claims_of_nova(evidence, other):
-        # Bound or not, Nova may bind it at any time.
-        return RejectReason.NOVA_CLAIMS.value
     if pci.has_bus(evidence.root, other.address):
         return RejectReason.BRIDGE.value
     own = evidence.named.get(other.address)
@@ -401,26 +456,27 @@ def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction,
     return tuple([functions[each] for each in others if each in functions])
 
 
-def _goes_along(
+def _is_related(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> bool:
-    """Return whether a sibling is assigned too: it is named, or of the same card.
+    """Return whether a sibling is named, or of the same card.
 
-    An operator who names a graphics card means its audio function as well. A
-    function that Nova claims is never included, nor a bridge.
+    An operator who names a graphics card means its audio function as well.
     """
-    return (
-        not other.is_bridge
-        and not claims_of_nova(evidence, other)
-        and (
-            other.address in evidence.named or other.address.same_slot(function.address)
-        )
-    )
+    address = other.address
+    return address in evidence.named or address.same_slot(function.address)
 
 
 def _members(evidence: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
+    """Return a function and the siblings that are assigned too, sorted."""
     others = _others(evidence, function)
     if not others:
         return (function.address,)
-    along = [each.address for each in others if _goes_along(evidence, function, each)]
+    along = [
+        each.address
+        for each in others
+        if _is_related(evidence, function, each)
+        and not each.is_bridge
+        and not claims_of_nova(evidence, each)
+    ]
     return tuple(sorted((function.address, *along)))

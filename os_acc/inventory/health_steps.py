@@ -29,9 +29,9 @@ from os_acc import deadlines, exception
 from os_acc.helper import errors
 from os_acc.helper.client import Helper
 from os_acc.host import health, pci
-from os_acc.inventory.evidence import OperatorRules
 from os_acc.inventory.monitor import FaultTracker
 from os_acc.inventory.snapshots import Snapshots
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.mdev import function_of
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.typed import expect_text

@@ -22,8 +22,7 @@ from os_acc.exception import HostStepFailed, is_exhaustion
 from os_acc.host import mdev
 from os_acc.host.mdev import MediatedDevice
 from os_acc.host.pci import Card, Host
-from os_acc.inventory.eligibility import claims_of_nova
-from os_acc.inventory.evidence import HostEvidence
+from os_acc.inventory.eligibility import HostEvidence, claims_of_nova
 from os_acc.objects.device import (
     AttachHandle,
     Device,

@@ -16,9 +16,10 @@ from os_acc.helper import client
 from os_acc.host import pci
 from os_acc.host.attributes import function_path, read_text
 from os_acc.host.pci import Host
-from os_acc.inventory.evidence import OperatorRules
+from os_acc.inventory.eligibility import matches
 from os_acc.objects import qat
 from os_acc.objects.device import DeviceTags
+from os_acc.objects.device_spec import OperatorRules
 from os_acc.objects.drivers import DFL_DRIVER
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.records import RecordedState
@@ -84,9 +85,9 @@ class VfMaker:
             del self._attempts[gone]
 
     def _named(self, host: Host) -> Iterator[tuple[PciFunction, DeviceTags]]:
-        for function in host.functions.values():
-            tags = self._rules.named.match(function, host.netdevs, host.functions)
-            if tags is not None and tags.num_vfs and function.role is PciRole.PF:
+        for address, tags in matches(self._rules.named, host):
+            function = host.functions[address]
+            if tags.num_vfs and function.role is PciRole.PF:
                 yield function, tags
 
     def _try(

@@ -141,6 +141,29 @@ class DeviceSpec:
         return next((each.tags for each in self.entries if each.place == place), None)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class OperatorRules:
+    """The operator's configuration of devices, in our options and in Nova's.
+
+    :ivar nova_mdev_parents: the functions among Nova's parents of mediated devices.
+    :ivar nova_virtual_parents: the others: see :func:`.mdev.nova_names`.
+    :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
+        number.
+    :ivar unmanaged: whether the caller attaches with ``managed='no'``.
+    :ivar state_path: the directory with the refusals of plugins.
+    """
+
+    named: DeviceSpec
+    nova: DeviceSpec
+    nova_policies: DeviceSpec
+    nova_mdev_parents: frozenset[PciAddress]
+    nova_virtual_parents: frozenset[str]
+    nova_mdev_types: frozenset[str]
+    max_uncorrectable_errors: int = -1
+    unmanaged: bool = True
+    state_path: str = ""
+
+
 _PARENT: Final = "mdev_parent"
 _SELECTORS: Final = frozenset(
     {"vendor_id", "product_id", "address", "devname", _PARENT}
