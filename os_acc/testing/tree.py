@@ -279,15 +279,14 @@ class Tree:
         if change.kind == "drop":
             _remove(path)
             return
-        if change.kind == "directory":
-            os.makedirs(path, exist_ok=True)
-            return
         try:
             self._create(path, change)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._create(path, change)
         except FileExistsError:
+            if change.kind == "directory":
+                return
             # A reader without the lock must find either the old or the new text.
             fresh = self._own("fresh")
             _remove(fresh)
@@ -295,6 +294,9 @@ class Tree:
             os.replace(fresh, path)
 
     def _create(self, path: str, change: Change) -> None:
+        if change.kind == "directory":
+            os.mkdir(path)
+            return
         if change.kind == "link":
             os.symlink(change.value, path)
             return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,7 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
+@functools.cache
 def seen_on_the_real_kernel() -> dict[str, set[str]]:
     """Return the families that the kernel lane marks, with the files of its tests."""
     found: dict[str, set[str]] = {}
