@@ -220,10 +220,6 @@ class Formatted(columns.FormattableColumn[Any]):
         """Return the text."""
         return self._text
 
-    def machine_readable(self) -> Any:
-        """Return the value."""
-        return self._value
-
 
 def plain(text: str) -> str:
     """Replace characters that are unprintable or invalid in XML."""

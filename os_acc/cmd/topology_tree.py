@@ -36,12 +36,6 @@ class Line:
     functions: tuple[PciAddress, ...] = ()
     below: tuple[Line, ...] = ()
 
-    def all(self) -> Iterator[Line]:
-        """Yield this line and all below it, from the top."""
-        yield self
-        for line in self.below:
-            yield from line.all()
-
     @property
     def depth(self) -> int:
         """The maximum number of nested lines."""

@@ -121,18 +121,8 @@ class CheckContext:
         """The sections of the configuration files, by file."""
         return sections(self.config.config_file or (), self.config.config_dir or ())
 
-    @property
-    def state_path(self) -> str:
-        """The state directory.
-
-        :raises StateUnavailable: it does not exist.
-        """
-        environment.check_owner(self.settings.state_path)
-        return self.settings.state_path
-
-    @property
-    def owner(self) -> int:
-        """The user id of the state directory's owner.
+    def check_owner(self) -> int:
+        """Return the user id of the state directory's owner.
 
         :raises StateUnavailable: the directory does not exist.
         """

@@ -75,7 +75,7 @@ def signers(context: CheckContext) -> Iterator[Finding]:
 
 def cache(context: CheckContext) -> Iterator[Finding]:
     """Check the owner, the permissions and the free space of the cache."""
-    context.state_path  # noqa: B018  (without it, there is no cache)
+    context.check_owner()
     path = context.images.cache.directory
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -91,7 +91,7 @@ def cache(context: CheckContext) -> Iterator[Finding]:
 
 def files(context: CheckContext) -> Iterator[Finding]:
     """Check for foreign files in the cache."""
-    context.state_path  # noqa: B018  (as above)
+    context.check_owner()
     if _mode(context.images.cache.directory) is None:
         yield ok(_NO_CACHE)
         return
@@ -127,7 +127,7 @@ def _no_source(context: CheckContext, error: exception.OsAccError) -> Finding:
 
 
 def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
-    uid = context.owner
+    uid = context.check_owner()
     owner, me = environment.name_of(uid), environment.name_of(os.geteuid())
     if os.lstat(path).st_uid != uid:
         yield failed(f"{path} does not belong to {owner}", f"chown -R {owner} {path}")

@@ -23,7 +23,7 @@ _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 def directory(context: CheckContext) -> Iterator[Finding]:
     """Check that the directory exists, its owner, permissions and free space."""
-    path, uid = context.state_path, context.owner
+    path, uid = context.settings.state_path, context.check_owner()
     owner, me = environment.name_of(uid), environment.name_of(os.geteuid())
     if uid != os.geteuid():
         yield failed(
@@ -47,7 +47,8 @@ def directory(context: CheckContext) -> Iterator[Finding]:
 
 def file_system(context: CheckContext) -> Iterator[Finding]:
     """Check that the file system is local and survives a reboot."""
-    path = os.path.realpath(context.state_path)
+    context.check_owner()
+    path = os.path.realpath(context.settings.state_path)
     kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"
     if kind is None:
@@ -62,7 +63,7 @@ def file_system(context: CheckContext) -> Iterator[Finding]:
 
 def files(context: CheckContext) -> Iterator[Finding]:
     """Check that all files belong to the owner of the directory."""
-    path, uid = context.state_path, context.owner
+    path, uid = context.settings.state_path, context.check_owner()
     strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
     if strange:
         yield failed(
@@ -76,7 +77,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
 
 def records(context: CheckContext) -> Iterator[Finding]:
     """Check that the store is intact, and list records that need an operator."""
-    context.state_path  # noqa: B018  (a missing directory has no records)
+    context.check_owner()
     found = context.recorded
     for path in found.damaged_files:
         yield warning(

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import pytest
@@ -40,8 +41,15 @@ PORT, SWITCH, GPU = "0000:16:00.0", "0000:17:00.0", "0000:19:00.0"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+def every(line: Line) -> Iterator[Line]:
+    """Yield a line and all below it, from the top."""
+    yield line
+    for below in line.below:
+        yield from every(below)
+
+
 def line(drawing: Line, label: str) -> Line:
-    (found,) = (each for each in drawing.all() if each.label.startswith(label))
+    (found,) = (each for each in every(drawing) if each.label.startswith(label))
     return found
 
 
@@ -70,7 +78,7 @@ def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(
     host: HostSnapshot, long: bool
 ) -> None:
     drawing = tree.draw(host, long=long)
-    lines = list(drawing.all())
+    lines = list(every(drawing))
     drawn = Counter(each for line in lines for each in line.functions)
     assert drawn == Counter(list(host.functions))
     assert not long or all(len(line.functions) < 2 for line in lines)
@@ -78,7 +86,7 @@ def test_each_function_is_drawn_once_in_its_node_and_below_its_parent(
         match = re.fullmatch("cell ([0-9]+)|no NUMA node", place.label)
         if match is not None:
             node = int(match[1]) if match[1] else None
-            inside = [each for line in place.all() for each in line.functions]
+            inside = [each for line in every(place) for each in line.functions]
             assert {host.functions[each].numa_node for each in inside} <= {node}
 
     def check(line: Line, above: tuple[PciAddress, ...]) -> None:
@@ -124,7 +132,7 @@ def test_a_picture_is_xml_with_the_same_texts_and_wide_enough_for_them(
     # The lines of the tree are between the parts of a folded text.
     lines = dict.fromkeys(map(ord, " │├└─"))
     said = words_of(picture).translate(lines)
-    for each in drawing.all():
+    for each in every(drawing):
         for word in (each.label, each.state, *each.details):
             assert word.translate(lines) in said
     root = ElementTree.fromstring(picture)
