@@ -17,7 +17,7 @@ import pytest
 
 from os_acc import deadlines, exception, service
 from os_acc.attach import verification
-from os_acc.inventory import discovery, snapshots
+from os_acc.inventory import plugin_discovery, snapshots
 from os_acc.objects.lease import LeaseState
 from os_acc.plugins import loader
 from os_acc.store.leases import Store
@@ -138,7 +138,7 @@ def test_who_waits_for_another_threads_initialize_has_a_deadline(
     bench, install_plugins, gate, monkeypatch
 ):
     monkeypatch.setattr(service, "nodes", service.Nodes())
-    monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 600)
+    monkeypatch.setattr(plugin_discovery, "_DISCOVER_SECONDS", 600)
     install_plugins(slow="tests.unit.acme:NeverReturns")
     config = bench.config(initialize_timeout=600.0)
     first = deadlines.begin(service.initialize, config=config, root=bench.root)

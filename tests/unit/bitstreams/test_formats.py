@@ -204,7 +204,7 @@ def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
 
 
 def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
-    whole = image_directory.gbs(REGION_ID, FUNCTION_ID, content=b"")
+    whole = image_directory.gbs(REGION_ID, FUNCTION_ID, payload=b"")
     assert read(whole).payload_size == 0
     for end in range(16, len(whole)):
         refused(whole[:end])
@@ -214,7 +214,7 @@ def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
 
 
 def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
-    whole = image_directory.gbs(REGION_ID, FUNCTION_ID, content=bytes(10_000_000))
+    whole = image_directory.gbs(REGION_ID, FUNCTION_ID, payload=bytes(10_000_000))
     file = Counted(whole)
     header = formats.read_header(file, len(whole))
     assert header.payload_size == 10_000_000
