@@ -132,10 +132,9 @@ class _Review:
         self._nameable = candidates.provider_addresses.union(
             *[(each.function.address, each.parent.address) for each in known]
         )
-        self._types = {each.type: each for each in candidates.mdev_types}
-        self._tags: dict[DeviceName, DeviceTags] = {
-            **{each.function.address: each.tags for each in candidates.usable},
-            **{each.type: each.tags for each in candidates.mdev_types},
+        self._candidates: dict[DeviceName, UsableFunction | OfferedType] = {
+            **{each.function.address: each for each in candidates.usable},
+            **{each.type: each for each in candidates.mdev_types},
         }
         # The function or type to which an address belongs.
         self._leaders: dict[DeviceName, DeviceName] = {
@@ -144,7 +143,7 @@ class _Review:
                 for each in candidates.usable
                 for at in each.members
             },
-            **{name: name for name in self._tags},
+            **{name: name for name in self._candidates},
         }
         self._handles: dict[DeviceAddress, AttachHandle] = {
             **{each.function.address: each.handle() for each in candidates.usable},
@@ -193,7 +192,7 @@ class _Review:
         :raises ValueError: it breaks a rule of the contract.
         """
         if type(found) is RejectedDevice:
-            if found.address not in self._tags:
+            if found.address not in self._candidates:
                 raise ValueError(
                     f"RejectedDevice.address {found.address} is not a usable candidate"
                 )
@@ -269,7 +268,7 @@ class _Review:
                 f"Device.address {device.address} is that of two devices: offer one "
                 "device with all handles"
             )
-        tags = [self._tags[each] for each in names]
+        tags = [self._candidates[each].tags for each in names]
         _check_placement_names(device, tags)
         _check_region(device)
         self._check_erasure(device)
@@ -277,8 +276,8 @@ class _Review:
 
     def _check_type(self, device: Device, kind: MdevType) -> None:
         """Check that the device consists of units of the type that names it."""
-        offered = self._types.get(kind)
-        if offered is None:
+        offered = self._candidates.get(kind)
+        if not isinstance(offered, OfferedType):
             raise ValueError(f"Device.address {kind} is not among mdev_types")
         for each in device.handles:
             if not isinstance(each.address, MdevSlot) or each.address.type != kind:

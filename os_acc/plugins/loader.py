@@ -385,11 +385,9 @@ def _make(
         return _with_attributes(plugin, caller)
 
     kind = _imported(found, caller, deadline)
-    version = caller.call(
-        _load_patience(deadline), getattr, kind, "contract_version", None
-    )
-    if why_not := _unusable(found.name, version):
-        raise exception.PluginFailed(why_not)
+    seconds = _load_patience(deadline)
+    version = caller.call(seconds, getattr, kind, "contract_version", None)
+    _check_contract(found.name, version)
     return caller.call(_load_patience(deadline), make, kind)
 
 
@@ -423,11 +421,14 @@ def _with_attributes(plugin: base.PluginBase, caller: PluginCalls) -> _Made:
     return _Made(plugin, is_fallback, contexts, step, frozenset(drivers), caller)
 
 
-def _unusable(name: str, version: object) -> str:
-    """Return why a plugin of this name and contract cannot be used; '': it can."""
+def _check_contract(name: str, version: object) -> None:
+    """Check the name of a plugin, and the version of the contract that it declares.
+
+    :raises PluginFailed: it cannot be used.
+    """
     # The privileged helper records it.
     if not is_driver_name(name):
-        return (
+        raise exception.PluginFailed(
             "the name of its entry point is not at most 64 letters, digits and "
             "characters of _.+:- of ASCII, with a letter, a digit or _ first"
         )
@@ -437,8 +438,7 @@ def _unusable(name: str, version: object) -> str:
         or [*map(type, version)] != [int, int]
         or not (major, 0) <= version <= (major, minor)
     ):
-        return (
+        raise exception.PluginFailed(
             f"its contract_version is {exception.show(version)}; this os_acc supports "
             f"{major}.0 to {major}.{minor}"
         )
-    return ""

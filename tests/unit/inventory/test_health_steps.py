@@ -171,15 +171,21 @@ def test_each_step_has_five_seconds_of_its_own_and_a_round_has_forty(
 
 def test_a_round_begins_behind_the_last_drive_of_the_round_before(drives, monkeypatch):
     """Hanging devices keep no other one from being read."""
-    monkeypatch.setattr(health_steps, "ROUND_SECONDS", -1.0)
-    drives.kernel.wear_out(OTHER, 0b1000)
+    now, asked = [1000.0], []
+
+    def read_health(_helper, _step, function, _deadline):
+        asked.append(str(function.address))
+        now[0] += health_steps.ROUND_SECONDS
+        return CallResult(Outcome.BUSY)
+
     drives.manager.refresh()
-    reader = drives.manager.health_steps
-    assert next(reader._in_turn(reader._reads()))[1].bus == 0xD9
-    reader._last = ("nvme", DRIVE)
-    assert next(reader._in_turn(reader._reads()))[1].bus == 0xDA
-    reader.read()
-    assert not reader._known
+    monkeypatch.setattr(Helper, "start", lambda *_arguments: None)
+    monkeypatch.setattr(Helper, "read_health", read_health)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(health_steps, "time", clock)
+    for _ in range(3):
+        drives.manager.health_steps.read()
+    assert asked == [DRIVE, OTHER, DRIVE]
 
 
 def test_a_helper_that_does_not_start_is_logged_once_and_no_fault(
