@@ -71,11 +71,6 @@ class AccelKey:
     name: str
     value: str | None = None
 
-    @property
-    def treatment(self) -> KeyTreatment | None:
-        """The purpose of the key; None if the name is unknown."""
-        return KEYS.get(self.name)
-
 
 def text_of(key: str, value: object) -> str:
     """Return the value of an extra spec, which must be text.
@@ -127,13 +122,14 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
 
     :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
-    if own.treatment is None:
+    treatment = KEYS.get(own.name)
+    if treatment is None:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: "
             f"{exception.show(own.name)} is not a key of os_acc",
             hint=exception.did_you_mean(own.name, KEYS),
         )
-    if own.treatment is KeyTreatment.BITSTREAM:
+    if treatment is KeyTreatment.BITSTREAM:
         return _bitstream_request(own, value)
     choices = CHOICES[own.name]
     text = text_of(own.key, value)
@@ -142,7 +138,7 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
             f"extra spec {exception.show(own.key)} is {exception.show(text)}",
             hint=exception.did_you_mean(text, choices),
         )
-    if own.treatment is KeyTreatment.TARGET:
+    if treatment is KeyTreatment.TARGET:
         return AttachTarget(text)
     return NUMAPolicy(text)
 
