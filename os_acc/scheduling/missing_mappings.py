@@ -11,11 +11,10 @@ if no possible value of the unverified traits allows it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -24,6 +23,7 @@ from os_acc.objects.request_group import (
     Allocations,
     FlavorRequest,
     GroupAllocation,
+    GroupPolicy,
     RequestGroup,
 )
 from os_acc.scheduling.assignment import (
@@ -168,59 +168,46 @@ def without_mappings(
         are too many groups or providers (TOO_LARGE), or no answer was found within
         the budget (TOO_HARD).
     """
-    served = _served(request, selection, ours, known, recorded)
-    groups = {group.suffix: group for group in request.groups}
+    cases = _cases(request, selection, ours)
+    attempts = [(groups, _LEVELS, NO_PINS) for groups in cases]
+    if recorded:
+        attempts[:0] = [(groups, (Leniency.ALL,), recorded) for groups in cases]
+    for groups, levels, pins in attempts:
+        traits = _traits(groups)
+        views = [known.allocated(selection, ours, traits, each) for each in levels]
+        try:
+            served = _first_assignment(groups, request.policy, views, pins)
+            break
+        except exception.InvalidAllocation as error:
+            failed = error
+    else:
+        raise failed
+    asking = {group.suffix: group for group in request.groups}
     return [
-        GroupAllocation(
-            group_suffix=suffix,
-            provider_uuid=provider,
-            resource_class=name,
-            amount=groups[suffix].amount(name),
-        )
+        GroupAllocation(suffix, provider, name, asking[suffix].amount(name))
         for (suffix, name), provider in sorted(served.items())
         if provider in ours
     ]
 
 
-def _served(
-    request: FlavorRequest,
-    selection: Allocations,
-    ours: Mapping[str, str],
-    known: TraitView,
-    recorded: Assignment,
+def _first_assignment(
+    groups: Collection[RequestGroup],
+    policy: GroupPolicy | None,
+    views: Sequence[Sequence[ProviderAllocation]],
+    pins: Assignment,
 ) -> Assignment:
-    def found(
-        groups: Collection[RequestGroup], levels: Iterable[Leniency], pins: Assignment
-    ) -> Assignment:
-        """Return the assignment of the first level that has one."""
-        traits = _traits(groups)
-        views = {
-            each: known.allocated(selection, ours, traits, each) for each in Leniency
-        }
-        for level in levels:
-            # Skip a level if the next one has the same unverified traits.
-            if level < Leniency.HEARD and views[level] == views[Leniency(level + 1)]:
-                continue
-            try:
-                return assign(groups, request.policy, views[level], pins)
-            except exception.InvalidAllocation as error:
-                failed = error
-                if (
-                    level
-                    and error.reason is not exception.AllocationReason.NO_ASSIGNMENT
-                ):
-                    raise
-        raise failed
-
-    *larger, last = _cases(request, selection, ours)
-    if recorded:
-        for groups in (*larger, last):
-            with contextlib.suppress(exception.InvalidAllocation):
-                return found(groups, [Leniency.ALL], recorded)
-    for groups in larger:
-        with contextlib.suppress(exception.InvalidAllocation):
-            return found(groups, _LEVELS, NO_PINS)
-    return found(last, _LEVELS, NO_PINS)
+    """Return the assignment of the first view of the providers that has one."""
+    for at, allocated in enumerate(views):
+        # Skip a view that differs in nothing from the next one.
+        if allocated in views[at + 1 : at + 2]:
+            continue
+        try:
+            return assign(groups, policy, allocated, pins)
+        except exception.InvalidAllocation as error:
+            failed = error
+            if at and error.reason is not exception.AllocationReason.NO_ASSIGNMENT:
+                raise
+    raise failed
 
 
 def _cases(
