@@ -169,10 +169,9 @@ class PciIdentity:
         An unreadable serial number matches any: whether it can be read depends on
         the kernel and on the reader's privileges.
         """
-        return self.numbers == other.numbers and all(
-            "" in pair or len(set(pair)) == 1
-            for pair in ((self.serial, other.serial), (self.drive, other.drive))
-        )
+        serials, drives = {self.serial, other.serial}, {self.drive, other.drive}
+        is_same = len(serials - {""}) < 2 and len(drives - {""}) < 2
+        return is_same and self.numbers == other.numbers
 
     def completed(self, other: Self) -> Self:
         """Return it with the serial numbers of another one that it does not show."""
