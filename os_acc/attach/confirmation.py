@@ -52,10 +52,12 @@ class Confirmer:
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
     ) -> bool:
         """Return whether leases serve a request; False if that needs a scan."""
+        requests = {lease.request for lease in held}
         try:
             allocations = self._as_recorded(held, request, selection)
-            digests = fingerprint(allocations), fingerprint(allocations, found=True)
-            if all(lease.request in digests for lease in held):
+            if requests == {fingerprint(allocations)}:
+                return True
+            if requests == {fingerprint(allocations, found=True)}:
                 return True
             if not isinstance(selection, Allocations) or selection.is_unmapped:
                 return False
@@ -65,8 +67,7 @@ class Confirmer:
         except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
             LOG.debug("cannot match leases before a scan of the host: %s", error)
             return False
-        digest = fingerprint(allocations, found=True)
-        return all(lease.request == digest for lease in held)
+        return requests == {fingerprint(allocations, found=True)}
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection

@@ -2,13 +2,11 @@
 
 """Erasure of devices between two consumers, after their release.
 
-A device whose plugin erases it goes from RELEASING to ERASING: the functions are back
-with their drivers, the plugin has released them, and the lease belongs to no consumer
-any more. The lease and the privileged helper's record keep the device from all plugs
-until the plugin has verified the erasure. The record names the plugin from the moment
-at which the consumer gets the device: each of the two survives a loss of the other.
-An erasure may take hours: the threads of the service (:class:`.Retrier`) continue it
-with short calls, also after a crash or a reboot.
+A device whose plugin erases it goes from RELEASING to ERASING: it is back with its
+driver, and the lease belongs to no consumer any more. The lease and the privileged
+helper's record, each of which survives a loss of the other, keep the device from all
+plugs until the plugin has verified the erasure. That may take hours: the threads of the
+service (:class:`.Retrier`) continue it with short calls, also after a reboot.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
 """Swap the devices of a guest that are not where its NUMA policy requires them.
 
-A device may have been selected before the guest's cells were known, or for others.
-Another free device of the same provider takes its place, so that the allocation stays.
-In a region it reaches the same function.
-Its lease is a new one, because the privileged helper records each device under the
-UUID of its lease; the two leases swap their requests in the transaction that commits
-the new one. A crash before it rolls the new lease back, a crash after it continues
-the release of the old one.
+Another free device of the same provider takes the place of one that was selected for
+other cells. Its lease is a new one, since the privileged helper records each device
+under the UUID of its lease; the two leases swap their requests in the transaction that
+commits the new one. A crash before it rolls the new lease back, a crash after it
+continues the release of the old one.
 """
 
 from __future__ import annotations
