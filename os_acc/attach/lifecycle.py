@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""State transitions of leases: prepare, release, settle after a crash.
+"""State transitions of leases: establish them, prepare them again, release them.
 
 The lease is its own journal. Before a device is touched, the lease records the
 prior binding of each function. A rollback restores what is recorded and does not
