@@ -366,7 +366,7 @@ def _places(value: object) -> set[DeviceName]:
             with contextlib.suppress(exception.InvalidInput):
                 return {PciAddress.parse(value)}
         case AttachHandle():
-            return _places((value.address, value.members))
+            return _places(value.address) | _places(value.members)
         case RejectedDevice():
             return _places(value.address)
         case Device():
