@@ -14,6 +14,7 @@ from os_acc.inventory import discovery, health_steps
 from os_acc.objects import device_spec
 from os_acc.objects.device import pci_functions_of
 from os_acc.objects.device_spec import OperatorRules
+from os_acc.objects.pci import function_named
 from os_acc.plugins import loader
 from os_acc.store import snapshot
 
@@ -61,8 +62,8 @@ def rules(settings: conf.Settings, unmanaged: bool) -> OperatorRules:
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
-        nova_mdev_parents=device_spec.nova_mdev_addresses(addresses),
-        nova_virtual_parents=device_spec.nova_virtual_parents(addresses),
+        nova_mdev_addresses=frozenset(addresses),
+        nova_mdev_parents=frozenset(filter(None, map(function_named, addresses))),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
         max_uncorrectable_errors=settings.max_uncorrectable_errors,
         unmanaged=unmanaged,

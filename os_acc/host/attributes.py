@@ -15,9 +15,9 @@ import os
 import re
 from typing import Final
 
-from os_acc.exception import HostStepFailed, InvalidInput
+from os_acc.exception import HostStepFailed
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, function_named
 
 #: The directory of all PCI functions, below the root.
 DEVICES: Final = "sys/bus/pci/devices"
@@ -109,12 +109,9 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
     name = link_name(path, dir_fd=dir_fd)
     if name is None:
         return None
-    try:
-        return PciAddress.parse(name)
-    except InvalidInput as error:
-        raise HostStepFailed(
-            f"{path} links to {name!r}, which is not a PCI function"
-        ) from error
+    if (address := function_named(name)) is None:
+        raise HostStepFailed(f"{path} links to {name!r}, which is not a PCI function")
+    return address
 
 
 def mode(path: str, *, dir_fd: int | None = None) -> int:
@@ -227,11 +224,8 @@ def nearest_function(ancestors: tuple[str, ...]) -> PciAddress | None:
     """Return the last PCI function of a path; those before it are bridges."""
     for name in reversed(ancestors):
         # Cheaper than an exception for each name of another form.
-        if ":" in name and "." in name:
-            try:
-                return PciAddress.parse(name)
-            except InvalidInput:
-                continue
+        if ":" in name and "." in name and (found := function_named(name)):
+            return found
     return None
 
 

@@ -51,6 +51,7 @@ from os_acc.objects.pci import (
     PciAddress,
     PciFunction,
     PciIdentity,
+    function_named,
     parse_modalias,
     part_of_device,
 )
@@ -251,13 +252,8 @@ def read_binding(root: str, address: PciAddress) -> PriorBinding | None:
 
 
 def _addresses(directory: int) -> list[PciAddress]:
-    found = []
-    for name in names(directory):
-        try:
-            found.append(PciAddress.parse(name))
-        except InvalidInput:
-            continue
-    return sorted(found, key=_PARTS)
+    found = map(function_named, names(directory))
+    return sorted(filter(None, found), key=_PARTS)
 
 
 def _open(path: str, parent: int | None = None) -> int | None:

@@ -12,7 +12,6 @@ from typing import Final
 
 from os_acc.exception import (
     HostStepFailed,
-    InvalidInput,
     OsAccError,
     StepReason,
     is_exhaustion,
@@ -27,7 +26,7 @@ from os_acc.host.attributes import (
     read_text,
 )
 from os_acc.objects.drivers import NVIDIA, is_vfio_driver
-from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
+from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, function_named
 
 GROUPS = "sys/kernel/iommu_groups"
 # The group name that drivers/vfio/group.c assigns without an IOMMU.
@@ -100,13 +99,9 @@ def read_iommu_members(root: str, group: int) -> tuple[PciAddress, ...]:
 
     :raises HostStepFailed: the kernel reports an error.
     """
-    members = []
-    for name in names(os.path.join(root, GROUPS, str(group), "devices")):
-        try:
-            members.append(PciAddress.parse(name))
-        except InvalidInput:
-            continue
-    return tuple(sorted(members)) if len(members) > 1 else tuple(members)
+    found = names(os.path.join(root, GROUPS, str(group), "devices"))
+    members = tuple(filter(None, map(function_named, found)))
+    return tuple(sorted(members)) if len(members) > 1 else members
 
 
 # Most groups have the same regions, those of the host's interrupt controller.

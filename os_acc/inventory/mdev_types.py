@@ -128,7 +128,7 @@ def _claim(
         if not entire:
             return None
         return RejectedDevice(kind, RejectReason.LEASED_WHOLE, str(next(iter(entire))))
-    if not evidence.rules.nova_virtual_parents.isdisjoint(nova_names(kind.parent)):
+    if not nova_names(kind.parent).isdisjoint(evidence.rules.nova_mdev_addresses):
         return RejectedDevice(kind, RejectReason.NOVA_CLAIMS)
     names = mdev.type_names(evidence.root, kind.parent)
     offered = sorted(evidence.rules.nova_mdev_types.intersection(names))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from os_acc import exception
-from os_acc.objects.pci import PciAddress
+from os_acc.objects.pci import PciAddress, function_named
 
 #: The fields of an address and the largest value of each. Nova stops at
 #: domain FFFF; VMD's devices have domains above it.
@@ -104,10 +104,7 @@ class Regex:
         """Return the address if the patterns are the literal fields of one."""
         domain, bus, slot, function = (pattern.pattern for pattern in self.patterns)
         text = f"{domain}:{bus}:{slot}.{function}"
-        try:
-            address = PciAddress.parse(text)
-        except exception.InvalidInput:
-            return None
+        address = function_named(text)
         return address if str(address) == text else None
 
 

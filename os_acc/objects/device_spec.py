@@ -145,8 +145,9 @@ class DeviceSpec:
 class OperatorRules:
     """The operator's configuration of devices, in our options and in Nova's.
 
-    :ivar nova_mdev_parents: the functions among Nova's parents of mediated devices.
-    :ivar nova_virtual_parents: the others: see :func:`.mdev.nova_names`.
+    :ivar nova_mdev_addresses: Nova's parents of mediated devices, by
+        :func:`.mdev.nova_names`.
+    :ivar nova_mdev_parents: the functions among them.
     :ivar max_uncorrectable_errors: those of a device that is offered; -1: any
         number.
     :ivar unmanaged: whether the caller attaches with ``managed='no'``.
@@ -156,8 +157,8 @@ class OperatorRules:
     named: DeviceSpec
     nova: DeviceSpec
     nova_policies: DeviceSpec
+    nova_mdev_addresses: frozenset[str]
     nova_mdev_parents: frozenset[PciAddress]
-    nova_virtual_parents: frozenset[str]
     nova_mdev_types: frozenset[str]
     max_uncorrectable_errors: int = -1
     unmanaged: bool = True
@@ -172,13 +173,7 @@ _PARENT_KEYS: Final = frozenset(
     {_PARENT, "mdev_types", "resource_class", "traits", "numa_policy"}
 )
 _NOVAS_TAGS: Final = frozenset(
-    {
-        "trusted",
-        "remote_managed",
-        "managed",
-        "live_migratable",
-        "one_time_use",
-    }
+    {"trusted", "remote_managed", "managed", "live_migratable", "one_time_use"}
 )
 
 
@@ -365,24 +360,3 @@ def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
             LOG.warning(
                 "Ignoring an invalid part of Nova's [pci] device_spec: %s", error
             )
-
-
-def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
-    """Return the PCI functions in Nova's ``[mdev_*] device_addresses``."""
-    addresses = map(_function, values)
-    return frozenset(each for each in addresses if each is not None)
-
-
-def nova_virtual_parents(values: Sequence[str]) -> frozenset[str]:
-    """Return the virtual parents (``mtty_mtty``) in ``[mdev_*] device_addresses``."""
-    return frozenset(
-        each for each in values if isinstance(each, str) and not _function(each)
-    )
-
-
-def _function(value: str) -> PciAddress | None:
-    """Return the PCI function that a value of Nova names; None: it names none."""
-    try:
-        return PciAddress.parse(value)
-    except exception.InvalidInput:
-        return None

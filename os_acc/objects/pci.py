@@ -102,6 +102,14 @@ def _parse(text: str) -> PciAddress:
     return PciAddress(*(int(part, 16) for part in match.groups()))
 
 
+def function_named(text: str) -> PciAddress | None:
+    """Return the address that a text is; None: it is none."""
+    try:
+        return PciAddress.parse(text)
+    except exception.InvalidInput:
+        return None
+
+
 # The VFs of a card, and cards of one model, share it.
 @functools.lru_cache(1024)
 def parse_modalias(text: str) -> tuple[int, int, int, int, int]:

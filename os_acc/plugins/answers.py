@@ -8,7 +8,6 @@ and the plugin's other devices are offered.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -33,7 +32,7 @@ from os_acc.objects.device import (
 )
 from os_acc.objects.drivers import is_vfio_driver
 from os_acc.objects.mdev import DeviceAddress, DeviceName, MdevSlot, MdevType, in_order
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress, PciFunction, function_named
 from os_acc.objects.request_group import ACCELERATOR_CLASSES, PLACEMENT_NAME
 from os_acc.objects.typed import expect, expect_text, plain_text
 from os_acc.plugins import base
@@ -363,8 +362,8 @@ def _places(value: object) -> set[DeviceName]:
         case MdevSlot() | OfferedType():
             return {value.type}
         case str():
-            with contextlib.suppress(exception.InvalidInput):
-                return {PciAddress.parse(value)}
+            if (address := function_named(value)) is not None:
+                return {address}
         case AttachHandle():
             return _places(value.address) | _places(value.members)
         case RejectedDevice():

@@ -22,6 +22,7 @@ from os_acc.objects.pci import (
     BUS_RESETS,
     CHIPSET,
     PciAddress,
+    function_named,
     parse_modalias,
     part_of_device,
 )
@@ -62,15 +63,8 @@ def present() -> list[PciAddress]:
     return [
         address
         for name in sorted(os.listdir(kernel.current.path("sys/bus/pci/devices")))
-        if (address := _parse(name)) is not None
+        if (address := function_named(name)) is not None
     ]
-
-
-def _parse(name: str) -> PciAddress | None:
-    try:
-        return PciAddress.parse(name)
-    except exception.InvalidInput:
-        return None
 
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
@@ -191,7 +185,7 @@ def group_of(place: str) -> int | None:
 
 def physical_function(address: PciAddress) -> PciAddress | None:
     """Return the PF of a VF; None for other functions."""
-    return _parse(link(directory(address), "physfn"))
+    return function_named(link(directory(address), "physfn"))
 
 
 def serial(address: PciAddress) -> str:
@@ -285,7 +279,7 @@ def vfs(address: PciAddress) -> list[PciAddress]:
         link(directory(address), name) for name in names if name.startswith("virtfn")
     )
     # One may be removed meanwhile.
-    return sorted(filter(None, map(_parse, links)))
+    return sorted(filter(None, map(function_named, links)))
 
 
 def mediated_devices(address: PciAddress) -> list[str]:

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import exception, privsep
+from os_acc import privsep
 from os_acc.bitstreams import options
 from os_acc.objects import device_spec
 from os_acc.objects.device import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.drivers import AUTO, NVIDIA, is_vfio_driver
 from os_acc.objects.mdev import MdevType
-from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, function_named
 from os_acc.objects.qat import QatServices, services_text
 from os_acc.privsep import functions, kernel
 from os_acc.privsep.outcome import CallRefused, Outcome
@@ -381,8 +381,6 @@ def _behind(interface: str) -> PciAddress | None:
         return None
     link = kernel.current.path("sys/class/net", interface, "device")
     for part in reversed(os.path.realpath(link).split("/")):
-        try:
-            return PciAddress.parse(part)
-        except exception.InvalidInput:
-            continue
+        if (address := function_named(part)) is not None:
+            return address
     return None
