@@ -137,7 +137,7 @@ class Manager:
         selection = allocation_candidates.parse_selected_rp(selected)
         if selection is None:
             # After a power cut the source of profiles may not be available yet.
-            request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
+            request = extra_specs.parse(expansion.without_profile(flavor_extra_specs))
         else:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):

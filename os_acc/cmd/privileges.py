@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import enum
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ _CONFIGURATION: Final = "/etc/nova/nova.conf"
 _USER_NAME: Final = re.compile(r"[a-z_][a-z0-9_-]*", re.ASCII)
 #: Characters that sudoers(5) and oslo.rootwrap take as they are.
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_.-]+)+", re.ASCII)
+_PATH_IN_ETC: Final = re.compile(r"/etc(/[A-Za-z0-9_.-]+)+", re.ASCII)
 _CONTEXT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 _SUDOERS: Final = """\
@@ -58,13 +58,6 @@ _ROOTWRAP: Final = """\
 """
 
 
-class RuleFormat(enum.StrEnum):
-    """The program that starts the helpers."""
-
-    SUDOERS = "sudoers"
-    ROOTWRAP = "rootwrap"
-
-
 class Privileges(base.Acting):
     """Print the rules with which sudo or rootwrap starts the privileged helpers.
 
@@ -78,7 +71,7 @@ class Privileges(base.Acting):
         parser.add_argument(
             "format",
             metavar="FORMAT",
-            choices=[each.value for each in RuleFormat],
+            choices=("sudoers", "rootwrap"),
             help="sudoers or rootwrap",
         )
         parser.add_argument(
@@ -99,7 +92,7 @@ class Privileges(base.Acting):
             "--configuration",
             metavar="FILE",
             action="append",
-            type=_of_form(_PATH, "a plain path below /etc", below="/etc"),
+            type=_of_form(_PATH_IN_ETC, "a plain path below /etc"),
             help="a configuration file of the helpers, in sudoers, below /etc; as often"
             f" and in the order as nova-compute has them; default: {_CONFIGURATION}",
         )
@@ -113,7 +106,7 @@ class Privileges(base.Acting):
             self.remark(f"plugin {each.name} is left out: {each.reason}")
         self.is_failed = bool(loaded.set_aside)
         contexts = (*own_contexts(), *_of_vendors(loaded))
-        if parsed_args.format == RuleFormat.ROOTWRAP:
+        if parsed_args.format == "rootwrap":
             text = rootwrap(contexts)
         else:
             files = parsed_args.configuration or [_CONFIGURATION]
@@ -194,14 +187,11 @@ def _escaped(text: str) -> str:
     return text.replace(".", r"\.")
 
 
-def _of_form(
-    form: re.Pattern[str], description: str, below: str = ""
-) -> Callable[[str], str]:
+def _of_form(form: re.Pattern[str], description: str) -> Callable[[str], str]:
     """Return the conversion of an argument that has to match a pattern."""
 
     def convert(text: str) -> str:
-        is_below = text.startswith(f"{below}/") or not below
-        if not form.fullmatch(text) or not is_below or os.path.normpath(text) != text:
+        if not form.fullmatch(text) or os.path.normpath(text) != text:
             raise argparse.ArgumentTypeError(f"{text!r} is not {description}")
         return text
 

@@ -144,7 +144,7 @@ def _check_same(
         )
 
 
-def of_its_own(specs: object) -> object:
+def without_profile(specs: object) -> object:
     """Return a flavor's extra specs without those of its profile's groups.
 
     The profile is not read.
