@@ -76,7 +76,7 @@ def _request(
             }
         },
         dict.fromkeys(uuids[:ours], _GPU),
-        TraitView(own={uuid: known[uuid] for uuid in uuids[:ours]}, heard=known),
+        TraitView(own={uuid: known[uuid] for uuid in uuids[:ours]}, published=known),
         refused,
     )
 

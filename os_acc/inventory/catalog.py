@@ -346,22 +346,22 @@ class Catalog:
             own={
                 each.uuid: each.device.traits for each in inventory.providers.values()
             },
-            heard=self.tree.heard,
+            published=self.tree.traits,
             changes=device_traits.may_change,
         )
         if not isinstance(selection, Allocations) or not selection.is_unmapped:
             return view
-        unheard = view.unheard(request, selection, set(self.ours.values()))
-        if not unheard:
+        unread = view.unread(request, selection, set(self.ours.values()))
+        if not unread:
             return view
         try:
-            published_traits = publisher.traits(unheard, deadline)
+            found = publisher.traits(unread, deadline)
         except exception.InvalidConfiguration as error:
             if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
                 raise
             LOG.debug("cannot read the traits that others set: %s", error)
             return view
-        return dataclasses.replace(view, heard={**view.heard, **published_traits})
+        return dataclasses.replace(view, published={**view.published, **found})
 
     def write(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""

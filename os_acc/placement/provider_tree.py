@@ -79,7 +79,7 @@ class TreeWriter:
     :param node_name: the prefix of our providers' names.
     :param memory: the names that any process published before.
     :param named: the resource classes that the operator configured for devices.
-    :ivar heard: the traits of each provider in the last tree, before it was written.
+    :ivar traits: the traits of each provider in the last tree, before it was written.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TreeWriter:
         self._node_name = node_name
         self._memory = memory
         self._named = frozenset(named)
-        self.heard: Mapping[str, frozenset[str]] = MappingProxyType({})
+        self.traits: Mapping[str, frozenset[str]] = MappingProxyType({})
         self._warned: set[str] = set()
         self.forget()
 
@@ -116,7 +116,7 @@ class TreeWriter:
                     "other host has, since the names of the providers contain it"
                 )
             state = _NovaState(tree, nodename)
-            self.heard = MappingProxyType(
+            self.traits = MappingProxyType(
                 {uuid: each.traits for uuid, each in state.contents.items()}
             )
             goal = diff.DesiredState(

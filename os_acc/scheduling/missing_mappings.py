@@ -54,7 +54,7 @@ class Leniency(enum.IntEnum):
     #: Traits that change with a device's use.
     CHANGING = 2
     #: Traits set by others.
-    HEARD = 3
+    FOREIGN = 3
     ALL = 4
 
 
@@ -72,20 +72,20 @@ class TraitView:
     """The known traits of providers, by uuid.
 
     :ivar own: traits that os_acc reports for each device, from the last discovery.
-    :ivar heard: traits in Nova's provider tree or in Placement, of any provider.
+    :ivar published: traits in Nova's provider tree or in Placement, of any provider.
     :ivar changes: returns whether a trait changes with a device's use.
     """
 
     own: _Traits = dataclasses.field(default_factory=_none)
-    heard: _Traits = dataclasses.field(default_factory=_none)
+    published: _Traits = dataclasses.field(default_factory=_none)
     changes: Callable[[str], bool] = lambda _trait: False
 
     @property
-    def published(self) -> frozenset[str]:
+    def reported(self) -> frozenset[str]:
         """The traits that os_acc reports for some device."""
         return frozenset[str]().union(*self.own.values())
 
-    def unheard(
+    def unread(
         self, request: FlavorRequest, selection: Allocations, ours: Collection[str]
     ) -> frozenset[str]:
         """Return providers with unknown traits that may affect the assignment.
@@ -96,20 +96,19 @@ class TraitView:
         :param ours: the resource classes of this host's providers.
         """
         given = Counter(name for _at, found in selection.entries for name, _n in found)
-        asked = Counter(
-            name for group in request.groups for name, _n in group.resources
-        )
+        wanted = (name for group in request.groups for name, _n in group.resources)
+        asked = Counter(wanted)
         open_ = {name for name in ours if given[name] > 1 and asked[name] > 1}
         deciding = _traits(
             group
             for group in request.groups
             if open_.intersection(dict(group.resources))
         )
-        others = deciding - self.published
+        others = deciding - self.reported
         return frozenset(
             provider
             for provider, resources in selection.entries
-            if provider not in self.heard
+            if provider not in self.published
             and open_.intersection(dict(resources))
             and (others if provider in self.own else deciding)
         )
@@ -125,7 +124,7 @@ class TraitView:
 
         :param traits: the traits that decide.
         """
-        others = traits - self.published
+        others = traits - self.reported
         unverified = frozenset[str]()
         if leniency >= Leniency.CHANGING:
             unverified = frozenset(filter(self.changes, traits))
@@ -133,21 +132,20 @@ class TraitView:
             unverified = traits
         found = []
         for provider, resources in selection.entries:
-            own, heard = self.own.get(provider), self.heard.get(provider)
-            has = traits & ((own or frozenset()) | (heard or frozenset()))
+            own, published = self.own.get(provider), self.published.get(provider)
+            has = traits & ((own or frozenset()) | (published or frozenset()))
             # For its own devices os_acc knows the traits that it publishes.
             foreign = traits if own is None else others
             unsure = unverified
-            if leniency >= Leniency.HEARD:
+            if leniency >= Leniency.FOREIGN:
                 unsure |= foreign
-            elif heard is None:
+            elif published is None:
                 unsure |= foreign - has
             sets = has | unsure, has - unsure
             satisfies, violates = sets[::-1] if leniency is Leniency.STRICT else sets
+            is_ours = provider in ours
             found.append(
-                ProviderAllocation(
-                    provider, resources, provider in ours, satisfies, violates
-                )
+                ProviderAllocation(provider, resources, is_ours, satisfies, violates)
             )
         return found
 

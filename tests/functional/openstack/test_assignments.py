@@ -81,7 +81,7 @@ class Tree:
                 for node in self.nodes
                 if node.uuid in self.ours
             },
-            heard={node.uuid: node.traits for node in self.nodes},
+            published={node.uuid: node.traits for node in self.nodes},
         )
 
 
