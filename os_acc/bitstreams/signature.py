@@ -2,8 +2,8 @@
 
 """Verification of image signatures, and the certificates of trusted signers.
 
-The four properties ``img_signature*`` (Glance: "Image Signature Verification") are
-checked with the verifiers of ``cursive``, as in Glance and Nova. Those services read
+The service and the privileged helper check the four properties ``img_signature*`` as
+Glance and Nova do (Glance: "Image Signature Verification"). Those services read
 certificates from a key manager; a compute node would need credentials for it, and
 could not program during its outages. Here a certificate is trusted if it is in the
 operator's directory, is valid now, and is self-signed or was issued by authorities that
@@ -12,36 +12,46 @@ are in the directory and valid too.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
+import hashlib
 import os
-import re
 import stat
-from collections.abc import Iterator
-from typing import BinaryIO, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, padding, rsa, utils
 
 from os_acc import deadlines, exception
 from os_acc.bitstreams import policy, properties
 from os_acc.objects.bitstream import Digest, Image
 from os_acc.objects.instance import canonical_uuid
 
+_HASHES: Final[Mapping[str, tuple[str, hashes.HashAlgorithm]]] = {
+    "SHA-224": ("sha224", hashes.SHA224()),
+    "SHA-256": ("sha256", hashes.SHA256()),
+    "SHA-384": ("sha384", hashes.SHA384()),
+    "SHA-512": ("sha512", hashes.SHA512()),
+}
+# The curves of Glance's documentation.
+_CURVES: Final = (
+    "SECT409K1", "SECT409R1", "SECT571K1", "SECT571R1", "SECP384R1", "SECP521R1",
+)  # fmt: skip
+_KINDS: Final = frozenset({"RSA-PSS", "DSA", *(f"ECC_{curve}" for curve in _CURVES)})
 _PIECE: Final = 2**20
 _LARGEST: Final = 2**20
 # Authorities between a signer and a root, to end at a cycle.
 _DEEPEST: Final = 5
 # NIST SP 800-57: shorter keys must not be used for signatures.
 _SHORTEST_KEY: Final = 2048
-_KIND: Final = re.compile(r"[A-Z0-9_-]{1,32}", re.ASCII)
 
 
-class _Verifier(Protocol):
-    def update(self, data: bytes) -> None: ...
-
-    def verify(self) -> None: ...
+class SignatureUnusable(Exception):
+    """A signature that is invalid for any content; the message follows its name."""
 
 
 def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> None:
@@ -60,58 +70,108 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
     :raises DeviceStuck: the deadline has passed.
     """
     digest = Digest.of(image)
-    verifier, hashed = _verifier(image, certificates), digest.new()
-    file.seek(0)
-    while piece := file.read(_PIECE):
-        deadlines.left(deadline)
-        verifier.update(piece)
-        hashed.update(piece)
-    if hashed.hexdigest() != digest.value:
-        raise exception.ImageUnusable(
-            f"the file is not the one of image {properties.title(image)}: "
-            f"its {digest.algorithm} is {hashed.hexdigest()}, not "
-            f"{digest.value}"
-        )
+    given = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
+    if not all(given):
+        raise _invalid(image, "is missing")
+
+    def digest_for(algorithm: str) -> bytes:
+        signed, hashed = hashlib.new(algorithm), digest.new()
+        file.seek(0)
+        while piece := file.read(_PIECE):
+            deadlines.left(deadline)
+            signed.update(piece)
+            hashed.update(piece)
+        if hashed.hexdigest() != digest.value:
+            raise exception.ImageUnusable(
+                f"the file is not the one of image {properties.title(image)}: "
+                f"its {digest.algorithm} is {hashed.hexdigest()}, not {digest.value}"
+            )
+        return signed.digest()
+
     try:
-        verifier.verify()
+        check(given, certificates, digest_for)
+    except SignatureUnusable as error:
+        raise _invalid(image, str(error)) from error
     except InvalidSignature as error:
         raise _invalid(image, "does not match its file") from error
 
 
-def _verifier(image: Image, certificates: str) -> _Verifier:
-    from cursive import exception as cursive  # type: ignore[import-untyped]
-    from cursive import signature_utils
+def check(
+    given: Sequence[str], certificates: str, digest_for: Callable[[str], bytes]
+) -> None:
+    """Check the signature of a content by a trusted signer.
 
-    parts = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
-    if not all(parts):
-        raise _invalid(image, "is missing")
-    text, method, kind, certificate = parts
+    :param given: the values of :data:`.policy.SIGNATURE_PROPERTIES`.
+    :param digest_for: returns the digest of the content by an algorithm of hashlib.
+    :raises SignatureUnusable: a value is invalid, or does not suit the key.
+    :raises InvalidSignature: it is the signature of another content or key.
+    :raises ImageRefused: the signer is not trusted.
+    :raises InvalidConfiguration: the certificates cannot be read.
+    """
+    text, method, kind, certificate = given
+    if method not in _HASHES:
+        raise SignatureUnusable("has an unknown hash method")
     certificate_id = canonical_uuid(certificate)
     if certificate_id is None:
-        raise _invalid(
-            image,
-            f"names certificate {exception.show(certificate)}, which is not a UUID",
-        )
+        shown = exception.show(certificate)
+        raise SignatureUnusable(f"names certificate {shown}, which is not a UUID")
     try:
         key = trusted(certificates, certificate_id).public_key()
     except UnsupportedAlgorithm as error:
-        raise _invalid(image, "has a certificate with an unknown key") from error
-    if (why := unfit_key(key, kind)) is not None:
-        raise _invalid(image, why)
+        raise SignatureUnusable("has a certificate with an unknown key") from error
+    if kind not in _KINDS:
+        raise SignatureUnusable("has an unknown key type")
+    if (why := _unfit_key(key, kind)) is not None:
+        raise SignatureUnusable(why)
     try:
-        verifier: _Verifier | None = signature_utils.SignatureKeyType.lookup(
-            kind
-        ).create_verifier(
-            signature_utils.get_signature(text),
-            signature_utils.get_hash_method(method),
-            key,
+        # Tools break the lines of base64.
+        signature = base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise SignatureUnusable("is not base64") from error
+    name, algorithm = _HASHES[method]
+    digest = digest_for(name)
+    try:
+        _verify(key, signature, digest, algorithm)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SignatureUnusable(f"cannot be verified: {error}") from error
+
+
+def _unfit_key(key: object, kind: str) -> str | None:
+    """Return the reason why a key cannot verify a kind of signature, or None."""
+    match key:
+        case rsa.RSAPublicKey():
+            own = "RSA-PSS"
+        case dsa.DSAPublicKey():
+            own = "DSA"
+        case ec.EllipticCurvePublicKey():
+            own = f"ECC_{key.curve.name.upper()}"
+        case _:
+            own = "another kind"
+    if own != kind:
+        return f"is of {kind}, but the certificate's key is of {own}"
+    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
+        key.key_size < _SHORTEST_KEY
+    ):
+        return (
+            f"is by a key of {key.key_size} bits; at least {_SHORTEST_KEY} are required"
         )
-    # ValueError: cursive does not catch the error of invalid base64.
-    except (cursive.SignatureVerificationError, ValueError) as error:
-        raise _invalid(image, f"is invalid: {exception.show(str(error))}") from error
-    if verifier is None:
-        raise _invalid(image, "is empty")
-    return verifier
+    return None
+
+
+def _verify(
+    key: object, signature: bytes, digest: bytes, algorithm: hashes.HashAlgorithm
+) -> None:
+    hashed = utils.Prehashed(algorithm)
+    match key:
+        case rsa.RSAPublicKey():
+            pss = padding.PSS(padding.MGF1(algorithm), padding.PSS.MAX_LENGTH)
+            key.verify(signature, digest, pss, hashed)
+        case ec.EllipticCurvePublicKey():
+            key.verify(signature, digest, ec.ECDSA(hashed))
+        case dsa.DSAPublicKey():
+            key.verify(signature, digest, hashed)
+        case _:
+            raise ValueError("the key cannot sign images")
 
 
 def _invalid(image: Image, what: str) -> exception.ImageUnusable:
@@ -180,32 +240,6 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
             hint=f"copy the issuer's valid certificate into {directory}",
         )
     return certificate
-
-
-def unfit_key(key: object, kind: str) -> str | None:
-    """Return the reason why a key cannot verify a kind of signature, or None.
-
-    :param kind: the property ``img_signature_key_type``.
-    """
-    match key:
-        case rsa.RSAPublicKey():
-            own = "RSA-PSS"
-        case dsa.DSAPublicKey():
-            own = "DSA"
-        case ec.EllipticCurvePublicKey():
-            own = f"ECC_{key.curve.name.upper()}"
-        case _:
-            own = "another kind"
-    if own != kind:
-        shown = kind if _KIND.fullmatch(kind) else exception.show(kind)
-        return f"is of {shown}, but the certificate's key is of {own}"
-    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
-        key.key_size < _SHORTEST_KEY
-    ):
-        return (
-            f"is by a key of {key.key_size} bits; at least {_SHORTEST_KEY} are required"
-        )
-    return None
 
 
 def _status(directory: str, name: str) -> CertificateStatus:

@@ -298,7 +298,7 @@ _OTHERS_MODULES = ("oslo_privsep.daemon", "oslo_log.log", "cliff.app", "os_trait
 _OTHERS_MODULES += (
     "keystoneauth1.session",
     "keystoneauth1.loading",
-    "cursive.signature_utils",
+    "cryptography.x509",
 )
 
 

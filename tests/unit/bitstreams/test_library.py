@@ -391,7 +391,7 @@ def test_a_library_that_nobody_asks_imports_no_client() -> None:
         "conf([], default_config_files=[], default_config_dirs=[])\n"
         "library.build(conf, '/nowhere', Locks('/nowhere'))\n"
         "Glance(conf)\n"
-        "names = ('keystoneauth1', 'cursive', 'cryptography',"
+        "names = ('keystoneauth1', 'cryptography',"
         " 'requests')\n"
         "print([name for name in names if name in sys.modules])\n"
     )

@@ -115,6 +115,13 @@ def test_what_a_trusted_key_has_signed_is_good(
     )
 
 
+def test_a_signature_in_several_lines_is_good(store: Store) -> None:
+    """As ``base64`` writes it."""
+    store.put(certificate(key("RSA-PSS")))
+    text = signed_by(key("RSA-PSS"), CONTENT)
+    store.verify(signed_image(signature=f"{text[:76]}\n{text[76:]}\n"))
+
+
 def test_the_signature_of_another_key_is_not_good(store: Store) -> None:
     store.put(certificate(key("RSA-PSS", 1)))
     assert "does not match its file" in store.refuses(
