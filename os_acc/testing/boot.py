@@ -23,7 +23,7 @@ from os_acc.testing import (
     vfio,
 )
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 _HOST = f"{PRIVATE}/host"
 _PARAMETERS = "sys/module/vfio_pci/parameters"
@@ -51,7 +51,7 @@ def reboot(tree: Transaction, moved: Mapping[str, str] = MappingProxyType({})) -
         records.load(FunctionSpec, tree.read(path)).at(moved) for path in texts
     )
     if len({each.address for each in plugged}) < len(plugged):
-        raise drivers.refuse(errno.EEXIST, functions.FUNCTIONS)
+        raise refuse(errno.EEXIST, functions.FUNCTIONS)
     tree.drop(functions.FUNCTIONS)
     for name in ("sys", "proc", "dev", "run"):
         tree.drop(name)
@@ -87,7 +87,7 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
     """
     function = functions.spec(tree, address)
     if functions.physfn(tree, address) is not None:
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     for below in functions.children(tree, address):
         unplug(tree, below)
     if functions.vfs(tree, address):

@@ -16,7 +16,7 @@ import uuid
 
 from os_acc.testing import functions, records
 from os_acc.testing.specs import FunctionSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 DRIVER = "dfl-pci"
 #: The function in a port whose bitstream was not written completely.
@@ -317,7 +317,7 @@ def check_released(tree: Transaction, address: str, count: int) -> None:
     :raises OSError: EINVAL: another number of ports is released.
     """
     if sum(port.released for port in made(tree, address).ports) != count:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
+        raise refuse(errno.EINVAL, address)
 
 
 def _put(tree: Transaction, address: str, known: Made) -> None:

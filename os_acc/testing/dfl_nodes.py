@@ -20,9 +20,8 @@ from os_acc.objects import pci
 from os_acc.objects.mdev import DeviceName
 from os_acc.testing import dfl, faults, holders
 from os_acc.testing.dfl import NOTHING, function_of
-from os_acc.testing.drivers import refuse
 from os_acc.testing.faults import Effect, Struck
-from os_acc.testing.tree import Transaction
+from os_acc.testing.tree import Transaction, refuse
 from os_acc.testing.writes import (
     LoggedCalls,
     WriteOutcome,

@@ -19,9 +19,8 @@ from os_acc.testing import (
     vendor_attributes,
     vfio,
 )
-from os_acc.testing.functions import refuse as refuse
 from os_acc.testing.specs import DriverSpec
-from os_acc.testing.tree import PRIVATE, Transaction, serial
+from os_acc.testing.tree import PRIVATE, Transaction, refuse, serial
 
 DRIVERS = "sys/bus/pci/drivers"
 VFIO = "vfio-pci"

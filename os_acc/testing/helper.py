@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shlex
 import sys
@@ -84,14 +85,12 @@ def read_config(path: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def privileged_here() -> Iterator[None]:
+def privileged_here() -> contextlib.AbstractContextManager[None]:
     """Run privileged code in this process; its writes in forked children.
 
     It applies to all contexts, and to those that vendors' plugins bring along later.
     """
-    with _changed(None, lambda context: context.set_client_mode(False)):
-        yield
+    return _changed(None, functools.partial(_set_client_mode, False))
 
 
 @contextlib.contextmanager
@@ -100,85 +99,70 @@ def privileged_by(
 ) -> Iterator[None]:
     """Run privileged code in helper processes, and end them.
 
-    :param command: the value of ``helper_command``; see
-        :func:`command`.
+    :param command: the value of ``helper_command``; see :func:`command`.
     :param contexts: each has a helper of its own, started by its first call; None: all,
         with those that vendors' plugins bring along later.
     """
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
-    started: list[privsep.Context] = []
 
-    def start(context: privsep.Context) -> None:
-        started.append(context)
-        cfg.CONF.set_override("helper_command", command, context.cfg_section)
-        context.set_client_mode(True)
+    def start(context: privsep.Context, undo: contextlib.ExitStack) -> None:
+        undo.callback(context.stop)
+        _set_command(command, context, undo)
+        _set_client_mode(True, context, undo)
 
-    try:
-        with _changed(contexts, start):
-            yield
-    finally:
-        for context in started:
-            context.stop()
-            cfg.CONF.clear_override("helper_command", context.cfg_section)
+    with _changed(contexts, start):
+        yield
 
 
-@contextlib.contextmanager
-def helpers_started_by(command: str) -> Iterator[None]:
+def helpers_started_by(command: str) -> contextlib.AbstractContextManager[None]:
     """Start the helpers of all contexts with a command, also those of plugins.
 
     Whether a context uses a helper stays as it is.
 
     :param command: see :func:`privileged_by`.
     """
-    started: list[privsep.Context] = []
-    before = privsep.on_creation
+    return _changed(None, functools.partial(_set_command, command))
 
-    def set_command(context: privsep.Context) -> None:
-        started.append(context)
-        cfg.CONF.set_override("helper_command", command, context.cfg_section)
 
-    def on_creation(context: privsep.Context) -> None:
-        if before is not None:
-            before(context)
-        set_command(context)
+def _set_client_mode(
+    mode: bool, context: privsep.Context, undo: contextlib.ExitStack
+) -> None:
+    undo.callback(context.set_client_mode, context.client_mode)
+    context.set_client_mode(mode)
 
-    try:
-        privsep.on_creation = on_creation
-        for context in privsep.contexts():
-            set_command(context)
-        yield
-    finally:
-        privsep.on_creation = before
-        for context in started:
-            cfg.CONF.clear_override("helper_command", context.cfg_section)
+
+def _set_command(
+    command: str, context: privsep.Context, undo: contextlib.ExitStack
+) -> None:
+    group = context.cfg_section
+    undo.callback(cfg.CONF.clear_override, "helper_command", group)
+    cfg.CONF.set_override("helper_command", command, group)
 
 
 @contextlib.contextmanager
 def _changed(
     contexts: Sequence[privsep.Context] | None,
-    change: Callable[[privsep.Context], None],
+    change: Callable[[privsep.Context, contextlib.ExitStack], None],
 ) -> Iterator[None]:
-    """Change contexts, and restore where their privileged code runs.
+    """Change contexts in a block.
 
     :param contexts: None: all, and those that are made in the block.
+    :param change: changes a context, and registers what restores it.
     """
-    modes = {each: each.client_mode for each in contexts or privsep.contexts()}
-
-    def change_new(context: privsep.Context) -> None:
-        modes[context] = context.client_mode
-        change(context)
-
     before = privsep.on_creation
-    if contexts is None:
-        privsep.on_creation = change_new
-    for context in tuple(modes):
-        change(context)
-    try:
+    with contextlib.ExitStack() as undo:
+
+        def change_new(context: privsep.Context) -> None:
+            if before is not None:
+                before(context)
+            change(context, undo)
+
+        if contexts is None:
+            undo.callback(setattr, privsep, "on_creation", before)
+            privsep.on_creation = change_new
+        for context in privsep.contexts() if contexts is None else contexts:
+            change(context, undo)
         yield
-    finally:
-        privsep.on_creation = before
-        for context, mode in modes.items():
-            context.set_client_mode(mode)
 
 
 if __name__ == "__main__":

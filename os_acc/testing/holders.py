@@ -8,10 +8,9 @@ Clients inside the kernel have disks open exclusively, and leave no trace in the
 from __future__ import annotations
 
 import errno
-import os
 
 from os_acc.testing import functions
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 HOLDS = f"{PRIVATE}/holds"
 _CHOWNED = f"{PRIVATE}/chowned"
@@ -38,7 +37,7 @@ def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
     group = _group_of(tree, address)
     node = f"dev/vfio/{group}"
     if not tree.exists(node):
-        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
+        raise refuse(errno.ENODEV, address)
     first = _process(tree, pid, command)
     for fd, target in enumerate(
         ("/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]"), first
@@ -84,9 +83,9 @@ def claim(tree: Transaction, disk: str, client: str) -> None:
     :raises OSError: ENXIO: no such disk; EBUSY: it is claimed.
     """
     if not tree.exists(f"{_BLOCK}/{disk}"):
-        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), disk)
+        raise refuse(errno.ENXIO, disk)
     if is_claimed(tree, disk):
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), disk)
+        raise refuse(errno.EBUSY, disk)
     tree.put(f"{_CLAIMS}/{disk}", client)
 
 

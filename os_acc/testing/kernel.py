@@ -28,7 +28,7 @@ from os_acc.testing.faults import Effect, InjectedFault, Struck
 from os_acc.testing.nvme import NvmeNodes
 from os_acc.testing.qat import HeartbeatFiles
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
-from os_acc.testing.tree import Transaction, Tree
+from os_acc.testing.tree import Transaction, Tree, refuse
 from os_acc.testing.writes import (
     HOT_UNPLUG,
     POLL,
@@ -139,7 +139,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         if name == "afu_id":
             with self._tree.transaction() as tree:
                 if dfl.is_disabled(tree, os.path.basename(directory)):
-                    raise drivers.refuse(errno.EBUSY, path)
+                    raise refuse(errno.EBUSY, path)
         if name not in _LOCKED_READS or not os.path.lexists(path):
             return super().read(path)
         address = os.path.basename(os.path.realpath(directory))
@@ -159,7 +159,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
     def hot_reset(self, group: int, function: str) -> None:
         """Reset the functions of a group; logged as a write of the group's node."""
         if number := self.probe_vfio_group(group):
-            raise drivers.refuse(number, f"/dev/vfio/{group}")
+            raise refuse(number, f"/dev/vfio/{group}")
         self.write(self.path("dev/vfio", str(group)), function)
 
     # -- faults --------------------------------------------------------------
@@ -270,7 +270,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         with self._tree.transaction() as tree:
             group = functions.group_of(tree, str(address))
             if group is None:
-                raise drivers.refuse(errno.ENOENT, str(address))
+                raise refuse(errno.ENOENT, str(address))
             holders.chown(tree, group, back=back)
 
     def hot_plug(self, function: FunctionSpec) -> None:
@@ -280,7 +280,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         """
         with self._tree.transaction() as tree:
             if tree.exists(f"{functions.DEVICES}/{function.address}"):
-                raise drivers.refuse(errno.EEXIST, function.address)
+                raise refuse(errno.EEXIST, function.address)
             boot.hot_plug(tree, function)
 
     def hot_unplug(self, address: Address) -> FunctionSpec:
@@ -316,7 +316,7 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         """
         with self._tree.transaction() as tree:
             if boot.is_held(tree, str(address)):
-                raise drivers.refuse(errno.EBUSY, str(address))
+                raise refuse(errno.EBUSY, str(address))
             old = boot.unplug(tree, str(address))
             vendor, product = subsystem or (
                 old.subsystem_vendor,

@@ -21,10 +21,10 @@ from typing import Final
 from os_acc.testing import faults, functions, holders, nvme_resources, records
 from os_acc.testing.device_specs import MANAGES, VIRTUALIZES, NvmeSpec
 from os_acc.testing.dfl_nodes import DflNodes
-from os_acc.testing.drivers import CONTROLLERS, refuse
+from os_acc.testing.drivers import CONTROLLERS
 from os_acc.testing.faults import Effect
 from os_acc.testing.specs import FunctionSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, refuse
 
 _COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
 _LOG, _IDENTIFY, _FORMAT, _SANITIZE, _MANAGE = 0x02, 0x06, 0x80, 0x84, 0x1C

@@ -17,7 +17,7 @@ from os_acc.testing import (
     vfio,
 )
 from os_acc.testing.specs import FunctionSpec, SriovSpec
-from os_acc.testing.tree import Transaction
+from os_acc.testing.tree import Transaction, refuse
 
 
 def set_numvfs(tree: Transaction, address: str, text: str) -> None:
@@ -25,19 +25,19 @@ def set_numvfs(tree: Transaction, address: str, text: str) -> None:
     path = functions.place(tree, address)
     wanted = _number(text, 0xFFFF)
     if wanted is None:
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     if wanted > int(tree.read(f"{path}/sriov_totalvfs")):
-        raise drivers.refuse(errno.ERANGE, address)
+        raise refuse(errno.ERANGE, address)
     there = int(tree.read(f"{path}/sriov_numvfs"))
     if wanted == there:
         return
     name = drivers.bound(tree, address)
     if name is None or not drivers.load(tree, name).sriov:
-        raise drivers.refuse(errno.ENOENT, address)
+        raise refuse(errno.ENOENT, address)
     if wanted == 0:
         remove_vfs(tree, address)
     elif there:
-        raise drivers.refuse(errno.EBUSY, address)
+        raise refuse(errno.EBUSY, address)
     else:
         if name == dfl.DRIVER:
             dfl.check_released(tree, address, wanted)
@@ -96,7 +96,7 @@ def set_autoprobe(tree: Transaction, address: str, text: str) -> None:
     elif word[:1] in ("n", "f", "0") or word[:2] == "of":
         value = 0
     else:
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     tree.put(f"{path}/sriov_drivers_autoprobe", f"{value}\n", 0o644)
 
 
@@ -129,24 +129,24 @@ def hot_reset(tree: Transaction, address: str, _text: str) -> None:
     together = _together(tree, address)
     specs = [functions.spec(tree, each) for each in together]
     if any(each.no_bus_reset or not each.parent for each in specs):
-        raise drivers.refuse(errno.ENODEV, address)
+        raise refuse(errno.ENODEV, address)
     for each in together:
         if functions.group_of(tree, each) != group or not vfio.is_registered(
             tree, each
         ):
-            raise drivers.refuse(errno.EINVAL, each)
+            raise refuse(errno.EINVAL, each)
 
 
 def reset(tree: Transaction, address: str, text: str) -> None:
     """Do as reset_store()."""
     path = functions.place(tree, address)
     if text.strip() != "1":
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     methods = tree.read(f"{path}/reset_method").split()
     # pci_parent_bus_reset(): the method of a card's first function is as old as the
     # function, which was alone on the bus when the kernel found it.
     if set(methods) <= {"bus"} and (not methods or len(_together(tree, address)) > 1):
-        raise drivers.refuse(errno.ENOTTY, address)
+        raise refuse(errno.ENOTTY, address)
     nvme_resources.reset(tree, address)
 
 
@@ -162,7 +162,7 @@ def set_methods(tree: Transaction, address: str, text: str) -> None:
     supported = functions.spec(tree, address).reset_methods
     wanted = supported if text.strip() == "default" else tuple(text.split())
     if not set(wanted) <= set(supported):
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     line = " ".join(wanted)
     tree.put(f"{path}/reset_method", f"{line}\n" if line else "", 0o644)
 
@@ -174,5 +174,5 @@ def set_node(tree: Transaction, address: str, text: str) -> None:
     """
     path = functions.place(tree, address)
     if text.strip() not in {"-1", *map(str, nodes.online(tree))}:
-        raise drivers.refuse(errno.EINVAL, address)
+        raise refuse(errno.EINVAL, address)
     tree.put(f"{path}/numa_node", f"{text.strip()}\n", 0o644)

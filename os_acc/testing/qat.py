@@ -16,7 +16,7 @@ from os_acc.objects import qat
 from os_acc.privsep import kernel
 from os_acc.testing import functions
 from os_acc.testing.device_specs import AttributeSpec, SimulatedFunction, keep
-from os_acc.testing.tree import PRIVATE, Transaction, Tree
+from os_acc.testing.tree import PRIVATE, Transaction, Tree, refuse
 
 _STATE: Final = "qat/state"
 _SERVICES: Final = "qat/cfg_services"
@@ -47,7 +47,7 @@ def attributes(
 
 def refuse_state(function: SimulatedFunction, _text: str) -> None:
     """Do as state_store() while adf_dev_in_use()."""
-    raise _refuse(errno.EBUSY, function)
+    raise refuse(errno.EBUSY, function.address)
 
 
 def set_state(function: SimulatedFunction, text: str) -> None:
@@ -55,7 +55,7 @@ def set_state(function: SimulatedFunction, text: str) -> None:
     wanted = text.removesuffix("\n")
     is_down = function.read(_STATE) == _DOWN
     if wanted not in (_UP, _DOWN) or (wanted == _DOWN and is_down):
-        raise _refuse(errno.EINVAL, function)
+        raise refuse(errno.EINVAL, function.address)
     keep(function, _STATE, text)
 
 
@@ -64,17 +64,13 @@ def set_services(function: SimulatedFunction, text: str) -> None:
     try:
         services = qat.parse_services(text.removesuffix("\n"))
     except ValueError as error:
-        raise _refuse(errno.EINVAL, function) from error
+        raise refuse(errno.EINVAL, function.address) from error
     most = 3 if function.read("device") == _6XXX else 2
     if not qat.are_possible(services) or len(services) > most:
-        raise _refuse(errno.EINVAL, function)
+        raise refuse(errno.EINVAL, function.address)
     if function.read(_STATE) == _UP:
-        raise _refuse(errno.EINVAL, function)
+        raise refuse(errno.EINVAL, function.address)
     keep(function, _SERVICES, text)
-
-
-def _refuse(number: int, function: SimulatedFunction) -> OSError:
-    return OSError(number, os.strerror(number), function.address)
 
 
 # -- debugfs ------------------------------------------------------------------
@@ -141,7 +137,7 @@ class HeartbeatFiles(kernel.Kernel):
             with self._tree.transaction() as tree:
                 # The kernel removes the directory of a device that goes down.
                 if is_down(tree, address):
-                    raise functions.refuse(errno.ENOENT, path)
+                    raise refuse(errno.ENOENT, path)
                 if name == "status":
                     _query(tree, os.path.relpath(directory, self.root), address)
         return super().read(path)

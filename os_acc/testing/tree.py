@@ -24,6 +24,11 @@ _CHUNK = 65536
 PRIVATE = ".kernel"
 
 
+def refuse(number: int, about: str) -> OSError:
+    """Return an error of the kernel."""
+    return OSError(number, os.strerror(number), about)
+
+
 class Change(NamedTuple):
     """One idempotent step: ``kind`` is file, link, directory or drop."""
 
@@ -80,7 +85,7 @@ class Transaction:
         if change is not None and change.kind == "file":
             return change.value
         if change is not None or self._is_dropped(path):
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise refuse(errno.ENOENT, path)
         fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return _read_all(fd).decode()

@@ -26,7 +26,7 @@ from os_acc.testing import (
     vendor_attributes,
 )
 from os_acc.testing.faults import Effect, InjectedFault
-from os_acc.testing.tree import PRIVATE, Transaction, Tree, serial
+from os_acc.testing.tree import PRIVATE, Transaction, Tree, refuse, serial
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
@@ -162,7 +162,7 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
         return WriteTarget("hot_reset", line)
     match = _DEVICE_FILE.fullmatch(inside)
     if match is None:
-        raise drivers.refuse(errno.EACCES, path)
+        raise refuse(errno.EACCES, path)
     return WriteTarget(match[2], match[1])
 
 
@@ -180,7 +180,7 @@ def carry_out(
     """
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
-        refusal = drivers.refuse(fault.errno, address)
+        refusal = refuse(fault.errno, address)
         return name_of(refusal), refusal
     if effect == Effect.IGNORE:
         return WriteOutcome.IGNORED.value, None

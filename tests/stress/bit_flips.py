@@ -23,7 +23,7 @@ from os_acc.objects.records import NameKind, PlacementName, PublishedNames
 from os_acc.objects.region import RecordedImage, Region
 from os_acc.store import snapshot
 from os_acc.testing import HostSpec, hosts
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree
 from tests.stress import fault_trials
 from tests.stress.simulated_host import plug, request, simulated_host
 from tests.unit.store.store_files import execute, file_in

@@ -38,7 +38,7 @@ from os_acc.testing.conformance.rules import (
     require,
 )
 from os_acc.testing.conformance.touches import Touches
-from os_acc.testing.instances import request
+from os_acc.testing.nova import request
 
 #: Instances of a run: the first for most checks, all of them for threads.
 _INSTANCES: Final = 3

@@ -17,7 +17,8 @@ from os_acc.objects.records import NO_NAMES, NameKind, PlacementName, PublishedN
 from os_acc.placement import published
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.testing import provider_tree, uuid_of
+from os_acc.testing import uuid_of
+from os_acc.testing.nova import FakeProviderTree
 from tests.unit.invalid_values import WRONG, is_told
 from tests.unit.placement.capacity_examples import CLASS, OTHER_CLASS, Ledger, provider
 from tests.unit.placement.nova_side import FOREIGN_CLASS, NEIGHBOUR, NODE, Nova
@@ -111,7 +112,7 @@ def test_the_same_again_changes_nothing_and_calls_nothing(nova, writer, monkeypa
     wanted = [capacity(1), capacity(2, traits=())]
     nova.cycle(writes(writer, *wanted))
     for name in ("new_child", "update_inventory", "add_traits", "remove_traits"):
-        monkeypatch.setattr(provider_tree.FakeProviderTree, name, None)
+        monkeypatch.setattr(FakeProviderTree, name, None)
     nova.cycle(writes(writer, *wanted))
     nova.cycle(writes(Service(writer.ledger), *wanted))
 
@@ -345,7 +346,7 @@ def restless():
 
 @pytest.mark.usefixtures("restless")
 def test_threads_may_write_into_one_tree(writer, caplog):
-    tree = provider_tree.FakeProviderTree()
+    tree = FakeProviderTree()
     tree.new_root("node1", NODE)
     wanted = [capacity(number) for number in range(1, 32)]
     failed, together = [], threading.Barrier(8)

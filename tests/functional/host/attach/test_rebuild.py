@@ -29,7 +29,7 @@ from os_acc.testing import (
     uuid_of,
 )
 from os_acc.testing.dfl import payload
-from os_acc.testing.provider_tree import FakeProviderTree
+from os_acc.testing.nova import FakeProviderTree
 from tests.expected_errors import Expected, raises
 from tests.unit import acme_card
 from tests.unit.acme_card import PCI_A, PCI_B
