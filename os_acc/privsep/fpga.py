@@ -44,8 +44,7 @@ from os_acc.privsep.permissions import RootConf
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
 PORT_ASSIGN = 0x4004B682
-# struct dfl_fpga_fme_port_pr: argsz, flags, port_id, buffer_size,
-# buffer_address.
+# struct dfl_fpga_fme_port_pr: argsz, flags, port_id, buffer_size, buffer_address.
 _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
 # FME_CAP_NUM_PORTS has three bits (drivers/fpga/dfl.h).

@@ -13,11 +13,10 @@ every call that writes runs in one forked child:
   the moment of the fork), exits by ``_exit``, and is never signalled: signals
   from a terminal or a service manager to all processes at once stay blocked.
 
-The lock files also carry the epoch of the last operation. A call that a client
-queued before it died, and whose work has been rolled back since, carries a lower
-epoch and is refused. An epoch more than a day ahead of the clock, and of all
-earlier epochs, is refused as well, and not recorded: every later call would carry
-a lower one.
+The lock files also carry the epoch of the last operation. A call that a client queued
+before it died, and whose work has been rolled back since, carries a lower epoch and is
+refused. An epoch more than a day ahead of the clock, and of all earlier epochs, is
+refused as well, and not recorded: every later call would carry a lower one.
 """
 
 from __future__ import annotations

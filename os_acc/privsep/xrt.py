@@ -4,11 +4,10 @@
 
 ``xbmgmt program --device <management function> --user <file>`` writes the user
 partition: never the card's flash (``--base``), never a partition of its shell
-(``--shell``); XRT, src/runtime_src/doc/toc/xbmgmt.rst. xclmgmt does not show the
-loaded xclbin. So ``xbutil program`` (``xrt-smi`` since XRT 2024.2) makes xocl load
-the same file: it first asks xclmgmt and adopts the xclbin that is already loaded
-(__icap_peer_xclbin_download() in icap.c). xocl then shows its UUID, which is read
-back.
+(``--shell``); XRT, src/runtime_src/doc/toc/xbmgmt.rst. xclmgmt does not show the loaded
+xclbin. So ``xbutil program`` (``xrt-smi`` since XRT 2024.2) makes xocl load the same
+file: it first asks xclmgmt and adopts the xclbin that is already loaded
+(__icap_peer_xclbin_download() in icap.c). xocl then shows its UUID, which is read back.
 
 The tools need root, but no known capability: their nodes and sysfs files belong to
 uid 0, and xclmgmt checks none for this (mgmt-ioctl.c). A tool runs in the worker's
@@ -89,12 +88,11 @@ class XrtRequest(images.ImageRequest):
 def program(call: XrtRequest) -> CallResult:
     """Load a cached xclbin into a card.
 
-    :returns: on success, ``observed`` is the canonical UUID of the xclbin. The
-        step of a refusal is ``digest`` or ``image`` if the image is not the
-        expected one, or no xclbin; ``signature`` if root trusts no signer of
-        it; ``programming`` if a tool has begun: the card may hold anything, and
-        ``observed`` has the tool's output. With any other step nothing was
-        begun.
+    :returns: on success, ``observed`` is the canonical UUID of the xclbin. The step of
+        a refusal is ``digest`` or ``image`` if the image is not the expected one, or no
+        xclbin; ``signature`` if root trusts no signer of it; ``programming`` if a tool
+        has begun: the card may hold anything, and ``observed`` has the tool's output.
+        With any other step nothing was begun.
     """
     # Read no image for a card that is missing, or that root's configuration denies.
     functions.check_exists(call.card, call.user)
