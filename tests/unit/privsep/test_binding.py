@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``take`` leaves a function with VFs or mediated devices on its driver."""
+"""``take`` binds functions to VFIO drivers alone, and leaves those that have parts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ import pytest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing import DriverSpec, FakeKernel, HostSpec, hosts
 from os_acc.testing.helper import privileged_here
 from os_acc.testing.specs import MdevParentSpec, MdevTypeSpec
 
 GPU, AUDIO, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"
 LEASE = "11111111-1111-4111-8111-111111111111"
 MDEV = "6f0c9b52-2d21-4a2e-9d3c-000000000001"
+HOST_DRIVER = "ice"
+PLACE = PciAddress.parse(NIC)
 OK = CallResult(Outcome.OK)
 
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[FakeKernel]:
-    """Return a kernel with a network card, and with a parent of mediated devices."""
+    """Return a kernel with a network card and a parent of mediated devices."""
     display, audio = hosts.gpu("0000:17")
     parent = MdevParentSpec(GPU, 2, (MdevTypeSpec("nvidia-558"),))
     display = dataclasses.replace(display, mdevs=parent)
-    spec = HostSpec((display, audio, hosts.nic("0000:3b", name="eno1", vfs=4)))
+    spec = HostSpec(
+        (display, audio, hosts.nic("0000:3b", name="eno1", vfs=4)),
+        drivers=(DriverSpec("acme-vfio-pci", manages_dma=True), DriverSpec("acme")),
+    )
     with privileged_here(), FakeKernel.build(tmp_path, spec).installed() as kernel:
         yield kernel
 
@@ -43,6 +48,13 @@ def take(kernel: FakeKernel, *addresses: str) -> list[CallResult]:
     group = kernel.group(addresses[0])
     found = binding.take(group, tuple(targets), 1, 30_000, LEASE)
     return [CallResult(*each) for each in found]
+
+
+def take_on(kernel: FakeKernel, driver: str) -> CallResult:
+    """Take the network card for a guest, on this driver."""
+    target = (PLACE.parts, functions.identity(PLACE), driver)
+    (found,) = binding.take(kernel.group(NIC), (target,), 1, 30_000, LEASE)
+    return CallResult(*found)
 
 
 def make_vfs(kernel: FakeKernel) -> None:
@@ -61,7 +73,7 @@ def test_a_pf_with_a_vf_is_refused(kernel):
         CallResult(Outcome.IN_PARTS, errno.EBUSY, NIC, "1 VF"),
     ]
     assert kernel.writes() == before
-    assert not record.exists(PciAddress.parse(NIC))
+    assert not record.exists(PLACE)
 
 
 @pytest.mark.parametrize("first", [GPU, AUDIO])
@@ -116,7 +128,7 @@ def test_a_call_may_be_repeated_after_a_guest_has_made_vfs(kernel):
 def test_a_pf_that_was_prepared_with_vfs_is_refused(kernel):
     """It is on vfio-pci without a record: the VFs may be those of other guests."""
     assert take(kernel, NIC) == [OK]
-    record.remove(PciAddress.parse(NIC))
+    record.remove(PLACE)
     below = Path(kernel.root, "sys/bus/pci/devices", NIC, "virtfn0")
     below.symlink_to("../0000:3b:02.0")
     assert take(kernel, NIC)[0].outcome == Outcome.IN_PARTS
@@ -132,4 +144,46 @@ def test_no_function_is_taken_if_the_mediated_devices_are_unknown(kernel, monkey
 
     monkeypatch.setattr(os, "listdir", fail)
     assert take(kernel, NIC) == [CallResult(Outcome.REFUSED, errno.EIO, "devices")]
-    assert not record.exists(PciAddress.parse(NIC))
+    assert not record.exists(PLACE)
+
+
+def test_a_variant_is_bound(kernel: FakeKernel) -> None:
+    assert take_on(kernel, "acme-vfio-pci") == OK
+    assert functions.driver(PLACE) == "acme-vfio-pci"
+
+
+@pytest.mark.parametrize("driver", ["acme", "nvidia", "vfiopci", "novfio"])
+def test_a_driver_of_the_host_is_not_bound(kernel: FakeKernel, driver: str) -> None:
+    before = kernel.writes()
+    refused = CallResult(Outcome.REFUSED, errno.EPERM, "driver", HOST_DRIVER)
+    assert take_on(kernel, driver) == refused
+    assert kernel.writes() == before
+    assert not record.exists(PLACE)
+
+
+@pytest.mark.parametrize("driver", ["nope_vfio_pci", "vfio", "_vfio"])
+def test_a_variant_that_is_not_loaded_leaves_all_as_it_is(
+    kernel: FakeKernel, driver: str
+) -> None:
+    before = kernel.writes()
+    refused = CallResult(Outcome.REFUSED, errno.ENODEV, "driver", HOST_DRIVER)
+    assert take_on(kernel, driver) == refused
+    assert kernel.writes() == before
+    assert not record.exists(PLACE)
+
+
+def test_a_name_with_a_blank_at_its_end_is_none(kernel: FakeKernel) -> None:
+    assert take_on(kernel, "acme-vfio-pci ").outcome == Outcome.INVALID
+
+
+def test_a_function_stays_on_its_driver_until_it_is_given_back(
+    kernel: FakeKernel,
+) -> None:
+    before = kernel.writes()
+    assert take_on(kernel, HOST_DRIVER) == OK
+    assert record.exists(PLACE)
+    target = (PLACE.parts, functions.identity(PLACE), HOST_DRIVER, "")
+    (found,) = binding.give_back(kernel.group(NIC), (target,), 1, 30_000, True, LEASE)
+    assert CallResult(*found) == OK
+    assert not record.exists(PLACE)
+    assert kernel.writes() == before

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The disks of a drive stay claimed while a sanitize operation runs in it."""
+"""The disks of a drive stay claimed while a sanitize operation runs in it.
+
+Their samples prove that they are erased, or that they are not.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.objects.nvme import SanitizeAction
+from os_acc.objects.nvme import NvmeNamespace, ReadValue, SanitizeAction
+from os_acc.objects.nvme_erasure import EraseMethod
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, record, worker
 from os_acc.privsep.kernel import LOCKS
@@ -34,6 +38,8 @@ from tests.unit.privsep.nvme_drives import (
 )
 
 NAMESPACES = (1, 2)
+SIZE = 1 << 16
+NAMESPACE = NvmeNamespace(1, SIZE // 512, 512, 0, False, None, ReadValue.ZEROES)
 
 
 @pytest.fixture
@@ -232,3 +238,42 @@ def test_a_drive_that_leaves_its_driver_after_each_call_has_no_keeper(
     fake.advance_sanitize(DRIVE, 1.0)
     assert erasing.erase(DRIVE, LEASE, SANITIZE) == 1.0
     assert functions.driver(DRIVE) == "vfio-pci"
+
+
+def verify(
+    path: Path, method: EraseMethod, before: bytes, after: bytes, size: int = SIZE
+) -> None:
+    """Verify the erasure of a disk with these contents."""
+    path.write_bytes(before)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        disk = disks.HeldDisk.of(fd, NAMESPACE)
+        path.write_bytes(after[:size])
+        disk.verify(method)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("method", [EraseMethod.FORMAT, EraseMethod.DEALLOCATE])
+def test_data_in_the_last_block_is_found(tmp_path: Path, method: EraseMethod) -> None:
+    data = bytes(SIZE - 4096) + b"data of a guest." * 256
+    with pytest.raises(OSError, match="still shows data"):
+        verify(tmp_path / "disk", method, data, data)
+
+
+def test_a_deallocated_block_reads_as_the_namespace_states(tmp_path: Path) -> None:
+    data, ones = os.urandom(SIZE), b"\xff" * SIZE
+    verify(tmp_path / "disk", EraseMethod.DEALLOCATE, data, bytes(SIZE))
+    # Format NVM may fill with ones as well.
+    verify(tmp_path / "disk", EraseMethod.FORMAT, data, ones)
+    with pytest.raises(OSError, match="still shows data"):
+        verify(tmp_path / "disk", EraseMethod.DEALLOCATE, data, ones)
+
+
+def test_a_block_that_cannot_be_read_proves_only_a_cryptographic_erase(
+    tmp_path: Path,
+) -> None:
+    data, half = os.urandom(SIZE), SIZE // 2
+    verify(tmp_path / "disk", EraseMethod.FORMAT_CRYPTO, data, os.urandom(SIZE), half)
+    with pytest.raises(OSError, match="cannot be read"):
+        verify(tmp_path / "disk", EraseMethod.FORMAT, data, bytes(SIZE), half)
