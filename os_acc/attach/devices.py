@@ -180,12 +180,20 @@ class Devices:
             if not lease.needs_erase and lease.slot is None:
                 self._forget(lease, deadline)
             return
-        has_records = is_restored or (
-            not device_state.given_back_by_reboot(self._root, lease, deadline)
-            and self._restore_or_skip(lease, deadline, is_plug)
-        )
+        # Undo step 5. A reboot may have done so.
+        has_records = is_restored
+        if not is_restored and not device_state.given_back_by_reboot(
+            self._root, lease, deadline
+        ):
+            try:
+                self.restore(lease, deadline)
+                has_records = True
+            except exception.DeviceInUse:
+                if not is_plug or not self._is_untouched(lease, deadline):
+                    raise
         if not lease.is_the_guests:
             return
+        # Undo step 4.
         plugin_steps.release(self._services, lease, deadline, is_plug)
         # The record permits the steps of the release. A reboot leaves its copy.
         if lease.needs_release and not lease.needs_erase:
@@ -194,19 +202,13 @@ class Devices:
         elif lease.needs_release and has_records:
             self.restore(lease.without(Action.RELEASE), deadline)
 
-    def _restore_or_skip(self, lease: Lease, deadline: float, is_plug: bool) -> bool:
-        """Restore the functions; return whether the helper had records of them."""
-        try:
-            self.restore(lease, deadline)
-        except exception.DeviceInUse:
-            if not is_plug or lease.programming or lease.slot is not None:
-                raise
-            # Its epoch has ended the plug. Without a record nothing has changed.
-            recorded = {each.lease for each in self._helper.recorded(deadline)}
-            if device_state.moved(self._root, lease) or lease.uuid in recorded:
-                raise
+    def _is_untouched(self, lease: Lease, deadline: float) -> bool:
+        """Return whether the plug of a device that is in use has changed nothing."""
+        if lease.programming or lease.slot is not None:
             return False
-        return True
+        # Its epoch has ended the plug. Without a record nothing has changed.
+        recorded = {each.lease for each in self._helper.recorded(deadline)}
+        return lease.uuid not in recorded and not device_state.moved(self._root, lease)
 
     def _forget(self, lease: Lease, deadline: float) -> None:
         if lease.slot is None:
