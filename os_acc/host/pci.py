@@ -187,7 +187,7 @@ def read_parents(
         above = nearest_function(tuple(target.split("/")[:-1])) if target else None
         if above is not None:
             found[address] = above
-    return MappingProxyType(found)
+    return found
 
 
 def _netdevs(root: str) -> dict[str, PciAddress]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases: the crash-safe record of the accelerators that each consumer holds."""
+"""Leases: the accelerators of each consumer, their states, and what a crash leaves."""
 
 from __future__ import annotations
 

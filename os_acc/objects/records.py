@@ -88,33 +88,26 @@ class RecordedState:
         No other plugin may offer them: it would not know what was prepared, or what
         data of a guest is left.
         """
-        return MappingProxyType(
-            {
-                address: lease.plugin
-                for lease in self.leases
-                if lease.needs_release or lease.needs_erase
-                for address in lease.members
-            }
-        )
+        return {
+            address: lease.plugin
+            for lease in self.leases
+            if lease.needs_release or lease.needs_erase
+            for address in lease.members
+        }
 
     @property
     def leased_in_parts(self) -> Mapping[PciAddress, DeviceAddress]:
         """The PFs with leased VFs, each with one such VF or a slot of it."""
-        return MappingProxyType(
-            {physfn: lease.address for lease in self.leases for physfn in lease.physfns}
-        )
+        return {pf: lease.address for lease in self.leases for pf in lease.physfns}
 
     @property
     def leased_parents(self) -> Mapping[PciAddress, MdevSlot]:
         """The PCI functions with leased mediated devices, each with one such slot."""
-        return MappingProxyType(
-            {
-                parent: slot
-                for slot in self.taken
-                if isinstance(slot, MdevSlot)
-                and (parent := slot.type.function) is not None
-            }
-        )
+        return {
+            parent: slot
+            for slot in self.taken
+            if isinstance(slot, MdevSlot) and (parent := slot.type.function) is not None
+        }
 
 
 class NameKind(enum.Enum):
