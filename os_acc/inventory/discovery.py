@@ -159,10 +159,8 @@ def discover(
     candidates = base.Candidates(
         usable, matched, frozenset(there.values()), mdev_types=types
     )
-    owners = plugin_discovery.owners_of(recorded, there, loaded.enabled)
-    offered = plugin_discovery.last_plugins(node_name, recorded, there, types)
     found = plugin_discovery.ask_all(
-        root, loaded, candidates, recorded, owners, offered, host, deadline
+        root, loaded, candidates, host, node_name, recorded, there, deadline
     )
     recorded = _accepting(recorded, found.devices, evidence.named)
     kept, absent = mdev_types.keep_capacity(root, host, found.devices, recorded)

@@ -45,20 +45,22 @@ def ask_all(
     root: str,
     loaded: Plugins,
     candidates: base.Candidates,
-    recorded: RecordedState,
-    owners: Mapping[_Owned, str],
-    offered: Mapping[DeviceName, Collection[str]],
     host: Host,
+    node_name: str,
+    recorded: RecordedState,
+    there: Mapping[str, PciAddress],
     deadline: float,
 ) -> Discovered:
     """Ask the plugins for their devices, in their order.
 
-    :param owners: see :func:`owners_of`.
-    :param offered: see :func:`last_plugins`.
+    :param there: the functions that recorded providers are named after, by UUID.
     :raises PluginFailed: a plugin lacked descriptors or memory.
     :raises DeviceStuck: the deadline has passed.
     """
-    found = Discovered(candidates.usable, candidates.mdev_types, owners)
+    types = candidates.mdev_types
+    owners = _owners_of(recorded, there, loaded.enabled)
+    offered = _last_plugins(node_name, recorded, there, types)
+    found = Discovered(candidates.usable, types, owners)
     waiting, own_drivers = set(loaded.enabled), loaded.own_vfio_drivers
     regions = _leased_regions(root, recorded)
     for each in loaded.enabled.values():
@@ -116,7 +118,7 @@ class Discovered:
     """The results of the plugins that were asked so far.
 
     :ivar left: the functions that no plugin has taken, as ``left_types`` the types.
-    :ivar owners: see :func:`owners_of`.
+    :ivar owners: see :func:`_owners_of`.
     :ivar claimed: about leased devices that several plugins serve, by address.
     :ivar offered: the functions and types that are taken, each with its plugin.
     """
@@ -190,7 +192,7 @@ class Discovered:
         of_types = (
             _without_others(each, others)
             for each in types
-            if waiting.isdisjoint(_owners(each, others))
+            if waiting.isdisjoint(_slot_owners(each, others))
         )
         return tuple(own), tuple(of_types)
 
@@ -266,7 +268,7 @@ class Discovered:
         failures = "; ".join(each.reason for each in self.set_aside)
         reason = RejectReason.PLUGIN_FAILED if failures else RejectReason.NO_PLUGIN
         left: dict[DeviceName, tuple[Collection[str], str]] = {
-            kind.type: (_owners(kind, self.owners), "") for kind in self.left_types
+            kind.type: (_slot_owners(kind, self.owners), "") for kind in self.left_types
         }
         for each in self.left:
             address, stays = each.function.address, ""
@@ -283,7 +285,7 @@ class Discovered:
             self.refused.append(RejectedDevice(name, reason, why))
 
 
-def _owners(offered: OfferedType, owners: Mapping[_Owned, str]) -> set[str]:
+def _slot_owners(offered: OfferedType, owners: Mapping[_Owned, str]) -> set[str]:
     """Return the plugins with which slots of a type stay."""
     return {owners[each.address] for each in offered.handles if each.address in owners}
 
@@ -300,7 +302,7 @@ def _without_others(offered: OfferedType, owners: Mapping[_Owned, str]) -> Offer
 # -- plugins on record -------------------------------------------------------
 
 
-def owners_of(
+def _owners_of(
     recorded: RecordedState, there: Mapping[str, PciAddress], enabled: Container[str]
 ) -> dict[_Owned, str]:
     """Return the plugin with which each leased function or slot stays.
@@ -308,8 +310,6 @@ def owners_of(
     So does the function that its provider is named after: two plugins would offer the
     provider. A plugin that has to release or erase the device owns it also if it is
     not enabled.
-
-    :param there: the functions that recorded providers are named after, by UUID.
     """
     found: dict[_Owned, str] = {}
     for lease in recorded.leases:
@@ -321,16 +321,13 @@ def owners_of(
     return found
 
 
-def last_plugins(
+def _last_plugins(
     node_name: str,
     recorded: RecordedState,
     there: Mapping[str, PciAddress],
     types: Sequence[OfferedType],
 ) -> dict[DeviceName, set[str]]:
-    """Return the plugins that last offered each function, and each of these types.
-
-    :param there: the functions that recorded providers are named after, by UUID.
-    """
+    """Return the plugins that last offered each function, and each of these types."""
     found: defaultdict[DeviceName, set[str]] = defaultdict(set)
     providers: defaultdict[PciAddress, list[str]] = defaultdict(list)
     for uuid, plugin in recorded.provider_plugins.items():

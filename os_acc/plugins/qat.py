@@ -18,22 +18,12 @@ from os_acc.host.attributes import function_path, read_text
 from os_acc.objects import qat
 from os_acc.objects.device import Device, MatchedFunction, UsableFunction, with_faults
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base, pci
 from os_acc.privsep import qat as privileged
 
-_UP: Final = "up"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Pf:
-    """The properties that the VFs of a PF have in common.
-
-    :ivar fault: the fault of all VFs; '' for none.
-    """
-
-    traits: frozenset[str] = frozenset()
-    fault: str = ""
+_UP: Final = (None, "", "up")
+_NO_TRAITS: Final = frozenset[str]()
 
 
 class QatPlugin(base.PluginBase):
@@ -44,17 +34,22 @@ class QatPlugin(base.PluginBase):
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         usable = [each for each in candidates.usable if _is_qat(each)]
-        pfs = self._pfs(usable)
+        # An entire PF that a guest gets is configured by the guest's driver.
+        vfs = [e for e in usable if e.parent.address != e.function.address]
+        pfs = {
+            address: self._read(address) for address in {e.parent.address for e in vfs}
+        }
 
         def offer_of(each: UsableFunction | MatchedFunction) -> pci.Offer | None:
             if not _is_qat(each):
                 return None
-            return pci.offer(each, pfs.get(each.parent.address, _Pf()).traits)
+            found = pfs.get(each.parent.address)
+            return pci.offer(each, found[0] if found else _NO_TRAITS)
 
         faults: dict[DeviceAddress, str] = {
-            each.function.address: pfs[each.parent.address].fault
-            for each in usable
-            if each.parent.address in pfs and pfs[each.parent.address].fault
+            each.function.address: fault
+            for each in vfs
+            if (fault := pfs[each.parent.address][1])
         }
         devices = pci.devices(self.name, candidates, usable, offer_of)
         if not faults:
@@ -64,35 +59,21 @@ class QatPlugin(base.PluginBase):
             for each in devices
         ]
 
-    def _pfs(self, usable: Iterable[UsableFunction]) -> dict[PciAddress, _Pf]:
-        """Read each PF with VFs once.
-
-        An entire PF that a guest gets is configured by the guest's driver.
-        """
-        pfs: dict[PciAddress, _Pf] = {}
-        last: PciFunction | None = None
-        for each in usable:
-            if each.parent is not last:
-                last = each.parent
-                if last.address != each.function.address:
-                    pfs[last.address] = self._read(last.address)
-        return pfs
-
-    def _read(self, pf: PciAddress) -> _Pf:
+    def _read(self, pf: PciAddress) -> tuple[frozenset[str], str]:
+        """Return the traits of a PF's services, and the fault of all its VFs or ''."""
         try:
             state = read_text(function_path(self.root, pf, qat.STATE))
             services = read_text(function_path(self.root, pf, qat.SERVICES))
         except exception.HostStepFailed as error:
             if exception.is_exhaustion(error):
                 raise
-            return _Pf(fault=f"its PF is out of order: {error.message}")
+            return frozenset(), f"its PF is out of order: {error.message}"
         # A later kernel may have more services.
         parts = (services or "").split(";")
         names = (each.name for each in qat.QatService if each in parts)
         traits = frozenset(f"CUSTOM_QAT_{name}" for name in names)
-        if state in (None, "", _UP):
-            return _Pf(traits)
-        return _Pf(traits, f"its PF {pf} is {state} (qat/state)")
+        fault = f"its PF {pf} is {state} (qat/state)" if state not in _UP else ""
+        return traits, fault
 
 
 def _is_qat(each: UsableFunction | MatchedFunction) -> bool:

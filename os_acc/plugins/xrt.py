@@ -10,8 +10,8 @@ Platforms". The management function can write the card's flash.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from oslo_config import cfg
 
@@ -26,8 +26,6 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.plugins import base, pci
 
-_Found: TypeAlias = Iterator[Device | RejectedDevice]
-
 
 class XrtPlugin(base.PluginBase):
     """One provider for each user function."""
@@ -39,12 +37,15 @@ class XrtPlugin(base.PluginBase):
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
         for usable in candidates.usable:
-            if usable.function.identity.vendor == XRT_VENDOR:
-                recorded = candidates.leased_regions.get(usable.function.address)
-                try:
-                    yield from self._function(usable, recorded)
-                except exception.HostStepFailed as error:
-                    yield pci.unreadable(usable, error)
+            if usable.function.identity.vendor != XRT_VENDOR:
+                continue
+            recorded = candidates.leased_regions.get(usable.function.address)
+            try:
+                found = self._device(usable, recorded)
+            except exception.HostStepFailed as error:
+                found = pci.unreadable(usable, error)
+            if found is not None:
+                yield found
 
     def read_region(self, region: Region) -> Region | None:
         card = xrt.read_management(self.root, region.card)
@@ -70,24 +71,20 @@ class XrtPlugin(base.PluginBase):
             )
         steps.load_xclbin(region, bitstream)
 
-    def _function(self, usable: UsableFunction, recorded: Region | None) -> _Found:
-        function = usable.function
-        management = _management_among(self.root, usable)
-        if management == function.address:
-            yield RejectedDevice(management, RejectReason.MANAGEMENT)
-        elif management is not None:
-            yield RejectedDevice(
-                function.address,
-                RejectReason.NOT_ISOLATED,
-                f"the management function {management} is in it",
-            )
-        elif recorded is not None and recorded.card.same_slot(function.address):
-            yield pci.region_device(self.name, usable, recorded)
-        elif function.driver == XRT_USER_DRIVER:
-            yield self._user(usable)
-
-    def _user(self, usable: UsableFunction) -> Device | RejectedDevice:
+    def _device(
+        self, usable: UsableFunction, recorded: Region | None
+    ) -> Device | RejectedDevice | None:
         address = usable.function.address
+        management = _management_among(self.root, usable)
+        if management == address:
+            return RejectedDevice(address, RejectReason.MANAGEMENT)
+        if management is not None:
+            detail = f"the management function {management} is in it"
+            return RejectedDevice(address, RejectReason.NOT_ISOLATED, detail)
+        if recorded is not None and recorded.card.same_slot(address):
+            return pci.region_device(self.name, usable, recorded)
+        if usable.function.driver != XRT_USER_DRIVER:
+            return None
         card = xrt.management_of(self.root, usable.function)
         if card is None:
             # Its management function belongs to an outer host, or has no driver: the
