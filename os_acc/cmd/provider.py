@@ -71,12 +71,12 @@ class ProviderSync(base.Listing):
             environment.check_owner(self.settings.state_path)
         look = self.look()
         self.remark_if_none_named()
-        wanted = capacity.capacities(look.inventory.providers.values(), look.recorded)
+        found = capacity.capacities(look.inventory.providers.values(), look.recorded)
         publisher = service.new_publisher(self.os_acc.config, self.settings)
         deadline = publisher.deadline()
         if parsed_args.dry_run:
-            plan = publisher.difference(wanted, look.recorded.published_names, deadline)
-            steps, refused = plan.steps, plan.refused
+            plan = publisher.difference(found, look.recorded.published_names, deadline)
+            changes, refused = plan.steps, plan.refused
         else:
             state_path, inventory = self.settings.state_path, look.inventory
             store = Store.open(state_path, inspection.STORE_SECONDS, deadline=deadline)
@@ -87,12 +87,12 @@ class ProviderSync(base.Listing):
                 inventory.provider_plugins,
                 inventory.mdev_totals,
             )
-            found = publisher.sync(wanted, store, deadline)
-            store.record_providers(found.recognized)
-            steps, refused = found.done, found.refused
+            published = publisher.sync(found, store, deadline)
+            store.record_providers(published.recognized)
+            changes, refused = published.done, published.refused
         self.is_failed = bool(refused)
         for refusal in refused:
             self.remark(f"refused: {refusal}")
         return ("Step", "Change"), [
-            (number, str(step)) for number, step in enumerate(steps, start=1)
+            (number, str(step)) for number, step in enumerate(changes, start=1)
         ]

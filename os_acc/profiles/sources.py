@@ -24,7 +24,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import yaml
 from oslo_config import cfg
@@ -59,25 +59,6 @@ _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CheckedProfile: TypeAlias = DeviceProfile | exception.OsAccError
 
 
-class ProfileSource(Protocol):
-    """A source of device profiles."""
-
-    def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """Return the profile with this name or UUID.
-
-        :param deadline: on the clock of :func:`time.monotonic`.
-        :raises NotFound: the source does not have the profile.
-        :raises InvalidProfile: the profile is invalid.
-        :raises ServiceUnavailable: the source does not answer.
-        """
-
-    def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
-        """Yield the profiles or their errors, each with its source, in no order.
-
-        :raises ServiceUnavailable: the source does not answer.
-        """
-
-
 # -- files ------------------------------------------------------------------
 
 
@@ -91,9 +72,12 @@ class ProfileFiles:
         self._path = path
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`.ProfileSource.profile`.
+        """Return the profile with this name or UUID.
 
+        :param deadline: on the clock of :func:`time.monotonic`.
+        :raises NotFound: no file has the profile.
         :raises InvalidProfile: the profile is invalid, or not unique.
+        :raises ServiceUnavailable: a file cannot be read.
         """
         found, errors = [], []
         for where, entry in self._entries(deadline):
@@ -119,7 +103,10 @@ class ProfileFiles:
         )
 
     def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
-        """See :meth:`.ProfileSource.checked`; the source is a file."""
+        """Yield the profiles or their errors, each with its file, in no order.
+
+        :raises ServiceUnavailable: the directory cannot be read.
+        """
         entries = list(self._entries(deadline))
         called = Counter(
             each
@@ -318,7 +305,9 @@ class Cyborg:
     """The device profiles of Cyborg's API, version 2; thread-safe.
 
     ``GET /v2/device_profiles`` is the only request to Cyborg, and changes nothing:
-    https://docs.openstack.org/api-ref/accelerator/.
+    https://docs.openstack.org/api-ref/accelerator/. Each method raises
+    :class:`.ServiceUnavailable` if Cyborg does not answer, and
+    :class:`.InvalidConfiguration` if it denies access or the endpoint is wrong.
 
     :param conf: the configuration, read at the first request.
     """
@@ -327,10 +316,7 @@ class Cyborg:
         self._link = ServiceClient(conf, SERVICE)
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`.ProfileSource.profile`.
-
-        :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
-        """
+        """See :meth:`ProfileFiles.profile`."""
         for entry in self._listed(deadline):
             if isinstance(entry, Mapping) and parser.is_called(entry, name):
                 return parser.read(entry)
@@ -341,10 +327,7 @@ class Cyborg:
         )
 
     def checked(self, deadline: float) -> Iterator[tuple[str, CheckedProfile]]:
-        """See :meth:`.ProfileSource.checked`.
-
-        :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
-        """
+        """See :meth:`ProfileFiles.checked`."""
         for entry in self._listed(deadline):
             try:
                 yield SERVICE.name, parser.read(entry)
@@ -361,3 +344,6 @@ class Cyborg:
 def _profiles(answer: Response) -> list[object]:
     # Not parsed yet: an invalid profile must not hide the others.
     return [each.found for each in responses.document(answer)["device_profiles"]]
+
+
+ProfileSource: TypeAlias = ProfileFiles | Cyborg
