@@ -74,7 +74,7 @@ def lease(
     )
 
 
-class Ledger:
+class RecordedNames:
     """The record of published names, as in the store."""
 
     def __init__(self, initial: PublishedNames = NO_NAMES) -> None:
