@@ -11,6 +11,7 @@ of others to our providers, are not changed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -52,7 +53,7 @@ _OF_EARLIER_NODE: Final = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class DesiredState:
     """The desired state of this node in Placement.
 
@@ -73,11 +74,16 @@ class DesiredState:
         found = (each.provider.card for each in self.wanted if each.provider)
         return {card.uuid: card for card in found if card is not None}
 
+    @functools.cached_property
+    def names(self) -> Mapping[str, frozenset[PlacementName]]:
+        """The resource classes and traits that each wanted provider is to have."""
+        return {each.uuid: _names_of(each) for each in self.wanted}
+
     @property
     def assigned(self) -> PublishedNames:
-        """The names that the wanted providers are to have."""
+        """The names that the wanted providers are to have; others only keep leases."""
         return PublishedNames.of_mapping(
-            {each.uuid: _names_of(each) for each in self.wanted if each.provider}
+            {each.uuid: self.names[each.uuid] for each in self.wanted if each.provider}
         )
 
     def ours(self, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
@@ -91,15 +97,11 @@ class DesiredState:
 
     def gone(self, contents: Mapping[str, ProviderContents]) -> PublishedNames:
         """Return the names on record that are neither wanted nor present."""
-        wanted = {each.uuid: _names_of(each) for each in self.wanted}
-        return PublishedNames.of_mapping(
-            {
-                uuid: names
-                - contents.get(uuid, EMPTY).names
-                - wanted.get(uuid, frozenset())
-                for uuid, names in self.published_names.assigned.items()
-            }
-        )
+        gone = {}
+        for uuid, names in self.published_names.assigned.items():
+            if unwanted := names.difference(self.names.get(uuid, ())):
+                gone[uuid] = unwanted - contents.get(uuid, EMPTY).names
+        return PublishedNames.of_mapping(gone)
 
 
 class ActualState:
@@ -185,7 +187,7 @@ class _Planning:
     def plan(self) -> ChangePlan:
         places = [*self._cards(), *self._places()]
         present = [each for each in self._goal.wanted if each.uuid in self._there]
-        makes = list(self._makes(present))
+        makes = list(self._makes(each.uuid for each in present))
         contents = [step for each in present for step in self._contents(each)]
         wanted = {each.uuid for each in self._goal.wanted}
         leaving = self._goal.ours(self._tree.nodes) - wanted - {self._tree.root.uuid}
@@ -259,10 +261,10 @@ class _Planning:
 
     # -- inventories and traits ---------------------------------------------------
 
-    def _makes(self, present: Sequence[Capacity]) -> Iterator[Step]:
+    def _makes(self, present: Iterable[str]) -> Iterator[Step]:
         """Yield the creation of missing custom names; refuse missing standard names."""
         new = frozenset[PlacementName]().union(
-            *(_names_of(each) - self._have(each.uuid).names for each in present)
+            *(self._goal.names[uuid] - self._have(uuid).names for uuid in present)
         )
         for name in _sorted(new - self._tree.existing(new)):
             if name.is_custom:
@@ -374,10 +376,9 @@ class _Planning:
     # -- names ------------------------------------------------------------------------
 
     def _deletes(self) -> Iterator[Step]:
-        unused = self._record.created.difference(
-            *(each.names for each in self._after.values()),
-            *map(_names_of, self._goal.wanted),
-        )
+        unused = self._record.created.difference(*self._goal.names.values())
+        if unused:
+            unused = unused.difference(*(each.names for each in self._after.values()))
         for name in _sorted(self._tree.deletable(unused, self._record)):
             yield DeleteName(name)
 
