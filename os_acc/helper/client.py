@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Client of the privileged helper.
-
-It turns the helper's plain answers into typed errors. See
-:mod:`os_acc.helper.connection` for the start and replacement of the helper.
-"""
+"""Client of the privileged helper: typed calls, and typed errors for its answers."""
 
 from __future__ import annotations
 
@@ -104,8 +100,8 @@ class Helper:
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
-        turn = self._turn(privsep.base, deadline)
-        mode, path, why = turn.ask(permissions.limits)
+        link, limit = self._turn(privsep.base, deadline)
+        mode, path, why = link.ask(permissions.limits, limit)
         return LimitMode(mode), path, why
 
     def take(self, leases: Sequence[Lease], deadline: float) -> None:
@@ -115,15 +111,15 @@ class Helper:
         :raises DeviceInParts: one of them has VFs or mediated devices.
         :raises HostError: the host refused it.
         """
-        turn = self._turn(privsep.base, deadline)
+        link, limit = self._turn(privsep.base, deadline)
         calls = [
             TakeRequest(
-                *_group(each, _targets(each), turn.milliseconds),
+                *_group(each, _targets(each), limit),
                 *(each.uuid, each.eraser, each.releaser, self._node),
             )
             for each in leases
         ]
-        found = _ask_each(turn, "take", calls)
+        found = _ask_each(link, limit, "take", calls)
         for lease, answers in zip(leases, found, strict=True):
             errors.check(lease.functions, answers)
 
@@ -135,10 +131,10 @@ class Helper:
         :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises HostError: the host refused it.
         """
-        turn = self._turn(privsep.base, deadline)
+        link, limit = self._turn(privsep.base, deadline)
         use = FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST
         request = ReserveRequest(
-            *_group(lease, _targets(lease), turn.milliseconds),
+            *_group(lease, _targets(lease), limit),
             lease=lease.uuid,
             use=use,
             instead_of=instead_of,
@@ -146,7 +142,7 @@ class Helper:
             releaser=lease.releaser,
             node=self._node,
         )
-        errors.check(lease.functions, turn.ask(claims.reserve, request))
+        errors.check(lease.functions, link.ask(claims.reserve, limit, request))
 
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
@@ -155,15 +151,15 @@ class Helper:
 
         :raises HostError: one of them is on its VFIO driver for the guest.
         """
-        turn = self._turn(privsep.base, deadline)
-        call = tuple(addresses), epoch, turn.milliseconds, lease
+        link, limit = self._turn(privsep.base, deadline)
+        call = tuple(addresses), epoch, limit, lease
         request = claims.ForgetRequest(*call)
-        errors.check(addresses, turn.ask(claims.forget, request))
+        errors.check(addresses, link.ask(claims.forget, limit, request))
 
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
         """List the functions and slots that the helper has taken in this boot."""
-        turn = self._turn(privsep.base, deadline)
-        return tuple(HelperRecord.of(*each) for each in turn.ask(claims.claimed))
+        link, limit = self._turn(privsep.base, deadline)
+        return tuple(HelperRecord.of(*each) for each in link.ask(claims.claimed, limit))
 
     def give_back(
         self, lease: Lease, deadline: float, *, proven_free: bool = False
@@ -175,9 +171,9 @@ class Helper:
 
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
-        turn = self._turn(privsep.base, deadline)
-        request = _give_back(lease, turn.milliseconds, proven_free=proven_free)
-        answers = turn.ask(binding.give_back, request)
+        link, limit = self._turn(privsep.base, deadline)
+        request = _give_back(lease, limit, proven_free=proven_free)
+        answers = link.ask(binding.give_back, limit, request)
         outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
             self.check_free(lease.functions, deadline)
@@ -195,10 +191,10 @@ class Helper:
             error. Leases with a function that is held, gone or exchanged, or that
             refuses the epoch, are absent: call :meth:`give_back` for each.
         """
-        turn = self._turn(privsep.base, deadline)
-        calls = [_give_back(each, turn.milliseconds) for each in leases]
+        link, limit = self._turn(privsep.base, deadline)
+        calls = [_give_back(each, limit) for each in leases]
         found: dict[str, exception.OsAccError | None] = {}
-        answered = _ask_each(turn, "give_back", calls)
+        answered = _ask_each(link, limit, "give_back", calls)
         for lease, answers in zip(leases, answered, strict=True):
             try:
                 errors.check(lease.functions, answers)
@@ -237,10 +233,10 @@ class Helper:
     def _remove_mdev(
         self, lease: Lease, slot: MdevSlot, deadline: float, *, keeps_record: bool
     ) -> None:
-        turn = self._turn(privsep.base, deadline)
-        call = slot, lease.uuid, lease.epoch, turn.milliseconds
+        link, limit = self._turn(privsep.base, deadline)
+        call = slot, lease.uuid, lease.epoch, limit
         request = mdev.RemoveRequest(*call, keeps_record)
-        errors.check([slot], [turn.ask(mdev.remove, request)])
+        errors.check([slot], [link.ask(mdev.remove, limit, request)])
 
     def repair_slot(self, lease: Lease, slot: MdevSlot, deadline: float) -> None:
         """Replace the helper's damaged record of a slot by one for a lease.
@@ -256,10 +252,10 @@ class Helper:
         slot: MdevSlot,
         deadline: float,
     ) -> None:
-        turn = self._turn(privsep.base, deadline)
-        call = slot, lease.uuid, lease.epoch, turn.milliseconds
+        link, limit = self._turn(privsep.base, deadline)
+        call = slot, lease.uuid, lease.epoch, limit
         request = mdev.SlotRequest(*call, lease.releaser, self._node)
-        errors.check([slot], [turn.ask(entrypoint, request)])
+        errors.check([slot], [link.ask(entrypoint, limit, request)])
 
     def check_unused(self, lease: Lease, deadline: float) -> None:
         """Check that no process holds the functions of a lease, or its mediated device.
@@ -269,8 +265,8 @@ class Helper:
         if lease.slot is None:
             self.check_free(lease.functions, deadline)
             return
-        turn = self._turn(privsep.inspect, deadline)
-        answer = turn.ask(holders.mdev_holders, holders.MdevRequest(lease.uuid))
+        link, limit = self._turn(privsep.inspect, deadline)
+        answer = link.ask(holders.mdev_holders, limit, holders.MdevRequest(lease.uuid))
         errors.check_holders(str(lease.slot), answer)
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
@@ -278,9 +274,10 @@ class Helper:
 
         :raises DeviceInUse: a process does, or even root cannot determine it.
         """
-        turn = self._turn(privsep.inspect, deadline)
+        link, limit = self._turn(privsep.inspect, deadline)
         request = holders.HoldersRequest(tuple(addresses))
-        errors.check_holders(str(addresses[0]), turn.ask(holders.holders, request))
+        answer = link.ask(holders.holders, limit, request)
+        errors.check_holders(str(addresses[0]), answer)
 
     def run_step(
         self,
@@ -292,7 +289,7 @@ class Helper:
         purpose: StepPurpose = StepPurpose.OTHER,
     ) -> CallResult:
         """Run a plugin's step in the time left; see :mod:`.helper.vendor_steps`."""
-        turn = self._turn(step.context, deadline, most=_LONGEST_STEP)
+        link, limit = self._turn(step.context, deadline, most=_LONGEST_STEP)
         members = _targets(lease)
         if lease.slot and lease.slot.type.function and lease.parent:
             members = (BindTarget(lease.slot.type.function, lease.parent.numbers),)
@@ -300,10 +297,10 @@ class Helper:
         if region is not None:
             cards = (BindTarget(region.card, region.identity.numbers),)
         request = steps.StepRequest(
-            *(lease.address, members, cards, lease.epoch, turn.milliseconds),
+            *(lease.address, members, cards, lease.epoch, limit),
             *(lease.uuid, arguments, purpose, lease.releaser),
         )
-        return CallResult(*turn.ask(step.entry, request))
+        return CallResult(*link.ask(step.entry, limit, request))
 
     def read_health(
         self,
@@ -312,10 +309,10 @@ class Helper:
         deadline: float,
     ) -> CallResult:
         """Run a health step; see :mod:`os_acc.inventory.health_steps`."""
-        turn = self._turn(step.context, deadline)
+        link, limit = self._turn(step.context, deadline)
         target = BindTarget(function.address, function.identity.numbers)
-        request = steps.HealthRequest(target, turn.milliseconds, step.arguments)
-        return CallResult(*turn.ask(step.entry, request))
+        request = steps.HealthRequest(target, limit, step.arguments)
+        return CallResult(*link.ask(step.entry, limit, request))
 
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
@@ -365,10 +362,10 @@ class Helper:
         deadline: float,
         context: privsep.Context = privsep.base,
     ) -> None:
-        turn = self._turn(context, deadline)
+        link, limit = self._turn(context, deadline)
         place = card.address, card.identity.numbers
-        request = CardRequest(*place, count, epoch, turn.milliseconds)
-        answer = turn.ask(entrypoint, request)
+        request = CardRequest(*place, count, epoch, limit)
+        answer = link.ask(entrypoint, limit, request)
         if CallResult(*answer).outcome == Outcome.IN_USE:
             self.check_free([card.address], deadline)
         errors.check([card.address], [answer])
@@ -415,7 +412,7 @@ class Helper:
                 f"{region} cannot be programmed",
                 reason=exception.RegionReason.NOT_PROGRAMMABLE,
             )
-        turn = self._turn(privsep.image, deadline)
+        link, limit = self._turn(privsep.image, deadline)
         image, header = bitstream.image, bitstream.header
         signature = (image.properties.get(k, "") for k in policy.SIGNATURE_PROPERTIES)
         request = ImageRequest(
@@ -427,10 +424,10 @@ class Helper:
             offset=header.payload_offset,
             size=header.payload_size,
             epoch=epoch,
-            milliseconds=turn.milliseconds,
+            milliseconds=limit,
             signature=tuple(signature),
         )
-        result = CallResult(*turn.ask(entrypoint, request))
+        result = CallResult(*link.ask(entrypoint, limit, request))
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
@@ -442,8 +439,8 @@ class Helper:
 
     def _turn(
         self, context: privsep.Context, deadline: float, most: float | None = None
-    ) -> connection.Turn:
-        """Wait for the helper; return a call with the time left for the kernel.
+    ) -> tuple[connection.Connection, int]:
+        """Wait for the helper; return it, and the milliseconds for the kernel.
 
         :param most: the maximum in seconds; None: ``write_timeout``.
         """
@@ -452,27 +449,30 @@ class Helper:
         link.start().wait(deadline)
         most = self.write_timeout if most is None else most
         seconds = min(most, deadlines.left(deadline))
-        return connection.Turn(link, max(1, int(seconds * 1000)))
+        return link, max(1, int(seconds * 1000))
 
 
 def _ask_each(
-    turn: connection.Turn, name: str, requests: Sequence[Request]
+    link: connection.Connection,
+    limit: int,
+    name: str,
+    requests: Sequence[Request],
 ) -> Sequence[Any]:
     """Ask an entry point of ``binding`` once; return the answers for each lease."""
     if not requests:
         return []
     if len(requests) == 1:
-        return [turn.ask(getattr(binding, name), requests[0])]
+        return [link.ask(getattr(binding, name), limit, requests[0])]
     call = binding.SeveralRequest(name, tuple(each.values() for each in requests))
-    found: Sequence[Any] = turn.ask(binding.several, call)
+    found: Sequence[Any] = link.ask(binding.several, limit, call)
     return found
 
 
 def _group(
-    lease: Lease, targets: tuple[BindTarget, ...], milliseconds: int
+    lease: Lease, targets: tuple[BindTarget, ...], limit: int
 ) -> tuple[int, tuple[BindTarget, ...], int, int]:
     assert lease.handle.iommu_group is not None
-    return lease.handle.iommu_group, targets, lease.epoch, milliseconds
+    return lease.handle.iommu_group, targets, lease.epoch, limit
 
 
 def _targets(lease: Lease) -> tuple[BindTarget, ...]:
@@ -487,13 +487,13 @@ def _targets(lease: Lease) -> tuple[BindTarget, ...]:
 
 
 def _give_back(
-    lease: Lease, milliseconds: int, *, proven_free: bool = False
+    lease: Lease, limit: int, *, proven_free: bool = False
 ) -> GiveBackRequest:
     prior = (
         target._replace(driver=each.driver or "", override=each.driver_override or "")
         for target, each in zip(_targets(lease), lease.prior, strict=True)
     )
     return GiveBackRequest(
-        *_group(lease, tuple(prior), milliseconds),
+        *_group(lease, tuple(prior), limit),
         *(proven_free, lease.uuid, lease.eraser, lease.releaser),
     )

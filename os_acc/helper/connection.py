@@ -121,12 +121,17 @@ class Connection:
         return start
 
     def ask(
-        self, entrypoint: Callable[..., Any], seconds: float, args: tuple[object, ...]
+        self,
+        entrypoint: Callable[..., Any],
+        milliseconds: int,
+        request: Request | None = None,
     ) -> Any:
         """Call an entry point, and return its answer.
 
+        :param milliseconds: time limit for the kernel.
         :raises HelperLost: the helper ended, went silent, or has failed.
         """
+        args = () if request is None else request.values()
         if not self._context.client_mode:
             return entrypoint(*args)
         channel = self._context.channel
@@ -134,6 +139,8 @@ class Connection:
             raise exception.HelperLost(
                 "the connection to the privileged helper is closed"
             )
+        # The helper's own deadline is earlier, so that its answer can arrive.
+        seconds = milliseconds / 1000 + deadlines.ANSWER
         try:
             return _answer(channel.send_recv(_call(entrypoint, args), seconds))
         except comm.PrivsepTimeout as error:
@@ -224,26 +231,6 @@ class Connection:
                 return
         # Too late: another helper has been started meanwhile.
         _shut(channel)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Turn:
-    """One call of a helper that runs.
-
-    :ivar milliseconds: time limit for the kernel, passed to the helper.
-    """
-
-    link: Connection
-    milliseconds: int
-
-    def ask(
-        self, entrypoint: Callable[..., Any], request: Request | None = None
-    ) -> Any:
-        """Call an entry point; see :meth:`Connection.ask`."""
-        # The helper's own deadline is earlier, so that its answer can arrive.
-        seconds = self.milliseconds / 1000 + deadlines.ANSWER
-        values = () if request is None else request.values()
-        return self.link.ask(entrypoint, seconds, values)
 
 
 def _call(

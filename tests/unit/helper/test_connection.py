@@ -15,7 +15,7 @@ import time
 import pytest
 from oslo_privsep import comm
 
-from os_acc import exception, privsep
+from os_acc import deadlines, exception, privsep
 from os_acc.helper import connection
 from os_acc.privsep import holders
 
@@ -55,7 +55,8 @@ def channels(monkeypatch):
 
 
 @pytest.fixture
-def link(channels) -> connection.Connection:
+def link(channels, monkeypatch) -> connection.Connection:
+    monkeypatch.setattr(deadlines, "ANSWER", 0.0)
     link = connection.Connection(privsep.inspect)
     link.start().wait(time.monotonic() + PATIENCE)
     return link
@@ -72,9 +73,9 @@ class Call(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.answer = self._link.ask(
-                holders.holders, self._seconds, (self._argument,)
-            )
+            request = holders.HoldersRequest(self._argument)
+            limit = int(self._seconds * 1000)
+            self.answer = self._link.ask(holders.holders, limit, request)
         except exception.OsAccError as error:
             self.answer = error
 
