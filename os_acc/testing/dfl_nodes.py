@@ -159,7 +159,8 @@ class DflNodes(LoggedCalls):
             outcome = name_of(refused) if refused else WriteOutcome.KILLED_BEFORE.value
             begins = refused is None and effect != Effect.KILL_BEFORE
             if begins:
-                dfl.begin(tree, card, number)
+                # fpga_bridges_disable() and so on.
+                dfl.change(tree, card, number, "write complete", disabled=1)
             else:
                 self._note(tree, path, text, outcome)
         if not begins:
@@ -167,13 +168,18 @@ class DflNodes(LoggedCalls):
         self._wait_while(lambda tree: faults.hangs(tree, fault), path, text)
         with self._tree.transaction() as tree:
             if fault is not None and error:
-                status = tuple(fault.text.splitlines())
-                dfl.fail(tree, card, number, status, NOTHING)
+                # The port stays disabled.
+                failed, status = "write complete error", fault.text.splitlines()
+                dfl.change(
+                    tree, card, number, failed, status=status, function_id=NOTHING
+                )
                 refused = refuse(error, node)
                 outcome = name_of(refused)
             else:
-                lies = effect == Effect.IGNORE
-                dfl.complete(tree, card, number, None if lies else function_id)
+                new = None if effect == Effect.IGNORE else function_id
+                dfl.change(
+                    tree, card, number, "operating", disabled=-1, function_id=new
+                )
                 outcome = _OUTCOMES.get(effect, WriteOutcome.DONE).value
             self._note(tree, path, text, outcome)
         end(outcome, refused, node)

@@ -20,7 +20,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
 from os_acc.objects.mdev import DeviceAddress
-from os_acc.testing import Snapshot
+from os_acc.testing import Snapshot, request
 from os_acc.testing.demo import host
 from os_acc.testing.demo.host import DemoHost
 
@@ -41,13 +41,11 @@ class Story:
     def __init__(self, host: DemoHost) -> None:
         self._host = host
         self._out = terminal = Terminal()
-        self._one: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-1"}
-        self._two: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-2"}
-        self._three: InstanceDict = {
-            "uuid": uuidutils.generate_uuid(),
-            "name": "guest-3",
-        }
-        self._guests = (self._one, self._two, self._three)
+        self._guests: list[InstanceDict] = [
+            {"uuid": uuidutils.generate_uuid(), "name": f"guest-{number}"}
+            for number in (1, 2, 3)
+        ]
+        self._one, self._two, self._three = self._guests
         names = {each["uuid"]: each["name"] for each in self._guests}
         self._show = Views(host, terminal, names)
 
@@ -80,27 +78,23 @@ class Story:
         self, manager: Manager, gpu: Provider, nic: Provider
     ) -> tuple[DeviceAddress, ...]:
         self._out.step("Plug two accelerators for guest-1")
-        extra_specs = {
-            f"resources1:{_GPU}": "1",
-            f"resources2:{_NIC}": "1",
-            "group_policy": "isolate",
-        }
-        selected_rp = {
-            "allocations": {
-                gpu.uuid: {"resources": {_GPU: 1}},
-                nic.uuid: {"resources": {_NIC: 1}},
-            },
-            "mappings": {"1": [gpu.uuid], "2": [nic.uuid]},
-        }
-        for key, value in extra_specs.items():
-            self._out.say(f"flavor: {key} = {value}")
-        entries = os_acc.plug(self._one, selected_rp, extra_specs)
-        self._out.say("os_acc.plug() returns")
-        self._show.entries(entries)
+        selected_rp, extra_specs = request(gpu, nic)
+        del extra_specs["group_policy"]
+        extra_specs["group_policy"] = "isolate"
+        self._plug(self._one, selected_rp, extra_specs)
         leases = manager.store.leases(self._one["uuid"])
         functions = tuple(address for lease in leases for address in lease.members)
         self._show.bindings(functions)
         return functions
+
+    def _plug(
+        self, guest: InstanceDict, selected_rp: Any, extra_specs: dict[str, str]
+    ) -> None:
+        for key, value in extra_specs.items():
+            self._out.say(f"flavor: {key} = {value}")
+        entries = os_acc.plug(guest, selected_rp, extra_specs)
+        self._out.say("os_acc.plug() returns")
+        self._show.entries(entries)
 
     def _xml(self) -> None:
         self._out.step("The XML that Nova's libvirt driver makes of these entries")
@@ -146,11 +140,7 @@ class Story:
             f"trait1:{_PROGRAMMABLE}": "required",
             "accel1:function_name": "gzip",
         }
-        for key, value in extra_specs.items():
-            self._out.say(f"flavor: {key} = {value}")
-        entries = os_acc.plug(self._three, {"uuid": fpga.uuid}, extra_specs)
-        self._out.say("os_acc.plug() returns")
-        self._show.entries(entries)
+        self._plug(self._three, {"uuid": fpga.uuid}, extra_specs)
         (held,) = self._host.kernel.held_by_hardware(fpga.device.address)
         self._out.say(f"the card holds {held}")
         (fpga,) = (each for each in service.get().providers() if each.uuid == fpga.uuid)
