@@ -207,28 +207,35 @@ def _acquire(process: _Process, path: str, deadline: float) -> int | None:
     """Return the locked file; None: another process held it until the deadline."""
     pause = _FIRST_PAUSE
     while True:
-        try:
-            fd = process.open(path)
-        except OSError as error:
-            raise errors.from_os_error(error, path) from error
         with contextlib.ExitStack() as opened:
-            opened.callback(process.close, fd)
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_named(fd, path):
-                    opened.pop_all()
-                    return fd
-                continue
-            except (BlockingIOError, PermissionError):
-                if not (left := _left(deadline)):
-                    return None
+                fd = process.open(path)
+                opened.callback(process.close, fd)
+                if _lock(fd, path):
+                    if _is_named(fd, path):
+                        opened.pop_all()
+                        return fd
+                    continue
             except OSError as error:
-                raise exception.StateUnavailable(
-                    f"{path} cannot be locked: {error}",
-                    hint="the state directory has to be on a file system with locks",
-                ) from error
+                raise errors.from_os_error(error, path) from error
+        if not (left := _left(deadline)):
+            return None
         time.sleep(min(pause, left))
         pause = min(2 * pause, POLL_INTERVAL)
+
+
+def _lock(fd: int, path: str) -> bool:
+    """Lock a file; return False if another process holds its lock."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        raise exception.StateUnavailable(
+            f"{path} cannot be locked: {error}",
+            hint="the state directory has to be on a file system with locks",
+        ) from error
+    return True
 
 
 def _is_named(fd: int, path: str) -> bool:
