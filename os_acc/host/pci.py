@@ -132,7 +132,7 @@ _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_MAY_READ = 0o004
 # Much faster as a sort key than comparing dataclasses.
-_PARTS = operator.attrgetter("parts")
+_PARTS = operator.attrgetter("domain", "bus", "slot", "function")
 
 
 def scan(root: str) -> Host:

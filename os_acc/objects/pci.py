@@ -102,6 +102,7 @@ def _parse(text: str) -> PciAddress:
     return PciAddress(*(int(part, 16) for part in match.groups()))
 
 
+@functools.lru_cache(_KEPT)
 def function_named(text: str) -> PciAddress | None:
     """Return the address that a text is; None: it is none."""
     try:

@@ -362,7 +362,7 @@ def _places(value: object) -> set[DeviceName]:
         case MdevSlot() | OfferedType():
             return {value.type}
         case str():
-            if (address := function_named(value)) is not None:
+            if (address := function_named(str.__str__(value))) is not None:
                 return {address}
         case AttachHandle():
             return _places(value.address) | _places(value.members)
