@@ -60,7 +60,9 @@ def ask_all(
     types = candidates.mdev_types
     owners = _owners_of(recorded, there, loaded.enabled)
     offered = _last_plugins(node_name, recorded, there, types)
-    found = Discovered(candidates.usable, types, owners)
+    drivers = {each.driver for each in candidates.usable}
+    staying = frozenset([each for each in drivers if not is_vfio_driver(each)])
+    found = Discovered(candidates.usable, types, owners, staying)
     waiting, own_drivers = set(loaded.enabled), loaded.own_vfio_drivers
     regions = _leased_regions(root, recorded)
     for each in loaded.enabled.values():
@@ -119,6 +121,7 @@ class Discovered:
 
     :ivar left: the functions that no plugin has taken, as ``left_types`` the types.
     :ivar owners: see :func:`_owners_of`.
+    :ivar staying: the drivers of the host on which functions stay.
     :ivar claimed: about leased devices that several plugins serve, by address.
     :ivar offered: the functions and types that are taken, each with its plugin.
     """
@@ -126,6 +129,7 @@ class Discovered:
     left: tuple[UsableFunction, ...]
     left_types: tuple[OfferedType, ...]
     owners: Mapping[_Owned, str]
+    staying: frozenset[str]
     claimed: dict[_Owned, str] = dataclasses.field(default_factory=dict)
     devices: list[Device] = dataclasses.field(default_factory=list)
     refused: list[RejectedDevice] = dataclasses.field(default_factory=list)
@@ -178,12 +182,7 @@ class Discovered:
             stays on another driver is not for it.
         """
         usable, types = self.left, self.left_types
-        foreign = {
-            driver
-            for driver in {each.driver for each in usable} - own_drivers
-            if not is_vfio_driver(driver)
-        }
-        if foreign:
+        if foreign := self.staying - own_drivers:
             usable = tuple(each for each in usable if each.driver not in foreign)
         if not self.owners:
             return usable, types
@@ -274,7 +273,7 @@ class Discovered:
             address, stays = each.function.address, ""
             if each.driver in own_drivers:
                 stays = f"it stays on {each.driver}"
-            elif not is_vfio_driver(each.driver):
+            elif each.driver in self.staying:
                 stays = f"no plugin has {each.driver} in own_vfio_drivers"
             owner = self.owners.get(address)
             left[address] = ([owner] if owner else [], stays)

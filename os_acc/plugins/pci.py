@@ -129,14 +129,16 @@ def family_of(function: PciFunction) -> Family:
     if (known := BY_ID.get((vendor, product))) is not None:
         return known
     base_class, sub_class = function.class_code >> 16, function.class_code >> 8 & 0xFF
-    keys = (
+    for key in (
         (vendor, base_class, sub_class),
         (vendor, base_class, None),
         (vendor, None, None),
         (None, base_class, sub_class),
         (None, base_class, None),
-    )
-    return next((_BY_CLASS[key] for key in keys if key in _BY_CLASS), _ANY)
+    ):
+        if key in _BY_CLASS:
+            return _BY_CLASS[key]
+    return _ANY
 
 
 def id_trait(identity: PciIdentity) -> str:
