@@ -70,13 +70,13 @@ class _Host:
     """A compute node, its devices, and the service that publishes them."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, devices: int) -> None:
-        self._ledger = RecordedNames()
+        self._record = RecordedNames()
         self._publisher = Publisher(conf, name)
         self._wanted = [_capacity(name, number) for number in range(devices)]
 
     def publish(self) -> SyncResult:
         return self._publisher.sync(
-            self._wanted, self._ledger, time.monotonic() + _SECONDS
+            self._wanted, self._record, time.monotonic() + _SECONDS
         )
 
     def change_one(self) -> None:
