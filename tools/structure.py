@@ -5,7 +5,8 @@
 ``python tools/structure.py`` prints a table: lines and files, the cost of a plug, of
 its confirmation and of the unplug, the fields of a lease, and words that the vocabulary
 excludes. The operations run on the simulated kernel, with privileged code in the same
-process.
+process. The layers of imports are rules in ``pyproject.toml``, which ``lint-imports``
+checks.
 """
 
 from __future__ import annotations

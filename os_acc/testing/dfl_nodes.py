@@ -22,13 +22,7 @@ from os_acc.testing import dfl, faults, holders
 from os_acc.testing.dfl import NOTHING, function_of
 from os_acc.testing.faults import Effect, Struck
 from os_acc.testing.tree import Transaction, refuse
-from os_acc.testing.writes import (
-    LoggedCalls,
-    WriteOutcome,
-    carry_out,
-    end,
-    name_of,
-)
+from os_acc.testing.writes import LoggedCalls, WriteOutcome, carry_out, end, name_of
 
 #: The names by which faults strike an ioctl.
 PROGRAM, RELEASE, ASSIGN = "program", "release", "assign"

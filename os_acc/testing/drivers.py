@@ -218,10 +218,7 @@ def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
     if only is not None:
         return only == driver.name
     path = functions.place(tree, address)
-    ids = (
-        int(tree.read(f"{path}/vendor"), 16),
-        int(tree.read(f"{path}/device"), 16),
-    )
+    ids = (int(tree.read(f"{path}/vendor"), 16), int(tree.read(f"{path}/device"), 16))
     return ids in driver.ids
 
 

@@ -19,14 +19,7 @@ from os_acc.testing.device_specs import (
     NvmeSpec,
 )
 from os_acc.testing.qat import attributes as qat_attributes
-from os_acc.testing.specs import (
-    FunctionSpec,
-    HostSpec,
-    SriovSpec,
-    drm,
-    netdev,
-    nvme,
-)
+from os_acc.testing.specs import FunctionSpec, HostSpec, SriovSpec, drm, netdev, nvme
 
 #: Vendor, product, class, host driver, subsystem vendor and product, and revision.
 _MODELS: Final[dict[str, tuple[Any, ...]]] = {
@@ -288,11 +281,7 @@ def fpga_host() -> HostSpec:
 def shared_group_host() -> HostSpec:
     """Return a host whose GPU, NIC (up) and FPGA share a group behind a bridge."""
     bridge = dataclasses.replace(root_port("0000:00:1c.0"), driver="")
-    behind = (
-        *gpu("0000:01"),
-        nic("0000:02", name="eno1", up=True),
-        fpga("0000:04"),
-    )
+    behind = (*gpu("0000:01"), nic("0000:02", name="eno1", up=True), fpga("0000:04"))
     return HostSpec(
         (
             bridge,

@@ -15,15 +15,7 @@ from typing import Self, Unpack
 
 from os_acc.objects.mdev import DeviceAddress, DeviceName
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import (
-    boot,
-    dfl,
-    drivers,
-    faults,
-    functions,
-    holders,
-    mdevs,
-)
+from os_acc.testing import boot, dfl, drivers, faults, functions, holders, mdevs
 from os_acc.testing.faults import Effect, InjectedFault, Struck
 from os_acc.testing.nvme import NvmeNodes
 from os_acc.testing.qat import HeartbeatFiles
@@ -318,10 +310,8 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
             if boot.is_held(tree, str(address)):
                 raise refuse(errno.EBUSY, str(address))
             old = boot.unplug(tree, str(address))
-            vendor, product = subsystem or (
-                old.subsystem_vendor,
-                old.subsystem_product,
-            )
+            same = (old.subsystem_vendor, old.subsystem_product)
+            vendor, product = subsystem or same
             new = dataclasses.replace(
                 old,
                 vendor=ids[0],
@@ -391,10 +381,8 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
         :raises TimeoutError: fewer were blocked within that time.
         """
         deadline = time.monotonic() + timeout
-        while (
-            sum(write.outcome == WriteOutcome.BLOCKED for write in self.writes())
-            < count
-        ):
+        blocked = WriteOutcome.BLOCKED
+        while sum(each.outcome == blocked for each in self.writes()) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} blocked writes within {timeout} s")
             time.sleep(POLL)
@@ -444,13 +432,14 @@ class FakeKernel(NvmeNodes, HeartbeatFiles):
 
 def _state(tree: Transaction, address: str) -> FunctionState:
     path = functions.place(tree, address)
-    is_pf = tree.exists(f"{path}/sriov_numvfs")
+    numvfs = autoprobe = None
+    if tree.exists(f"{path}/sriov_numvfs"):
+        numvfs = int(tree.read(f"{path}/sriov_numvfs"))
+        autoprobe = tree.read(f"{path}/sriov_drivers_autoprobe") == "1\n"
     return FunctionState(
         address=address,
         driver=drivers.bound_at(tree, path),
         driver_override=drivers.override_at(tree, path),
-        numvfs=int(tree.read(f"{path}/sriov_numvfs")) if is_pf else None,
-        autoprobe=tree.read(f"{path}/sriov_drivers_autoprobe") == "1\n"
-        if is_pf
-        else None,
+        numvfs=numvfs,
+        autoprobe=autoprobe,
     )

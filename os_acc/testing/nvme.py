@@ -218,14 +218,8 @@ class NvmeNodes(DflNodes):
     ) -> None:
         """Let a controller report this health; that of a new drive by default."""
         with self._tree.transaction() as tree:
-            _change(
-                tree,
-                str(address),
-                warning=warning,
-                media_errors=media_errors,
-                spare=spare,
-                used=used,
-            )
+            health = {"media_errors": media_errors, "spare": spare, "used": used}
+            _change(tree, str(address), warning=warning, **health)
 
     # -- within --------------------------------------------------------------
 

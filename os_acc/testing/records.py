@@ -96,8 +96,7 @@ def as_json(host: HostSpec) -> str:
 
 
 def load_host(
-    path: str | os.PathLike[str],
-    stores: Mapping[str, Store] = MappingProxyType({}),
+    path: str | os.PathLike[str], stores: Mapping[str, Store] = MappingProxyType({})
 ) -> HostSpec:
     """Return the host of a file that ``os-acc host record`` has written.
 

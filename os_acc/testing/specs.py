@@ -47,11 +47,7 @@ def netdev(name: str, *, up: bool = False) -> ClassDeviceSpec:
 
 
 def nvme(
-    number: int,
-    serial: str,
-    *,
-    partitions: int = 0,
-    namespaces: tuple[int, ...] = (1,),
+    number: int, serial: str, *, partitions: int = 0, namespaces: tuple[int, ...] = (1,)
 ) -> ClassDeviceSpec:
     """Return an NVMe controller with disks, the first one partitioned or not.
 
@@ -76,11 +72,7 @@ def nvme(
             ClassDeviceSpec(
                 "block",
                 name,
-                (
-                    *_node(259, 16 * number + 1000 * at, name),
-                    size,
-                    ("nsid", str(nsid)),
-                ),
+                (*_node(259, 16 * number + 1000 * at, name), size, ("nsid", str(nsid))),
                 () if at else parts,
             )
             for at, nsid in enumerate(namespaces)

@@ -311,9 +311,7 @@ class TestHost:
         return self.start(**options)
 
     def start_with_helpers(
-        self,
-        config_file: str,
-        contexts: Sequence[privsep.Context] = helper.CONTEXTS,
+        self, config_file: str, contexts: Sequence[privsep.Context] = helper.CONTEXTS
     ) -> Manager:
         """Do as :meth:`start_here`, but with helper processes as in production.
 

@@ -221,10 +221,7 @@ def typed(rule: str) -> Iterator[list[exception.OsAccError]]:
 
 @contextlib.contextmanager
 def interposed(
-    manager: Manager,
-    plugin: str,
-    method: str,
-    around: Around,
+    manager: Manager, plugin: str, method: str, around: Around
 ) -> Iterator[None]:
     """Replace ``prepare`` or ``release`` of the plugin in a block.
 
