@@ -219,7 +219,11 @@ class Connection:
         start.over.set_exception(failure)
 
     def _use(self, start: PendingStart, channel: daemon.RootwrapClientChannel) -> None:
-        _limit_sending(channel)
+        # In seconds and microseconds.
+        limit = struct.pack("ll", _SEND_SECONDS, 0)
+        channel.writer.writesock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit
+        )
         try:
             deadlines.start(functools.partial(_watch, channel))
         except exception.DeviceStuck:
@@ -253,12 +257,6 @@ def _answer(reply: tuple[Any, ...]) -> Any:
         arguments, traceback = (*rest, "", "")[:2]
         raise HelperRaised(f"{traceback}\n{value}{arguments}")
     raise HelperRaised(f"unknown kind of answer: {kind}")
-
-
-def _limit_sending(channel: comm.ClientChannel) -> None:
-    channel.writer.writesock.setsockopt(
-        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0)
-    )
 
 
 def _shut(channel: comm.ClientChannel) -> None:

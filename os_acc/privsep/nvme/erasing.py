@@ -304,8 +304,8 @@ def _erase_namespaces(
     method: EraseMethod,
 ) -> None:
     with disks.held(function, queue, device) as fds:
-        held = list(map(HeldDisk.of, fds, device.namespaces))
-        for disk in held:
+        claimed = zip(fds, device.namespaces, strict=True)
+        for disk in [HeldDisk.of(*each) for each in claimed]:
             number = disk.namespace.number
             if number in note.erased:
                 continue
