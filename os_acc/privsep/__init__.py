@@ -173,6 +173,8 @@ def contexts() -> tuple[Context, ...]:
     return tuple(_contexts)
 
 
+#: Binds, unbinds, creates VFs and mediated devices, resets: uid 0 owns the files, so
+#: that no capability is needed (drivers/pci/pci-sysfs.c checks none for these).
 base = Context(
     "os_acc.privsep.base",
     "os_acc_base",

@@ -106,9 +106,6 @@ class Daemon(daemon.Daemon):
 # Contexts of other projects are served as before.
 daemon.Daemon = Daemon  # type: ignore[misc]
 
-#: Binds, unbinds, creates VFs and mediated devices, resets: uid 0 owns the files, so
-#: that no capability is needed (drivers/pci/pci-sysfs.c checks none for these).
-
 
 def preload(modules: Iterable[str]) -> None:
     """Import all modules that calls need, while imports are still possible.
