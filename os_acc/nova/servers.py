@@ -252,7 +252,7 @@ class ServerAccelerators:
 
         :param migration: the UUID of the migration that holds them; None: the server.
         """
-        consumer = migration or instance.uuid
+        consumer = instance.uuid if migration is None else migration
         try:
             if self._node.attached({"uuid": consumer}):
                 self._node.ready().unplug({"uuid": consumer})

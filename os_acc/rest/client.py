@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import re
 import threading
 import time
@@ -105,8 +106,11 @@ class Service:
         cfg.set_defaults(options, service_type=self.service_type.value, **_PATIENCE)
         return options
 
-    def adapter(self, conf: cfg.ConfigOpts) -> Adapter:
-        """Return the adapter that the options describe, without any request.
+    def adapter(self, conf: cfg.ConfigOpts) -> Callable[[], Adapter]:
+        """Return a factory of adapters as the options describe; send nothing.
+
+        Each call needs an adapter of its own: one that is older than a step of the
+        clock into the past waits until that time comes again, past any deadline.
 
         :raises InvalidConfiguration: options are missing or invalid.
         """
@@ -144,7 +148,7 @@ class Service:
                 f"[{name}] cannot be used: {error}",
                 hint="see the documentation of keystoneauth1's options",
             ) from error
-        return adapter.Adapter(made, auth=auth, **where)
+        return functools.partial(adapter.Adapter, made, auth=auth, **where)
 
     def _where(self, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
         """Return the endpoint and the retries, arguments of a keystoneauth1 adapter."""
@@ -200,7 +204,7 @@ class ServiceClient:
     def forget_parent(self) -> None:
         """Forget the connections and the abandoned calls of the parent process."""
         self._lock = threading.Lock()
-        self._made: Adapter | None = None
+        self._made: Callable[[], Adapter] | None = None
         self._abandoned: set[futures.Future[Any]] = set()
 
     def ask(
@@ -251,12 +255,12 @@ class ServiceClient:
         with self._lock:
             if self._made is None:
                 self._made = self.service.adapter(self._conf)
-            adapter = self._made
+            made = self._made
         call = session.Call(deadline)
 
         def run() -> _T:
             session.thread.call = call
-            return question(adapter)
+            return question(made())
 
         try:
             return self.detached(about, deadline, run)

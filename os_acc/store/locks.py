@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
 import re
@@ -228,9 +229,9 @@ def _lock(fd: int, path: str) -> bool:
     """Lock a file; return False if another process holds its lock."""
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
         raise exception.StateUnavailable(
             f"{path} cannot be locked: {error}",
             hint="the state directory has to be on a file system with locks",

@@ -243,6 +243,17 @@ def test_a_server_does_not_set_the_pause_before_a_retry(server: Server) -> None:
     assert list(source.checked(soon())) == []
 
 
+def test_a_clock_that_goes_back_delays_no_request(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = of(b'{"device_profiles": []}')
+    source = Cyborg(server.conf(sources.SERVICE))
+    assert list(source.checked(soon())) == []
+    before = time.time
+    monkeypatch.setattr(time, "time", lambda: before() - 7_200)
+    assert list(source.checked(time.monotonic() + 10)) == []
+
+
 def test_calls_that_do_not_end_are_bounded(server: Server) -> None:
     ended = threading.Event()
 
